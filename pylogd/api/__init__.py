@@ -1,0 +1,1 @@
+"""The request handlers, one file per API, and their one registry."""

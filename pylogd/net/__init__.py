@@ -1,0 +1,1 @@
+"""Connections: server protocol, ordered replies, sendfile, back-pressure."""

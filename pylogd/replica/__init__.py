@@ -1,0 +1,1 @@
+"""Replicas: what a broker does with the partitions it holds; appends, reads, waiting."""
