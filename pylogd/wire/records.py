@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import google_crc32c
+from crc32c import crc32c as _crc32c
 
 #: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, base and max time stamp,
 #: producer id, producer epoch, base sequence, record count
@@ -39,5 +39,5 @@ class BatchHeader(NamedTuple):
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32C (Castagnoli) of `data`, by the processor's instruction where it has one."""
-    return int(google_crc32c.value(data))
+    """CRC-32C (Castagnoli) of any buffer, uncopied, by the processor's instruction where it has one."""
+    return int(_crc32c(data))
