@@ -1,0 +1,83 @@
+# make help lists the targets. Everything is installed into .venv; nothing outside the checkout is written.
+VENV := .venv
+BIN := $(VENV)/bin
+# The first of these that is Python 3.11 or newer; `make PYTHON=/path/to/python` says otherwise.
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
+CHECK := import sys; sys.exit(sys.version_info < (3, 11))
+SOURCES := setup.cfg pyproject.toml $(shell find pylogd protocol twisted -type f ! -name '*.py[co]' 2>/dev/null)
+WHEEL := $(VENV)/.wheel
+INSTALLED := $(VENV)/.installed
+PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
+
+.PHONY: help install demo test lint conformance bench-smoke clean
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+
+install: $(INSTALLED) ## make .venv with pylogd's wheel and the test extras in it
+
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+		for candidate in $(CANDIDATES); do \
+			if "$$candidate" -c '$(CHECK)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+		done; \
+	elif ! "$$python" -c '$(CHECK)' >/dev/null 2>&1; then \
+		echo "make: PYTHON=$$python is not a Python 3.11 or newer" >&2; exit 1; \
+	fi; \
+	if [ -z "$$python" ]; then \
+		echo "make: pylogd needs Python 3.11 or newer, and none was found (tried: $(CANDIDATES))." >&2; \
+		echo "      Install one (Debian: apt-get install python3 python3-venv) or say make PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+		echo "make: $$python can't make a virtual environment: its venv or ensurepip module is missing." >&2; \
+		echo "      On Debian and Ubuntu: apt-get install python3-venv" >&2; \
+		exit 1; \
+	fi; \
+	echo "make: $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV)
+
+# Dependencies follow setup.cfg, the wheel follows the sources: a run with neither changed does nothing.
+$(WHEEL): $(SOURCES) | $(BIN)/python
+	@echo "make: building the wheel"
+	@sh tools/build-wheel.sh $(BIN)/python $(VENV)/wheel
+	@touch $@
+
+$(VENV)/.dependencies: setup.cfg | $(WHEEL)
+	@echo "make: installing dependencies from PyPI"
+	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd-*.whl)[test,demo]"
+	@touch $@
+
+$(INSTALLED): $(WHEEL) $(VENV)/.dependencies
+	@$(BIN)/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/wheel/pylogd-*.whl
+	@touch $@
+
+$(VENV)/.lint: setup.cfg $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd-*.whl)[lint]"
+	@touch $@
+
+$(VENV)/.bench: setup.cfg $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd-*.whl)[bench]"
+	@touch $@
+
+demo: install ## start a broker, publish 336,776 real events, read them back with another client, compare
+	$(BIN)/pylogd demo $(DEMO_ARGS)
+
+test: install ## unit, property, contract and integration tests, against the installed wheel
+	$(PYTEST) $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
+	$(BIN)/python conformance/run.py $(CONFORMANCE_ARGS)
+
+bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
+	$(BIN)/python bench/smoke.py $(BENCH_ARGS)
+
+clean: ## remove .venv and everything else that was built
+	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
