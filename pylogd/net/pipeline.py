@@ -1,0 +1,199 @@
+"""Runs the requests of one connection and lets the replies leave in the order in which the requests came.
+
+Strategy: handlers start in the order of the requests and overlap while they wait; each that can't answer at once
+takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty a reply that is there at
+once takes no slot and no Deferred, and the replies of one reactor turn leave in one write.
+
+Back-pressure: no further request is taken while `max_in_flight` slots are taken or the sender is congested; the
+transport stops reading then, so a peer that does not read its replies, or sends faster than it is served, holds a
+bounded amount of memory. It starts again when slots clear or the sender has drained.
+
+Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
+after the replies already owed. A handler that fails in any other way closes it too, and its traceback goes to the
+log: the peer must not wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.errors import CloseConnection
+from pylogd.net.sender import Sender
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.schema import Part
+from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+
+log = Logger()
+
+#: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
+_GATHERED_REPLIES = 64
+_LARGE_REPLY_BYTES = 4096
+
+Handle = Callable[[RequestReceived | UnsupportedRequest], Any]
+
+
+class _Slot:
+    """A request whose reply is not there yet, or waits for one before it."""
+
+    __slots__ = ("deferred", "event", "ready", "response")
+
+    def __init__(self, event: RequestReceived) -> None:
+        self.event = event
+        self.deferred: Deferred[Any] | None = None
+        self.ready = False
+        self.response: Any = None
+
+
+class Pipeline:
+    """The requests in flight on one connection."""
+
+    __slots__ = (
+        "_closed", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session", "_slots", "_stopped",
+        "_transport",
+    )  # fmt: skip
+
+    def __init__(
+        self, session: ServerSession, handle: Handle, sender: Sender, transport: Any, max_in_flight: int
+    ) -> None:
+        self._session = session
+        self._handle = handle
+        self._sender = sender
+        self._transport = transport
+        self._max_in_flight = max_in_flight
+        self._slots: deque[_Slot] = deque()
+        self._gathered: list[Part] = []
+        self._stopped = False  # no longer reading, for back-pressure
+        self._closed = False
+        self._running = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their reply."""
+        return len(self._slots)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the peer and run the requests in them."""
+        self._session.receive_data(data)
+        self._run()
+
+    def drained(self) -> None:
+        """The sender has nothing left to send."""
+        if self._stopped and not self._running:
+            self._run()
+
+    def lost(self) -> None:
+        """The connection is gone: cancel what waits."""
+        self._closed = True
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
+            if slot.deferred is not None and not slot.ready:
+                slot.deferred.cancel()
+
+    def close(self, reason: str) -> None:
+        """Close the connection, after the replies already gathered, and log why."""
+        if self._closed:
+            return
+        log.warn("closing the connection from {peer}: {reason}", peer=self._transport.getPeer(), reason=reason)
+        self._flush()
+        self.lost()
+        self._sender.close()
+
+    def _run(self) -> None:
+        self._running = True
+        try:
+            while not self._closed:
+                if self._sender.congested or len(self._slots) >= self._max_in_flight:
+                    self._stop_reading()
+                    break
+                event = self._session.next_event()
+                if event is None:
+                    self._start_reading()
+                    break
+                self._start(event)
+        except RemoteProtocolError as error:
+            self.close(str(error))
+        finally:
+            self._running = False
+        self._flush()
+
+    def _stop_reading(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._transport.pauseProducing()
+
+    def _start_reading(self) -> None:
+        if self._stopped:
+            self._stopped = False
+            self._transport.resumeProducing()
+
+    def _start(self, event: RequestReceived | UnsupportedRequest) -> None:
+        try:
+            result = self._handle(event)
+        except CloseConnection as error:
+            self.close(str(error))
+            return
+        except Exception:
+            self._failed(Failure(), event)
+            return
+        if result is None:
+            return
+        assert isinstance(event, RequestReceived)
+        event.request = None  # its record bytes can go
+        if isinstance(result, Deferred):
+            slot = _Slot(event)
+            self._slots.append(slot)
+            slot.deferred = result
+            result.addCallback(self._ready, slot)
+            result.addErrback(self._failed, event)
+        elif self._slots:
+            slot = _Slot(event)
+            slot.response = result
+            slot.ready = True
+            self._slots.append(slot)
+        else:
+            self._reply(event, result)
+
+    def _ready(self, response: Any, slot: _Slot) -> None:
+        slot.response = response
+        slot.ready = True
+        if self._closed or self._slots[0] is not slot:
+            return
+        while self._slots and self._slots[0].ready:
+            done = self._slots.popleft()
+            if done.response is not None:
+                self._reply(done.event, done.response)
+        if not self._running:
+            if self._stopped:
+                self._run()
+            else:
+                self._flush()
+
+    def _reply(self, event: RequestReceived, response: Any) -> None:
+        parts = self._session.encode_reply(event, response)
+        self._gathered += parts
+        if len(self._gathered) > _GATHERED_REPLIES or len(parts[0]) > _LARGE_REPLY_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            parts, self._gathered = self._gathered, []
+            self._sender.send(parts)
+
+    def _failed(self, failure: Failure, event: RequestReceived | UnsupportedRequest) -> None:
+        if self._closed:
+            return  # cancelled, or nobody is left to tell
+        if failure.check(CloseConnection):
+            self.close(failure.getErrorMessage())
+            return
+        log.failure(
+            "the handler of API {api} version {version} failed", failure, api=event.api_key, version=event.version
+        )
+        self.close("internal error, see the traceback above")
+
+

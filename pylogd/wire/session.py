@@ -1,0 +1,197 @@
+"""A Kafka connection without the connection: bytes in, events out; messages in, parts out.
+
+Strategy: `receive_data` takes what came from the peer, `next_event` hands out one event at a time until it answers
+None, so whoever drives a session may stop between two events (back-pressure) and go on later. Encoding returns a list
+of parts, where a part is bytes or the very object that stood in a records field, untouched; the caller may send a file
+for it.
+
+Rules: any bytes at all become events or one RemoteProtocolError; after that error the session is dead and the
+connection should be closed. A request whose API or version is not served becomes `UnsupportedRequest`: its body is
+unknown, its header is not. A client's replies come in the order of its requests (Kafka protocol guide, "Network").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pylogd.wire import hot, schema
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.framing import FrameDecoder
+from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
+from pylogd.wire.schema import Part
+
+_API_VERSIONS = 18
+_INT32 = struct.Struct(">i")
+_UINT32_WRAP = 1 << 31
+
+
+@dataclass(slots=True)
+class RequestReceived:
+    """A whole request: `request` is its message, dropped by whoever has handled it so that its bytes can go."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    request: Any
+
+
+@dataclass(slots=True)
+class UnsupportedRequest:
+    """A request at an API or version that is not served. Only its header could be read."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+
+
+@dataclass(slots=True)
+class ResponseReceived:
+    """The reply to this session's request `correlation_id`; `response` is its message."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    response: Any
+
+
+_Decode = Callable[[memoryview], Any]
+_Encode = Callable[[Any], list[Part]]
+
+
+class ServerSession:
+    """The broker's side of one connection.
+
+    `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise.
+    """
+
+    __slots__ = ("_decoder", "_decoders", "_encoders", "_versions")
+
+    # Codecs by API and version, shared by all sessions: (is the header flexible, decode) and (header flexible, encode).
+    _all_decoders: dict[tuple[int, int], tuple[bool, _Decode]] = {}
+    _all_encoders: dict[tuple[int, int], tuple[bool, _Encode]] = {}
+
+    def __init__(self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]]) -> None:
+        self._decoder = FrameDecoder(max_frame_bytes)
+        self._versions = versions
+        self._decoders = self._all_decoders
+        self._encoders = self._all_encoders
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the peer. Drain `next_event` before giving more."""
+        self._decoder.feed(data)
+
+    def next_event(self) -> RequestReceived | UnsupportedRequest | None:
+        """The next request, or None until more data is received. Raises RemoteProtocolError."""
+        frame = self._decoder.next_frame()
+        if frame is None:
+            return None
+        api_key, version, correlation_id, client_id, at = read_request_header(frame)
+        found = self._decoders.get((api_key, version))
+        if found is None:
+            lowest, highest = self._versions.get(api_key, (0, -1))
+            if not lowest <= version <= highest:
+                return UnsupportedRequest(api_key, version, correlation_id, client_id)
+            found = self._decoders[api_key, version] = _request_decoder(api_key, version)
+        flexible, decode = found
+        if flexible:
+            at = skip_tagged_fields(frame, at)
+        return RequestReceived(api_key, version, correlation_id, client_id, decode(frame[at:]))
+
+    def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
+        """The parts of the reply to `event`, with its length in front."""
+        key = (event.api_key, event.version)
+        found = self._encoders.get(key)
+        if found is None:
+            found = self._encoders[key] = _response_encoder(*key)
+        flexible, encode = found
+        parts = encode(response)
+        length = sum(map(len, parts))
+        if flexible:
+            head = RESPONSE_V1.pack(length + 5, event.correlation_id, 0)
+        else:
+            head = RESPONSE_V0.pack(length + 4, event.correlation_id)
+        return _prepend(head, parts)
+
+
+class ClientSession:
+    """The client's side of one connection: numbers requests and matches replies to them, in order."""
+
+    __slots__ = ("_awaited", "_client_id", "_correlation_id", "_decoder")
+
+    def __init__(self, max_frame_bytes: int, client_id: str | None = None) -> None:
+        self._decoder = FrameDecoder(max_frame_bytes)
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._awaited: deque[tuple[int, int, int]] = deque()  # correlation id, API, version
+
+    @property
+    def in_flight(self) -> int:
+        """How many replies are awaited."""
+        return len(self._awaited)
+
+    def encode_request(self, request: Any, version: int, *, expect_reply: bool = True) -> list[Part]:
+        """The parts of `request` with its header and length. A produce with acks=0 expects no reply."""
+        api_key = request.API_KEY
+        self._correlation_id = (self._correlation_id + 1) % _UINT32_WRAP
+        if expect_reply:
+            self._awaited.append((self._correlation_id, api_key, version))
+        client = b"" if self._client_id is None else self._client_id.encode()
+        client_length = -1 if self._client_id is None else len(client)
+        head = struct.pack(">hhih", api_key, version, self._correlation_id, client_length) + client
+        if schema.request_header_version(api_key, version) >= 2:
+            head += b"\0"
+        parts = schema.request_codec(api_key, version).encode(request)
+        return _prepend(_INT32.pack(len(head) + sum(map(len, parts))) + head, parts)
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the broker. Drain `next_event` before giving more."""
+        self._decoder.feed(data)
+
+    def next_event(self) -> ResponseReceived | None:
+        """The next reply, or None until more data is received. Raises RemoteProtocolError."""
+        frame = self._decoder.next_frame()
+        if frame is None:
+            return None
+        if len(frame) < _INT32.size:
+            raise RemoteProtocolError(f"a response of {len(frame)} bytes is too short for its header")
+        (correlation_id,) = _INT32.unpack_from(frame)
+        if not self._awaited:
+            raise RemoteProtocolError(f"response {correlation_id} answers no request")
+        expected, api_key, version = self._awaited.popleft()
+        if correlation_id != expected:
+            raise RemoteProtocolError(f"response {correlation_id} came where {expected} was due")
+        at = _INT32.size
+        if schema.response_header_version(api_key, version) >= 1:
+            at = skip_tagged_fields(frame, at)
+        response = _decode_response(api_key, version, frame[at:])
+        return ResponseReceived(correlation_id, api_key, version, response)
+
+
+def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
+    if api_key == _API_VERSIONS and version and body[:2] == b"\0\x23":
+        version = 0  # a broker that doesn't know our version says so (error 35) in version 0 (KIP-511)
+    return schema.response_codec(api_key, version).decode(body)
+
+
+def _request_decoder(api_key: int, version: int) -> tuple[bool, _Decode]:
+    plain = schema.request_codec(api_key, version).decode
+    return schema.request_header_version(api_key, version) >= 2, hot.request_decoder(api_key, version, plain)
+
+
+def _response_encoder(api_key: int, version: int) -> tuple[bool, _Encode]:
+    plain = schema.response_codec(api_key, version).encode
+    return schema.response_header_version(api_key, version) >= 1, hot.response_encoder(api_key, version, plain)
+
+
+def _prepend(head: bytes, parts: list[Part]) -> list[Part]:
+    if parts and isinstance(parts[0], bytes):
+        parts[0] = head + parts[0]
+    else:
+        parts.insert(0, head)
+    return parts
