@@ -1,0 +1,73 @@
+"""Fixtures of the integration tests: real broker processes of the installed package, and names that nobody else uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.brokers import BrokerProcess
+
+
+class StartBroker(Protocol):
+    """Starts a broker; `name` tells several brokers of one test apart, and the same name is the same directory."""
+
+    def __call__(
+        self, name: str = "broker", settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    ) -> BrokerProcess: ...
+
+
+def _finish(brokers: Sequence[BrokerProcess]) -> None:
+    """Stop what still runs; a broker that died, stopped badly or logged a traceback fails the test."""
+    faults = []
+    for broker in brokers:
+        if broker.process.returncode is not None:
+            continue
+        died = broker.process.poll() is not None
+        code = broker.stop()
+        if died or code != 0:
+            faults.append(f"broker {broker.address} {'died' if died else 'stopped'} with exit code {code}")
+    for broker in brokers:
+        log = broker.log()
+        if "Traceback (most recent call last)" in log:
+            faults.append(f"broker {broker.address} logged a traceback:\n{log[-4000:]}")
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Start brokers of the test's own, which are stopped, and checked, at its end."""
+    started: list[BrokerProcess] = []
+
+    def start(
+        name: str = "broker", settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    ) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path / name, tmp_path / f"{name}.log", settings, arguments)
+        started.append(broker)
+        return broker
+
+    yield start
+    _finish(started)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker with default settings for a whole test module."""
+    folder = tmp_path_factory.mktemp("broker")
+    process = BrokerProcess(folder / "data", folder / "log")
+    yield process
+    _finish([process])
+
+
+@pytest.fixture(scope="session")
+def _numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def new_topic(_numbers: Iterator[int]) -> Callable[[], str]:
+    """Names that no other test of the run has used."""
+    return lambda: f"topic-{next(_numbers)}"
