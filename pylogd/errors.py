@@ -224,3 +224,7 @@ def error_for(code: int) -> ErrorCode:
         return ErrorCode(code)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class CloseConnection(PylogdError):
+    """Raised by a request handler whose only answer is to close the connection; the text is the reason logged."""

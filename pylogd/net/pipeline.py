@@ -54,8 +54,8 @@ class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session", "_slots", "_stopped",
-        "_transport",
+        "_closed", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session",
+        "_slots", "_stopped", "_transport",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Pipeline:
         self._gathered: list[Part] = []
         self._stopped = False  # no longer reading, for back-pressure
         self._closed = False
+        self._finishing = False  # no further request is taken, the connection closes once all is answered
         self._running = False
 
     @property
@@ -84,8 +85,22 @@ class Pipeline:
 
     def drained(self) -> None:
         """The sender has nothing left to send."""
-        if self._stopped and not self._running:
+        if self._finishing:
+            self._close_if_done()
+        elif self._stopped and not self._running:
             self._run()
+
+    def finish(self) -> None:
+        """Take no further request, and close the connection when every reply that is owed has left."""
+        if not self._closed:
+            self._finishing = True
+            self._stop_reading()
+            self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if not self._closed and not self._slots and not self._gathered and self._sender.idle:
+            self._closed = True
+            self._sender.close()
 
     def lost(self) -> None:
         """The connection is gone: cancel what waits."""
@@ -107,7 +122,7 @@ class Pipeline:
     def _run(self) -> None:
         self._running = True
         try:
-            while not self._closed:
+            while not self._closed and not self._finishing:
                 if self._sender.congested or len(self._slots) >= self._max_in_flight:
                     self._stop_reading()
                     break
@@ -168,11 +183,12 @@ class Pipeline:
             done = self._slots.popleft()
             if done.response is not None:
                 self._reply(done.event, done.response)
-        if not self._running:
-            if self._stopped:
-                self._run()
-            else:
-                self._flush()
+        if self._running:
+            return
+        if self._stopped and not self._finishing:
+            self._run()
+        else:
+            self._flush()
 
     def _reply(self, event: RequestReceived, response: Any) -> None:
         parts = self._session.encode_reply(event, response)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IReactorTime, ITransport
-from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -70,7 +70,7 @@ class BrokerProtocol(Protocol):
         self.last_active = self.factory.clock.seconds()
         self.pipeline.receive(data)
 
-    def connectionLost(self, reason: Failure = Protocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.factory.dismiss(self):
             self.pipeline.lost()
 
@@ -169,5 +169,3 @@ class BrokerFactory(ServerFactory):
             if connection.last_active < oldest and not connection.pipeline.in_flight:
                 connection.pipeline.close("idle for longer than connections.max.idle.ms")
 
-
-__all__ = ["RECEIVE_BYTES", "BrokerFactory", "BrokerProtocol", "ITransport", "ServerLimits"]
