@@ -1,0 +1,140 @@
+"""Fetch sessions: epochs, errors, what counts as news, whose turn it is, and who has to go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.replica.sessions import EVICTABLE_AFTER_MS, FetchSession, FetchSessions, SessionPartition
+
+
+@dataclass
+class Want:
+    partition: int
+    fetch_offset: int = 0
+
+
+class Time:
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def now() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def sessions(now: Time) -> FetchSessions[Want]:
+    return FetchSessions(2, now)
+
+
+def entries(*indexes: int, topic: str = "t") -> list[SessionPartition[Want]]:
+    return [SessionPartition(topic, Want(index)) for index in indexes]
+
+
+def made(sessions: FetchSessions[Want], *indexes: int, by_id: bool = False) -> FetchSession[Want]:
+    session = sessions.create(entries(*indexes), by_id)
+    assert session is not None
+    return session
+
+
+def order(session: FetchSession[Want]) -> list[int]:
+    return [entry.wanted.partition for entry in session]
+
+
+def refused(sessions: FetchSessions[Want], session_id: int, epoch: int, by_id: bool = False) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        sessions.resume(session_id, epoch, by_id)
+    return caught.value.code
+
+
+def test_epochs_count_up_from_one(sessions: FetchSessions[Want]) -> None:
+    session = made(sessions, 0)
+    for epoch in (1, 2, 3):
+        assert sessions.resume(session.session_id, epoch, False) is session
+    assert refused(sessions, session.session_id, 3) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert refused(sessions, session.session_id, 5) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.resume(session.session_id, 4, False) is session
+
+
+def test_the_epoch_wraps_to_one(sessions: FetchSessions[Want]) -> None:
+    session = made(sessions, 0)
+    session.epoch = 0x7FFFFFFF
+    sessions.resume(session.session_id, 0x7FFFFFFF, False)
+    assert session.epoch == 1
+
+
+def test_an_unknown_session_is_refused(sessions: FetchSessions[Want]) -> None:
+    assert refused(sessions, 17, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    session = made(sessions, 0)
+    sessions.close(session.session_id)
+    sessions.close(session.session_id)
+    assert refused(sessions, session.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_names_and_ids_do_not_mix(sessions: FetchSessions[Want]) -> None:
+    session = made(sessions, 0, by_id=True)
+    assert refused(sessions, session.session_id, 1, by_id=False) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert sessions.resume(session.session_id, 1, True) is session
+
+
+def test_entries_are_added_changed_and_forgotten(sessions: FetchSessions[Want]) -> None:
+    session = made(sessions, 0, 1)
+    before = session.partitions["t", 0]
+    before.told(5, 0)
+    assert session.want("t", Want(0, fetch_offset=5)) is before
+    assert before.wanted.fetch_offset == 5
+    assert not before.is_news(5, 0)
+    session.want("t", Want(2))
+    session.forget("t", [1, 9])
+    session.forget("unknown", [0])
+    assert order(session) == [0, 2]
+
+
+def test_what_is_news(sessions: FetchSessions[Want]) -> None:
+    entry = SessionPartition("t", Want(0))
+    assert entry.is_news(0, 0)
+    entry.told(10, 2)
+    assert not entry.is_news(10, 2)
+    assert entry.is_news(11, 2)
+    assert entry.is_news(10, 3)
+    entry.told_error()
+    assert entry.is_news(10, 2)
+
+
+def test_who_gave_records_goes_to_the_end(sessions: FetchSessions[Want]) -> None:
+    session = made(sessions, 0, 1, 2)
+    session.served(session.partitions["t", 0])
+    assert order(session) == [1, 2, 0]
+    gone = session.partitions["t", 1]
+    session.forget("t", [1])
+    session.served(gone)
+    assert order(session) == [2, 0]
+
+
+def test_a_full_cache_makes_no_session(sessions: FetchSessions[Want], now: Time) -> None:
+    made(sessions, 0)
+    made(sessions, 1)
+    now.now = EVICTABLE_AFTER_MS - 1
+    assert sessions.create(entries(2), False) is None
+    assert len(sessions) == 2
+
+
+def test_the_one_unused_for_longest_gives_way(sessions: FetchSessions[Want], now: Time) -> None:
+    old, used = made(sessions, 0), made(sessions, 1)
+    now.now = 10
+    sessions.resume(old.session_id, 1, False)  # now `used` is the one unused for longest
+    now.now = EVICTABLE_AFTER_MS
+    new = made(sessions, 2)
+    assert refused(sessions, used.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.resume(old.session_id, 2, False) is old
+    assert sessions.resume(new.session_id, 1, False) is new
+
+
+def test_no_slots_no_sessions(now: Time) -> None:
+    assert FetchSessions[Want](0, now).create(entries(0), False) is None
