@@ -1,0 +1,67 @@
+"""The messages of the protocol: a module per API, and this table of them.
+
+Generated from protocol/apis/ by tools/generate_messages.py: edit those instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class ApiKey(IntEnum):
+    """The number of each API, which stands first in a request."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class ApiInfo(NamedTuple):
+    """An API: its module here and schema file, the versions that have a schema, and the first flexible one."""
+
+    key: int
+    name: str
+    module: str
+    min_version: int
+    max_version: int
+    flexible_from: int
+
+
+#: every API that has a schema, by key
+APIS: Mapping[int, ApiInfo] = {
+    0: ApiInfo(0, "Produce", "produce", 3, 13, 9),
+    1: ApiInfo(1, "Fetch", "fetch", 4, 18, 12),
+    2: ApiInfo(2, "ListOffsets", "list_offsets", 1, 11, 6),
+    3: ApiInfo(3, "Metadata", "metadata", 0, 13, 9),
+    10: ApiInfo(10, "FindCoordinator", "find_coordinator", 0, 6, 3),
+    18: ApiInfo(18, "ApiVersions", "api_versions", 0, 4, 3),
+    19: ApiInfo(19, "CreateTopics", "create_topics", 0, 7, 5),
+    20: ApiInfo(20, "DeleteTopics", "delete_topics", 0, 6, 4),
+    21: ApiInfo(21, "DeleteRecords", "delete_records", 0, 2, 2),
+    22: ApiInfo(22, "InitProducerId", "init_producer_id", 0, 5, 2),
+    23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
+    32: ApiInfo(32, "DescribeConfigs", "describe_configs", 0, 4, 4),
+    33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    35: ApiInfo(35, "DescribeLogDirs", "describe_log_dirs", 0, 5, 2),
+    37: ApiInfo(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    44: ApiInfo(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+}
