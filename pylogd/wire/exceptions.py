@@ -27,3 +27,7 @@ class UnknownApi(LocalProtocolError):
 
 class InvalidValue(LocalProtocolError):
     """A field holds a value that its type can't carry: null where null is not allowed, or a number out of range."""
+
+
+class InvalidRecordBatch(RemoteProtocolError):
+    """A record batch, or the compressed bytes in it, are not what the format allows. The connection may go on."""
