@@ -1,0 +1,95 @@
+"""Frames come out the same however the stream is cut."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.framing import FrameDecoder, InvalidFrameLength
+from pylogd.wire.headers import read_request_header, read_unsigned_varint, skip_tagged_fields
+
+
+def drain(decoder: FrameDecoder) -> list[bytes]:
+    frames = []
+    while (frame := decoder.next_frame()) is not None:
+        frames.append(bytes(frame))
+    return frames
+
+
+@given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(1, 60), min_size=1))
+def test_any_cut_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    decoder = FrameDecoder(40)
+    frames, at, turn = [], 0, 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        decoder.feed(stream[at : at + step])
+        frames += drain(decoder)
+        at += step
+        turn += 1
+    assert frames == bodies
+    assert not decoder.pending
+
+
+@given(st.lists(st.binary(max_size=20), min_size=2, max_size=8), st.data())
+def test_frames_left_undrained_survive_the_next_feed(bodies: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    cut = data.draw(st.integers(0, len(stream)))
+    decoder = FrameDecoder(20)
+    decoder.feed(stream[:cut])
+    first = decoder.next_frame()
+    frames = [] if first is None else [bytes(first)]
+    decoder.feed(stream[cut:])
+    assert frames + drain(decoder) == bodies
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 11, 2**31 - 1])
+def test_a_length_outside_the_cap_is_refused_before_memory_is_spent(length: int) -> None:
+    decoder = FrameDecoder(10)
+    decoder.feed(struct.pack(">i", length) + b"x" * 20)
+    with pytest.raises(InvalidFrameLength, match=str(length)):
+        decoder.next_frame()
+
+
+def test_a_frame_in_one_chunk_is_a_view_of_it() -> None:
+    chunk = b"\0\0\0\x03abc"
+    decoder = FrameDecoder(10)
+    decoder.feed(chunk)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.obj is chunk
+
+
+@given(st.binary(max_size=30))
+def test_any_bytes_are_a_header_or_a_protocol_error(data: bytes) -> None:
+    try:
+        header = read_request_header(memoryview(data))
+        end = skip_tagged_fields(memoryview(data), header.body_at)
+    except RemoteProtocolError:
+        return
+    assert header.body_at <= end <= len(data)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_varints_round_trip(value: int) -> None:
+    encoded, rest = bytearray(), value
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    assert read_unsigned_varint(memoryview(encoded), 0) == (value, len(encoded))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x1f"])
+def test_endless_and_oversized_varints_are_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="varint"):
+        read_unsigned_varint(memoryview(data), 0)
+
+
+def test_too_many_tagged_fields_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="10001 tagged fields"):
+        skip_tagged_fields(memoryview(b"\x91\x4e" + bytes(100)), 0)

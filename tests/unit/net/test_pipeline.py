@@ -1,0 +1,216 @@
+"""Replies leave in the order of the requests, a slow peer is not read from, and what fails closes the connection."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+from twisted.logger import globalLogPublisher
+
+from pylogd.errors import CloseConnection
+from pylogd.net import sender as sender_module
+from pylogd.net.pipeline import Pipeline
+from pylogd.net.sender import Sender
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.session import RequestReceived
+from tests.fakes.transport import ManualReactor, PairTransport
+
+
+class ByteSession:
+    """Every byte received is a request of that name; `!` is a broken frame. A reply is the bytes answered."""
+
+    def __init__(self) -> None:
+        self.bytes: deque[int] = deque()
+        self.taken = 0
+
+    def receive_data(self, data: bytes) -> None:
+        self.bytes += data
+
+    def next_event(self) -> RequestReceived | None:
+        if not self.bytes:
+            return None
+        byte = self.bytes.popleft()
+        if byte == ord("!"):
+            raise RemoteProtocolError("broken frame")
+        self.taken += 1
+        return RequestReceived(0, 0, byte, None, chr(byte))
+
+    def encode_reply(self, event: RequestReceived, response: bytes) -> list[bytes]:
+        return [response]
+
+
+class Rig:
+    """A pipeline whose handler answers lower-case letters at once and upper-case ones when told to."""
+
+    def __init__(self, max_in_flight: int = 100) -> None:
+        self.waiting: dict[str, Deferred[bytes]] = {}
+        self.cancelled: list[str] = []
+        self.transport = PairTransport(Protocol(), ManualReactor())
+        self.session = ByteSession()
+        self.sender = Sender(self.transport, lambda *args: Deferred(), self.drained)
+        self.pipeline: Pipeline = Pipeline(
+            self.session,  # type: ignore[arg-type]
+            self.handle,
+            self.sender,
+            self.transport,
+            max_in_flight,
+        )
+
+    def drained(self) -> None:
+        if hasattr(self, "pipeline"):
+            self.pipeline.drained()
+
+    def handle(self, event: Any) -> Any:
+        name = event.request
+        if name == "0":
+            return None
+        if name == "#":
+            raise CloseConnection("asked to")
+        if name == "?":
+            raise ZeroDivisionError("a bug")
+        if name.isupper():
+            self.waiting[name] = Deferred(lambda _: self.cancelled.append(name))
+            return self.waiting[name]
+        return name.encode()
+
+    @property
+    def reading(self) -> bool:
+        return self.transport in self.transport.reactor.readers
+
+    def close(self) -> None:
+        self.transport.socket.close()
+        self.transport.peer.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    globalLogPublisher.addObserver(events.append)
+    yield events
+    globalLogPublisher.removeObserver(events.append)
+
+
+def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:
+    rig.pipeline.receive(b"abc")
+    rig.transport.reactor.turn()
+    assert rig.transport.received() == b"abc"
+
+
+def test_a_reply_waits_for_those_before_it(rig: Rig) -> None:
+    rig.pipeline.receive(b"aXbYc")
+    assert rig.transport.pump() == b"a"
+    rig.waiting["Y"].callback(b"y")
+    assert rig.transport.pump() == b""
+    rig.waiting["X"].callback(b"x")
+    assert rig.transport.pump() == b"xbyc"
+    assert rig.pipeline.in_flight == 0
+
+
+def test_a_request_without_reply_takes_no_slot(rig: Rig) -> None:
+    rig.pipeline.receive(b"0a0")
+    assert rig.transport.pump() == b"a"
+    assert rig.pipeline.in_flight == 0
+
+
+def test_a_deferred_without_reply_frees_its_slot(rig: Rig) -> None:
+    rig.pipeline.receive(b"Xa")
+    rig.waiting["X"].callback(None)
+    assert rig.transport.pump() == b"a"
+
+
+@given(st.text("abXYZ", max_size=12).filter(lambda t: all(t.count(c) < 2 for c in "XYZ")), st.permutations("XYZ"))
+def test_order_holds_whatever_ends_first(requests: str, endings: list[str]) -> None:
+    rig = Rig()
+    try:
+        rig.pipeline.receive(requests.encode())
+        out = rig.transport.pump()
+        for name in endings:
+            if name in rig.waiting:
+                rig.waiting[name].callback(name.encode())
+                out += rig.transport.pump()
+        assert out == requests.encode()
+    finally:
+        rig.close()
+
+
+def test_too_many_in_flight_stops_the_reading_until_slots_clear() -> None:
+    rig = Rig(max_in_flight=2)
+    rig.pipeline.receive(b"XYZ")
+    assert rig.session.taken == 2
+    assert not rig.reading
+    rig.waiting["X"].callback(b"x")
+    assert rig.session.taken == 3
+    assert rig.reading or rig.pipeline.in_flight == 2
+    rig.waiting["Y"].callback(b"y")
+    rig.waiting["Z"].callback(b"z")
+    assert rig.reading
+    assert rig.transport.pump() == b"xyz"
+    rig.close()
+
+
+def test_a_peer_that_does_not_read_is_not_read_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_module, "MAX_UNSENT_BYTES", 100)
+    rig.pipeline.receive(b"a" * 5000)
+    taken = rig.session.taken
+    assert taken < 400
+    assert not rig.reading
+    assert rig.transport.pump() == b"a" * 5000
+    assert rig.reading
+
+
+def test_a_lost_connection_cancels_what_waits(rig: Rig) -> None:
+    rig.pipeline.receive(b"XaY")
+    rig.pipeline.lost()
+    assert rig.cancelled == ["X", "Y"]
+    assert rig.pipeline.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"a!b", "broken frame"), (b"a#b", "asked to"), (b"a?b", "internal error")]
+)
+def test_what_breaks_closes_after_the_replies_owed(
+    rig: Rig, logged: list[dict[str, Any]], data: bytes, reason: str
+) -> None:
+    rig.pipeline.receive(data)
+    assert rig.transport.pump() == b"a"
+    assert rig.transport.disconnecting or rig.transport.disconnected
+    assert reason in [event.get("reason") for event in logged] or any(
+        reason in str(event.get("reason")) for event in logged
+    )
+
+
+def test_a_handler_that_fails_later_closes_and_logs(rig: Rig, logged: list[dict[str, Any]]) -> None:
+    rig.pipeline.receive(b"X")
+    rig.waiting["X"].errback(ZeroDivisionError("a bug"))
+    rig.transport.pump()
+    assert rig.transport.disconnecting or rig.transport.disconnected
+    assert any("log_failure" in event for event in logged)
+
+
+def test_finish_answers_what_is_owed_and_closes(rig: Rig) -> None:
+    rig.pipeline.receive(b"aX")
+    rig.pipeline.finish()
+    rig.pipeline.receive(b"b")
+    assert rig.transport.pump() == b"a"
+    rig.waiting["X"].callback(b"x")
+    assert rig.transport.pump() == b"x"
+    assert rig.transport.disconnecting or rig.transport.disconnected
+
+
+def test_finish_closes_an_idle_connection_at_once(rig: Rig) -> None:
+    rig.pipeline.finish()
+    rig.transport.pump()
+    assert rig.transport.disconnecting or rig.transport.disconnected

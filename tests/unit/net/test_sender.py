@@ -1,0 +1,154 @@
+"""The sender on the stock transport: order, fairness, cold files, short files, congestion."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+
+from pylogd.net import sender as sender_module
+from pylogd.net.sender import MAX_CHUNK, Sender
+from tests.fakes.transport import ManualReactor, PairTransport
+
+
+class Region:
+    """A slice of a file that can be told to be cold."""
+
+    def __init__(self, file: IO[bytes], position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+        self.cold = False
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+    def is_warm(self, position: int, length: int) -> bool:
+        return not self.cold
+
+
+class Rig:
+    """A sender with its transport, what it warmed and how often it drained."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the fixture
+        self.file.write(content)
+        self.file.flush()
+        self.transport = PairTransport(Protocol(), ManualReactor())
+        self.warming: list[tuple[Region, int, int, Deferred[None]]] = []
+        self.drains = 0
+        self.sender = Sender(self.transport, self.warm, self.drained)
+
+    def warm(self, source: Any, position: int, length: int) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        self.warming.append((source, position, length, done))
+        return done
+
+    def drained(self) -> None:
+        self.drains += 1
+
+    def region(self, position: int, length: int) -> Region:
+        return Region(self.file, position, length)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig(os.urandom(3 * MAX_CHUNK))
+    yield rig
+    rig.file.close()
+    rig.transport.socket.close()
+    rig.transport.peer.close()
+
+
+def test_bytes_and_slices_leave_in_order_and_intact(rig: Rig) -> None:
+    rig.sender.send([b"one", rig.region(5, 2 * MAX_CHUNK), b"two", rig.region(0, 7), rig.region(9, 0), b"three"])
+    rig.sender.send([b"four"])
+    body = rig.content
+    assert rig.transport.pump() == b"one" + body[5 : 5 + 2 * MAX_CHUNK] + b"two" + body[:7] + b"three" + b"four"
+    assert rig.sender.idle
+
+
+def test_a_slice_alone_and_an_empty_one(rig: Rig) -> None:
+    rig.sender.send([rig.region(1, 100)])
+    rig.sender.send([rig.region(1, 0)])
+    assert rig.transport.pump() == rig.content[1:101]
+    assert rig.sender.idle
+
+
+def test_one_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def sendfile(out: int, source: int, at: int, count: int) -> int:
+        calls.append(count)
+        return os.write(out, os.pread(source, min(count, 1000), at))
+
+    monkeypatch.setattr(sender_module.os, "sendfile", sendfile)
+    rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
+    rig.transport.reactor.turn()
+    assert calls == [MAX_CHUNK]
+
+
+def test_a_cold_chunk_is_warmed_elsewhere_and_sent_then(rig: Rig) -> None:
+    region = rig.region(10, 1000)
+    region.cold = True
+    rig.sender.send([b"head", region, b"tail"])
+    assert rig.transport.pump() == b"head"
+    (_source, position, length, done) = rig.warming.pop()
+    assert (position, length) == (10, 1000)
+    region.cold = False
+    done.callback(None)
+    assert rig.transport.pump() == rig.content[10:1010] + b"tail"
+
+
+def test_a_file_that_can_not_be_read_aborts_the_connection(rig: Rig) -> None:
+    region = rig.region(10, 1000)
+    region.cold = True
+    rig.sender.send([region])
+    rig.transport.pump()
+    rig.warming.pop()[3].errback(OSError("disk on fire"))
+    assert rig.transport._aborting
+    assert not rig.transport.reactor.writers
+
+
+def test_a_short_file_aborts_the_connection(rig: Rig) -> None:
+    rig.sender.send([rig.region(3 * MAX_CHUNK - 10, 50), b"never"])
+    assert rig.transport.pump() == rig.content[-10:]
+    assert rig.transport._aborting
+
+
+def test_congestion_ends_when_the_peer_reads(rig: Rig) -> None:
+    rig.sender.send([bytes(sender_module.MAX_UNSENT_BYTES + 1)])
+    assert rig.sender.congested
+    drains = rig.drains
+    assert len(rig.transport.pump()) == sender_module.MAX_UNSENT_BYTES + 1
+    assert not rig.sender.congested
+    assert rig.drains > drains
+
+
+def test_many_slices_queued_congest(rig: Rig) -> None:
+    for _ in range(sender_module.MAX_QUEUED_PARTS + 2):
+        rig.sender.send([rig.region(0, 1)])
+    assert rig.sender.congested
+
+
+def test_a_lost_connection_drops_what_is_queued(rig: Rig) -> None:
+    rig.sender.send([rig.region(0, 3 * MAX_CHUNK), b"tail"])
+    rig.sender.stopProducing()
+    rig.sender.resumeProducing()
+    assert rig.transport.received() == b""
+
+
+def test_close_lets_written_bytes_leave(rig: Rig) -> None:
+    rig.sender.send([b"last words"])
+    rig.sender.close()
+    rig.transport.reactor.turn()
+    assert rig.transport.received() == b"last words"
