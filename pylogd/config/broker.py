@@ -1,0 +1,315 @@
+"""The table of broker settings: Kafka's names and defaults (release 4.0), descriptions in our words.
+
+Strategy: one literal list, in the order of the reference manual (`storage` has the part of it that is about logs); everything else (validation, DescribeConfigs,
+`docs/settings.md`, `etc/pylogd.toml`) is derived from it. A setting stands here only if the broker obeys it.
+
+Where a default differs from Kafka's, or the name is ours because Kafka has none, the description says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
+from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _LIST = ConfigType.LONG, ConfigType.LIST
+_DYNAMIC: Final = Mode.DYNAMIC
+
+_IDENTITY: Final = "Identity and addresses"
+_METADATA: Final = "Metadata"
+_TOPICS: Final = "Topics"
+_NETWORK: Final = "Network"
+_REQUESTS: Final = "Requests"
+_REPLICATION: Final = "Replication and producers"
+_THREADS: Final = "Threads and shutdown"
+
+_IDENTITY_SETTINGS: Final = [
+    Setting(
+        "node.id",
+        _INT,
+        1,
+        "The broker's number, unique in its cluster. It is written into every data directory, "
+        "and a directory of another node is refused. (Kafka has no default.)",
+        _IDENTITY,
+        minimum=0,
+    ),
+    Setting(
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://:9092",),
+        "Where the broker listens: `NAME://host:port`, `host:port`, "
+        "or a Twisted endpoint string such as `tcp:9092:interface=127.0.0.1`. An empty host means every IPv4 "
+        "interface; port 0 picks a free one. Names must differ.",
+        _IDENTITY,
+    ),
+    Setting(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "What clients are told to connect to, by listener name, if that is "
+        "not where the broker listens (behind NAT, in a container). Unset: the listeners themselves; "
+        "a listener on every interface is then advertised under the machine's host name.",
+        _IDENTITY,
+        nullable=True,
+    ),
+    Setting(
+        "broker.rack",
+        _STRING,
+        None,
+        "The rack, or availability zone, that the broker stands in. Replicas of a partition are spread over racks.",
+        _IDENTITY,
+        nullable=True,
+    ),
+]
+
+_METADATA_SETTINGS: Final = [
+    Setting(
+        "metadata.store",
+        _STRING,
+        None,
+        "Where topics, their settings and broker registrations are kept: "
+        "`sqlite:/path/to/file` for the embedded store. Unset: the file `metadata.sqlite` in the first of "
+        "`log.dirs`. (Ours; Kafka names its ZooKeeper or its quorum here.)",
+        _METADATA,
+        nullable=True,
+    ),
+]
+
+_TOPIC_SETTINGS: Final = [
+    Setting(
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        True,
+        "Whether a topic is made when a client asks for the metadata "
+        "of one that does not exist and allows its creation.",
+        _TOPICS,
+    ),
+    Setting("delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted by request.", _TOPICS),
+    Setting(
+        "num.partitions", _INT, 1, "Partitions of a topic that is made without saying how many.", _TOPICS, minimum=1
+    ),
+    Setting(
+        "default.replication.factor",
+        _INT,
+        1,
+        "Replicas of each partition of a topic that is made without saying how many. A broker alone can hold one.",
+        _TOPICS,
+        minimum=1,
+        maximum=32767,
+    ),
+    Setting(
+        "max.partitions.per.request",
+        _INT,
+        10_000,
+        "Most partitions that one CreateTopics or CreatePartitions "
+        "request may add. (Ours; Kafka has the same limit as a constant.)",
+        _TOPICS,
+        minimum=1,
+    ),
+]
+
+_NETWORK_SETTINGS: Final = [
+    Setting(
+        "socket.request.max.bytes",
+        _INT,
+        100 * MIB,
+        "Largest request in bytes. A frame that announces more, or "
+        "a negative length, closes the connection before any memory is spent on it.",
+        _NETWORK,
+        minimum=1,
+    ),
+    Setting(
+        "socket.send.buffer.bytes",
+        _INT,
+        100 * 1024,
+        "SO_SNDBUF of client connections; -1 leaves the system's default.",
+        _NETWORK,
+        minimum=-1,
+    ),
+    Setting(
+        "socket.receive.buffer.bytes",
+        _INT,
+        100 * 1024,
+        "SO_RCVBUF of client connections; -1 leaves the system's default.",
+        _NETWORK,
+        minimum=-1,
+    ),
+    Setting(
+        "socket.listen.backlog.size",
+        _INT,
+        50,
+        "Connections that the kernel queues before they are accepted.",
+        _NETWORK,
+        minimum=1,
+    ),
+    Setting(
+        "max.connections",
+        _INT,
+        INT_MAX,
+        "Most client connections at a time; further ones are closed at once.",
+        _NETWORK,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "max.connections.per.ip",
+        _INT,
+        INT_MAX,
+        "Most client connections at a time from one address.",
+        _NETWORK,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "connections.max.idle.ms",
+        _LONG,
+        10 * MINUTE_MS,
+        "A connection on which nothing happened for so long is closed; -1 never closes one.",
+        _NETWORK,
+        minimum=-1,
+    ),
+    Setting(
+        "queued.max.requests",
+        _INT,
+        500,
+        "Requests of all connections that may wait for their answer before the broker stops reading further ones.",
+        _NETWORK,
+        minimum=1,
+    ),
+    Setting(
+        "connection.max.inflight.requests",
+        _INT,
+        100,
+        "Requests of one connection that may wait for their answer before the broker stops reading from it. (Ours.)",
+        _NETWORK,
+        minimum=1,
+    ),
+    Setting(
+        "connection.max.queued.response.bytes",
+        _INT,
+        MIB,
+        "Bytes of replies, file slices not counted, that may "
+        "wait for a slow reader before the broker stops reading from its connection. (Ours.)",
+        _NETWORK,
+        minimum=1024,
+    ),
+    Setting(
+        "sendfile.max.bytes",
+        _INT,
+        512 * 1024,
+        "Most bytes handed to the kernel in one sendfile call, so that one "
+        "fast reader can't hold up the others. (Ours.)",
+        _NETWORK,
+        minimum=4096,
+    ),
+]
+
+_REQUEST_SETTINGS: Final = [
+    Setting(
+        "fetch.max.bytes",
+        _INT,
+        55 * MIB,
+        "Most bytes in the answer to one Fetch, whatever the client asks for. A "
+        "first batch larger than this is still returned whole.",
+        _REQUESTS,
+        minimum=1024,
+    ),
+    Setting(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        1000,
+        "Incremental fetch sessions (KIP-227) that are remembered. 0 switches them off.",
+        _REQUESTS,
+        minimum=0,
+    ),
+    Setting(
+        "max.request.partition.size.limit",
+        _INT,
+        2000,
+        "Most partitions in the answer to one DescribeTopicPartitions; the client asks again for the rest.",
+        _REQUESTS,
+        minimum=1,
+    ),
+]
+
+_REPLICATION_SETTINGS: Final = [
+    Setting(
+        "min.insync.replicas",
+        _INT,
+        1,
+        "In-sync replicas that must have a message before acks=all is answered; "
+        "with fewer in sync, such produce requests are refused.",
+        _REPLICATION,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        _BOOLEAN,
+        False,
+        "Whether a replica that is not in sync may become "
+        "leader when no other is left. It keeps the partition available and loses messages.",
+        _REPLICATION,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "producer.id.expiration.ms",
+        _INT,
+        24 * HOUR_MS,
+        "An idempotent producer that wrote nothing to a partition for so long is forgotten there.",
+        _REPLICATION,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+]
+
+_THREAD_SETTINGS: Final = [
+    Setting(
+        "background.threads",
+        _INT,
+        10,
+        "Most threads for work that waits for a disk: cold reads, flushes, deletes. They are started as needed.",
+        _THREADS,
+        minimum=1,
+    ),
+    Setting(
+        "num.recovery.threads.per.data.dir",
+        _INT,
+        2,
+        "Threads for each data directory that read logs at start and flush them at shutdown.",
+        _THREADS,
+        minimum=1,
+    ),
+    Setting(
+        "controlled.shutdown.drain.ms",
+        _LONG,
+        10_000,
+        "Most time that a stopping broker gives requests in progress before it closes their connections. (Ours.)",
+        _THREADS,
+        minimum=0,
+    ),
+]
+
+#: Every broker setting by name, in the order of the manual.
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in [
+            *_IDENTITY_SETTINGS,
+            *_METADATA_SETTINGS,
+            *_TOPIC_SETTINGS,
+            *_NETWORK_SETTINGS,
+            *_REQUEST_SETTINGS,
+            *STORAGE_SETTINGS,
+            *_REPLICATION_SETTINGS,
+            *_THREAD_SETTINGS,
+        ]
+    }
+)
+
+#: Older or alternative names that people type, and what they are called here: only for hints in messages.
+FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"broker.id": "node.id", "log.dir": "log.dirs"})

@@ -1,0 +1,332 @@
+"""The settings in force: layers of values over the tables' defaults.
+
+Strategy: values come from four layers, the highest that has one wins: dynamic for this broker, dynamic for all
+brokers, static (command line over file), default. The effective values are worked out once, at load and at each
+dynamic change, so that a look-up is one dict access. A setting that is unset falls back to its synonyms, converted to
+its unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
+
+Rules: everything is checked before anything is used; a change that fails leaves the settings as they were.
+
+Must not know: where dynamic and topic overrides are kept (`metadata.configs`), who listens, the reactor.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pylogd.config.broker import FORMER_NAMES, SETTINGS
+from pylogd.config.listeners import Listener, parse_advertised, parse_listeners
+from pylogd.config.source import read_file
+from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
+from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
+
+SQLITE_SCHEME: Final = "sqlite:"
+METADATA_FILE: Final = "metadata.sqlite"
+
+ChangeListener = Callable[[frozenset[str]], None]
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with the codes of DescribeConfigs."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place where a value could come from, under the name that it has there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting as DescribeConfigs shows it. `value` is None if unset or sensitive; synonyms are in order of
+    precedence, the first is the one in force.
+    """
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    type: ConfigType
+    doc: str
+    synonyms: tuple[ConfigSynonym, ...]
+
+
+class Settings:
+    """All settings of one broker. Read with `settings["log.segment.bytes"]` or, for type checkers, `integer(name)`,
+    `number(name)`, `flag(name)`, `text(name)` and `words(name)`.
+    """
+
+    def __init__(self, file: Mapping[str, object] | None = None, overrides: Mapping[str, object] | None = None) -> None:
+        """Check and layer the given values; raises `ConfigError`. `overrides` win over `file`."""
+        static = _parse_all(file or {})
+        self._from_command_line = frozenset(overrides or {})
+        static.update(_parse_all(overrides or {}))
+        self._layers: list[tuple[ConfigSource, Mapping[str, Value]]] = _stack({}, {}, static)
+        self._static = static
+        self._subscribers: list[ChangeListener] = []
+        self._effective = _resolve(self._layers)
+        self._topic_defaults = _topic_defaults(self._layers)
+        self._check_together()
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+        """The settings in a TOML file (or none), with overrides from the command line; raises `ConfigError`."""
+        return cls(read_file(Path(path)) if path is not None else None, overrides)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._effective[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SETTINGS)
+
+    def integer(self, name: str) -> int:
+        """The value of an INT, SHORT or LONG setting that can't be unset."""
+        value = self._effective[name]
+        assert isinstance(value, int), name
+        return value
+
+    def number(self, name: str) -> float:
+        """The value of a DOUBLE setting."""
+        value = self._effective[name]
+        assert isinstance(value, float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        """The value of a BOOLEAN setting."""
+        value = self._effective[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def text(self, name: str) -> str | None:
+        """The value of a STRING setting, None if unset."""
+        value = self._effective[name]
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The members of a LIST setting, none if unset."""
+        value = self._effective[name]
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Where to listen, each with its Twisted endpoint description."""
+        return parse_listeners(self.words("listeners"))
+
+    @property
+    def advertised_listeners(self) -> tuple[Listener, ...]:
+        """What clients are told, by listener name; empty if nothing but the listeners themselves is to be told."""
+        return parse_advertised(self.words("advertised.listeners"), self.listeners)
+
+    @property
+    def metadata_path(self) -> Path:
+        """The file of the embedded metadata store."""
+        url = self.text("metadata.store")
+        if url is None:
+            return Path(self.words("log.dirs")[0]) / METADATA_FILE
+        return Path(url.removeprefix(SQLITE_SCHEME))
+
+    def origin(self, name: str) -> str:
+        """Where the value in force comes from, in words for a user."""
+        source = self._candidates(SETTINGS[name])[0].source
+        if source is ConfigSource.STATIC_BROKER:
+            return "command line" if name in self._from_command_line else "configuration file"
+        return "default" if source is ConfigSource.DEFAULT else "changed at run time"
+
+    # -- topics
+
+    def check_topic(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
+        """The overrides of a topic in canonical spelling; raises `ConfigError` for an unknown name, a bad value or
+        values that contradict each other or the broker's.
+        """
+        checked: dict[str, str] = {}
+        for name, raw in overrides.items():
+            setting = _known(TOPIC_SETTINGS, name, "topic setting")
+            checked[name] = setting.format(setting.parse(raw)) or ""
+        values = self.topic_config(checked)
+        _check_lag(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
+        return checked
+
+    def topic_config(self, overrides: Mapping[str, str]) -> dict[str, Value]:
+        """Every topic setting by name, typed: the topic's overrides over the broker's values. Names that this release
+        does not know are passed over (a newer one may have stored them); raises `ConfigError` for a bad value.
+        """
+        values = dict(self._topic_defaults)
+        for name, raw in overrides.items():
+            setting = TOPIC_SETTINGS.get(name)
+            if setting is not None:
+                values[name] = setting.parse(raw)
+        return values
+
+    def log_config_values(self, overrides: Mapping[str, str]) -> dict[str, Value]:
+        """`topic_config` with names as Python identifiers: `segment_bytes` and so on."""
+        return {name.replace(".", "_"): value for name, value in self.topic_config(overrides).items()}
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        """Every topic setting as DescribeConfigs shows it."""
+        values = self.topic_config(overrides)
+        entries = []
+        for name, setting in TOPIC_SETTINGS.items():
+            synonyms = [
+                synonym
+                for broker_name, _ in setting.synonyms[:1]
+                for synonym in self._candidates(SETTINGS[broker_name])
+                if synonym.value is not None
+            ]
+            if name in overrides:
+                synonyms.insert(0, ConfigSynonym(name, setting.format(values[name]), ConfigSource.TOPIC))
+            entries.append(_entry(setting, setting.format(values[name]), synonyms))
+        return entries
+
+    # -- this broker
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every broker setting as DescribeConfigs shows it."""
+        entries = []
+        for setting in SETTINGS.values():
+            synonyms = self._candidates(setting)
+            own = [synonym for synonym in synonyms if synonym.name == setting.name]
+            entries.append(_entry(setting, own[0].value, [s for s in synonyms if s.value is not None], own[0].source))
+        return entries
+
+    @staticmethod
+    def check_dynamic(overrides: Mapping[str, str | None]) -> dict[str, str]:
+        """Broker overrides in canonical spelling; raises `ConfigError` for one that is unknown, fixed until the next
+        start, or bad.
+        """
+        checked: dict[str, str] = {}
+        for name, raw in overrides.items():
+            setting = _known(SETTINGS, name, "setting")
+            if setting.mode is not Mode.DYNAMIC:
+                raise ConfigError(f"{name} can't be changed while the broker runs", name)
+            if raw is None:
+                raise ConfigError(f"{name} needs a value", name)
+            checked[name] = setting.format(setting.parse(raw)) or ""
+        return checked
+
+    def set_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
+        """Replace the dynamic layers, tell subscribers, and return the names whose value in force changed.
+
+        Raises `ConfigError`, with nothing changed, if a value is bad.
+        """
+        layers = _stack(
+            _parse_all(self.check_dynamic(this_broker)), _parse_all(self.check_dynamic(all_brokers)), self._static
+        )
+        effective = _resolve(layers)
+        _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+        changed = frozenset(name for name, value in effective.items() if value != self._effective[name])
+        self._layers, self._effective = layers, effective
+        self._topic_defaults = _topic_defaults(layers)
+        if changed:
+            for subscriber in list(self._subscribers):
+                subscriber(changed)
+        return changed
+
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call `listener` with the names of broker settings that a dynamic change altered; returns the undoing."""
+        self._subscribers.append(listener)
+        return lambda: self._subscribers.remove(listener)
+
+    def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
+        names = [setting.name, *(name for name, _ in setting.synonyms)]
+        return [
+            ConfigSynonym(name, SETTINGS[name].format(values[name]), source)
+            for source, values in self._layers
+            for name in names
+            if name in values
+        ]
+
+    def _check_together(self) -> None:
+        parse_advertised(self.words("advertised.listeners"), self.listeners)
+        directories = self.words("log.dirs")
+        if not directories:
+            raise ConfigError("log.dirs is empty: name at least one directory", "log.dirs")
+        if len({Path(directory).absolute() for directory in directories}) < len(directories):
+            raise ConfigError("log.dirs names a directory twice", "log.dirs")
+        url = self.text("metadata.store")
+        if url is not None and not (url.startswith(SQLITE_SCHEME) and len(url) > len(SQLITE_SCHEME)):
+            raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
+        _check_lag(self._effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+
+
+def _known(table: Mapping[str, Setting], name: str, what: str) -> Setting:
+    setting = table.get(name)
+    if setting is not None:
+        return setting
+    nearest = [FORMER_NAMES[name]] if name in FORMER_NAMES else difflib.get_close_matches(name, table, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest and nearest[0] in table else ""
+    raise ConfigError(f'unknown {what} "{name[:200]}"{hint}', name)
+
+
+def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
+    return {name: _known(SETTINGS, name, "setting").parse(value) for name, value in raw.items()}
+
+
+def _stack(
+    broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]
+) -> list[tuple[ConfigSource, Mapping[str, Value]]]:
+    return [
+        (ConfigSource.DYNAMIC_BROKER, broker),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER, all_brokers),
+        (ConfigSource.STATIC_BROKER, static),
+        (ConfigSource.DEFAULT, {name: setting.default for name, setting in SETTINGS.items()}),
+    ]
+
+
+def _resolve_one(setting: Setting, layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> Value:
+    names = [(setting.name, 1), *setting.synonyms]
+    for _, values in layers:
+        for name, factor in names:
+            value = values.get(name)
+            if value is not None:
+                return fallback_value(factor, value)
+    return None
+
+
+def _resolve(layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> dict[str, Value]:
+    return {name: _resolve_one(setting, layers) for name, setting in SETTINGS.items()}
+
+
+def _topic_defaults(layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> dict[str, Value]:
+    return {name: _resolve_one(setting, layers) for name, setting in TOPIC_SETTINGS.items()}
+
+
+def _check_lag(values: Mapping[str, Value], shortest: str, longest: str) -> None:
+    low, high = values[shortest], values[longest]
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise ConfigError(f"{shortest} = {low} is above {longest} = {high}", shortest)
+
+
+def _entry(
+    setting: Setting, value: str | None, synonyms: Sequence[ConfigSynonym], source: ConfigSource | None = None
+) -> ConfigEntry:
+    if source is None:
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    hidden = setting.sensitive
+    return ConfigEntry(
+        name=setting.name,
+        value=None if hidden else value,
+        source=source,
+        read_only=setting.mode is Mode.READ_ONLY,
+        sensitive=hidden,
+        type=setting.type,
+        doc=setting.doc,
+        synonyms=tuple(ConfigSynonym(s.name, None, s.source) for s in synonyms) if hidden else tuple(synonyms),
+    )

@@ -1,0 +1,291 @@
+"""The table of broker settings that are about logs: files, retention, flushing, compaction.
+
+A part of the table in `broker`, which says how to read it. Most of these have a twin that a topic may set (`topic`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.config.values import LONG_MAX, ConfigType, Mode, Setting
+
+_BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
+_DYNAMIC: Final = Mode.DYNAMIC
+
+MIB: Final = 1024 * 1024
+HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
+CODECS: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+_LOG: Final = "Log"
+_RETENTION: Final = "Retention"
+_FLUSH: Final = "Flush"
+_COMPACTION: Final = "Compaction"
+
+_LOG_SETTINGS: Final = [
+    Setting(
+        "log.dirs",
+        _LIST,
+        ("/var/lib/pylogd",),
+        "Data directories, best one to a disk. A new partition goes to "
+        "the directory with the fewest. (Kafka's default is /tmp/kafka-logs.)",
+        _LOG,
+    ),
+    Setting(
+        "message.max.bytes",
+        _INT,
+        MIB + 12,
+        "Largest record batch in bytes, as it is stored.",
+        _LOG,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.segment.bytes",
+        _INT,
+        1024 * MIB,
+        "Size at which a segment file is full and the next is begun.",
+        _LOG,
+        minimum=14,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.roll.ms",
+        _LONG,
+        None,
+        "Age at which a segment is closed and the next begun, even if it is not full. Unset: `log.roll.hours`.",
+        _LOG,
+        minimum=1,
+        mode=_DYNAMIC,
+        nullable=True,
+        synonyms=(("log.roll.hours", HOUR_MS),),
+    ),
+    Setting("log.roll.hours", _INT, 168, "The same in hours.", _LOG, minimum=1),
+    Setting(
+        "log.roll.jitter.ms",
+        _LONG,
+        None,
+        "Up to so much, at random, is taken off a segment's maximum age, so "
+        "that many partitions don't roll at the same moment. Unset: `log.roll.jitter.hours`.",
+        _LOG,
+        minimum=0,
+        mode=_DYNAMIC,
+        nullable=True,
+        synonyms=(("log.roll.jitter.hours", HOUR_MS),),
+    ),
+    Setting("log.roll.jitter.hours", _INT, 0, "The same in hours.", _LOG, minimum=0),
+    Setting(
+        "log.index.interval.bytes",
+        _INT,
+        4096,
+        "Bytes of log between two entries of the offset index.",
+        _LOG,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.index.size.max.bytes",
+        _INT,
+        10 * MIB,
+        "Largest index file of a segment; a full one rolls the segment.",
+        _LOG,
+        minimum=12,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.preallocate",
+        _BOOLEAN,
+        False,
+        "Whether a new segment file gets its full size on the disk at once.",
+        _LOG,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.message.timestamp.type",
+        _STRING,
+        "CreateTime",
+        "Whose time stamp a message carries: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        _LOG,
+        choices=("CreateTime", "LogAppendTime"),
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.message.timestamp.before.max.ms",
+        _LONG,
+        LONG_MAX,
+        "With CreateTime: how far a message's time stamp may lie before the broker's clock. Older ones are refused.",
+        _LOG,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.message.timestamp.after.max.ms",
+        _LONG,
+        HOUR_MS,
+        "With CreateTime: how far a message's time stamp may lie ahead of the broker's clock. Later ones are refused.",
+        _LOG,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "compression.type",
+        _STRING,
+        "producer",
+        "Codec that batches are stored in; `producer` keeps what the producer chose.",
+        _LOG,
+        choices=CODECS,
+        mode=_DYNAMIC,
+    ),
+]
+
+_RETENTION_SETTINGS: Final = [
+    Setting(
+        "log.retention.ms",
+        _LONG,
+        None,
+        "Age at which a closed segment is deleted; -1 keeps it for ever. Unset: `log.retention.minutes`.",
+        _RETENTION,
+        minimum=-1,
+        mode=_DYNAMIC,
+        nullable=True,
+        synonyms=(("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
+    ),
+    Setting(
+        "log.retention.minutes",
+        _INT,
+        None,
+        "The same in minutes. Unset: `log.retention.hours`.",
+        _RETENTION,
+        minimum=-1,
+        nullable=True,
+    ),
+    Setting("log.retention.hours", _INT, 168, "The same in hours.", _RETENTION, minimum=-1),
+    Setting(
+        "log.retention.bytes",
+        _LONG,
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 sets no limit.",
+        _RETENTION,
+        minimum=-1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.retention.check.interval.ms",
+        _LONG,
+        5 * MINUTE_MS,
+        "Time between two looks for segments to delete.",
+        _RETENTION,
+        minimum=1,
+    ),
+    Setting(
+        "log.cleanup.policy",
+        _LIST,
+        ("delete",),
+        "What happens to old data: `delete` by age and size, `compact` keeps the last value of every key, or both.",
+        _RETENTION,
+        choices=("compact", "delete"),
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.segment.delete.delay.ms",
+        _LONG,
+        MINUTE_MS,
+        "Time between a segment's removal from the log and the removal of its files.",
+        _RETENTION,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+]
+
+_FLUSH_SETTINGS: Final = [
+    Setting(
+        "log.flush.interval.messages",
+        _LONG,
+        LONG_MAX,
+        "Messages appended to a partition before they are forced "
+        "to the disk. The default leaves it to the operating system.",
+        _FLUSH,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.flush.interval.ms",
+        _LONG,
+        None,
+        "Most time that an appended message waits before it is forced to the "
+        "disk. Unset: `log.flush.scheduler.interval.ms`.",
+        _FLUSH,
+        minimum=0,
+        mode=_DYNAMIC,
+        nullable=True,
+        synonyms=(("log.flush.scheduler.interval.ms", 1),),
+    ),
+    Setting(
+        "log.flush.scheduler.interval.ms",
+        _LONG,
+        LONG_MAX,
+        "Time between two looks for partitions to flush.",
+        _FLUSH,
+        minimum=1,
+    ),
+    Setting(
+        "log.flush.offset.checkpoint.interval.ms",
+        _INT,
+        MINUTE_MS,
+        "Time between two writes of the recovery points: after a crash, only what lies behind them is scanned.",
+        _FLUSH,
+        minimum=1,
+    ),
+    Setting(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _INT,
+        MINUTE_MS,
+        "Time between two writes of the log start offsets.",
+        _FLUSH,
+        minimum=1,
+    ),
+]
+
+_COMPACTION_SETTINGS: Final = [
+    Setting(
+        "log.cleaner.min.cleanable.ratio",
+        _DOUBLE,
+        0.5,
+        "Share of a compacted log that must be uncleaned before it is cleaned again.",
+        _COMPACTION,
+        minimum=0,
+        maximum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.cleaner.min.compaction.lag.ms",
+        _LONG,
+        0,
+        "Time for which a message stays uncompacted at least.",
+        _COMPACTION,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.cleaner.max.compaction.lag.ms",
+        _LONG,
+        LONG_MAX,
+        "Time after which a message is due for compaction whatever the share of uncleaned log.",
+        _COMPACTION,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.cleaner.delete.retention.ms",
+        _LONG,
+        24 * HOUR_MS,
+        "Time for which the delete marker of a key stays readable in a compacted log.",
+        _COMPACTION,
+        minimum=0,
+        mode=_DYNAMIC,
+    ),
+]
+
+#: In the order of the manual.
+STORAGE_SETTINGS: Final = (*_LOG_SETTINGS, *_RETENTION_SETTINGS, *_FLUSH_SETTINGS, *_COMPACTION_SETTINGS)

@@ -1,0 +1,162 @@
+"""The table of topic settings, each with the broker settings that it falls back to.
+
+Strategy: a topic setting has no default of its own. Its default, type, bounds and choices are those of its broker
+synonym, so nothing is written twice; where a synonym is in coarser units, `Setting.synonyms` carries the factor
+(Kafka's `ServerTopicConfigSynonyms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from pylogd.config.broker import SETTINGS
+from pylogd.config.values import Mode, Setting, Value
+
+
+def fallback_value(factor: int, value: Value) -> Value:
+    """A synonym's value in the unit of the setting that falls back to it; negative numbers mean "no limit"."""
+    if factor == 1 or not isinstance(value, int):
+        return value
+    return value * factor if value >= 0 else -1
+
+
+def _shipped_default(setting: Setting) -> Value:
+    """The default of a broker setting, through its own synonyms where it is unset."""
+    if setting.default is not None:
+        return setting.default
+    for name, factor in setting.synonyms:
+        value = fallback_value(factor, SETTINGS[name].default)
+        if value is not None:
+            return value
+    return None
+
+
+def _topic(name: str, broker_name: str, doc: str) -> Setting:
+    broker = SETTINGS[broker_name]
+    return replace(
+        broker,
+        name=name,
+        default=_shipped_default(broker),
+        doc=doc,
+        group="Topic",
+        mode=Mode.DYNAMIC,
+        nullable=False,
+        synonyms=((broker_name, 1), *broker.synonyms),
+    )
+
+
+#: Every topic setting by name, in alphabetical order.
+TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in [
+            _topic(
+                "cleanup.policy",
+                "log.cleanup.policy",
+                "What happens to old data: `delete` by age and size, "
+                "`compact` keeps the last value of every key, or both.",
+            ),
+            _topic(
+                "compression.type",
+                "compression.type",
+                "Codec that batches are stored in; `producer` keeps what the producer chose.",
+            ),
+            _topic(
+                "delete.retention.ms",
+                "log.cleaner.delete.retention.ms",
+                "Time for which the delete marker of a key stays readable in a compacted topic.",
+            ),
+            _topic(
+                "file.delete.delay.ms",
+                "log.segment.delete.delay.ms",
+                "Time between a segment's removal from the log and the removal of its files.",
+            ),
+            _topic(
+                "flush.messages",
+                "log.flush.interval.messages",
+                "Messages appended to a partition before they are forced to the disk.",
+            ),
+            _topic(
+                "flush.ms",
+                "log.flush.interval.ms",
+                "Most time that an appended message waits before it is forced to the disk.",
+            ),
+            _topic(
+                "index.interval.bytes",
+                "log.index.interval.bytes",
+                "Bytes of log between two entries of the offset index.",
+            ),
+            _topic(
+                "max.compaction.lag.ms",
+                "log.cleaner.max.compaction.lag.ms",
+                "Time after which a message is due for compaction whatever the share of uncleaned log.",
+            ),
+            _topic("max.message.bytes", "message.max.bytes", "Largest record batch in bytes, as it is stored."),
+            _topic(
+                "message.timestamp.after.max.ms",
+                "log.message.timestamp.after.max.ms",
+                "With CreateTime: how far a message's time stamp may lie ahead of the broker's clock.",
+            ),
+            _topic(
+                "message.timestamp.before.max.ms",
+                "log.message.timestamp.before.max.ms",
+                "With CreateTime: how far a message's time stamp may lie before the broker's clock.",
+            ),
+            _topic(
+                "message.timestamp.type",
+                "log.message.timestamp.type",
+                "Whose time stamp a message carries: the producer's (CreateTime) or the broker's (LogAppendTime).",
+            ),
+            _topic(
+                "min.cleanable.dirty.ratio",
+                "log.cleaner.min.cleanable.ratio",
+                "Share of a compacted log that must be uncleaned before it is cleaned again.",
+            ),
+            _topic(
+                "min.compaction.lag.ms",
+                "log.cleaner.min.compaction.lag.ms",
+                "Time for which a message stays uncompacted at least.",
+            ),
+            _topic(
+                "min.insync.replicas",
+                "min.insync.replicas",
+                "In-sync replicas that must have a message before acks=all is answered.",
+            ),
+            _topic(
+                "preallocate", "log.preallocate", "Whether a new segment file gets its full size on the disk at once."
+            ),
+            _topic(
+                "retention.bytes",
+                "log.retention.bytes",
+                "Size of a partition above which its oldest segments are deleted; -1 sets no limit.",
+            ),
+            _topic(
+                "retention.ms", "log.retention.ms", "Age at which a closed segment is deleted; -1 keeps it for ever."
+            ),
+            _topic("segment.bytes", "log.segment.bytes", "Size at which a segment file is full and the next is begun."),
+            _topic(
+                "segment.index.bytes",
+                "log.index.size.max.bytes",
+                "Largest index file of a segment; a full one rolls the segment.",
+            ),
+            _topic(
+                "segment.jitter.ms",
+                "log.roll.jitter.ms",
+                "Up to so much, at random, is taken off a segment's maximum age.",
+            ),
+            _topic(
+                "segment.ms",
+                "log.roll.ms",
+                "Age at which a segment is closed and the next begun, even if it is not full.",
+            ),
+            _topic(
+                "unclean.leader.election.enable",
+                "unclean.leader.election.enable",
+                "Whether a replica that is not in sync may become leader when no other is left.",
+            ),
+        ]
+    }
+)

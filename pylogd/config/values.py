@@ -1,0 +1,203 @@
+"""What a setting is: its type, its default, what it accepts, and how its value is read and written.
+
+Strategy: one small class, `Setting`, checks and converts one value; the tables (`broker`, `topic`) only list instances
+of it; `settings` puts layers of values on top of each other. Values come as TOML values or as the text that a command
+line or an AlterConfigs request carries; both end as the same Python value.
+
+Rules: a bad value is a `ConfigError` of one line that names the setting, the value and what is allowed. A default is
+written once, in its table.
+
+Must not know: files, the reactor, who reads a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final, TypeAlias
+
+from pylogd.errors import PylogdError
+
+#: A value as the program uses it. LIST settings are tuples; None is "not set".
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class ConfigError(PylogdError):
+    """A setting that can't be obeyed: unknown, malformed, out of range, or in conflict with another.
+
+    `str()` is one line for a user; `setting` is the name in question, or None when no single one is to blame.
+    """
+
+    def __init__(self, message: str, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class ConfigType(IntEnum):
+    """Types with the codes of DescribeConfigs (Kafka's `DescribeConfigsResponse.ConfigType`)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Mode(Enum):
+    """When a changed value takes effect."""
+
+    READ_ONLY = "read-only"  # at the next start
+    DYNAMIC = "dynamic"  # at once, set for one broker or for all
+
+
+_INTEGER_RANGES: Final = {
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.INT: (-(2**31), INT_MAX),
+    ConfigType.LONG: (-(2**63), LONG_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    `minimum` and `maximum` are inclusive and bound numbers; `choices` bounds text and the members of lists.
+    `nullable` settings have None as a meaningful value ("take it from elsewhere"). `synonyms` are the broker settings
+    that a topic setting, or a setting in finer units, falls back to, most specific first, each with the factor that
+    turns its value into this one's unit.
+    """
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    group: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    mode: Mode = Mode.READ_ONLY
+    nullable: bool = False
+    synonyms: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        """The name as a Python identifier: `segment.bytes` is `segment_bytes`."""
+        return self.name.replace(".", "_")
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def allowed(self) -> str:
+        """What the setting accepts, in words, for messages and for the reference."""
+        if self.type is ConfigType.BOOLEAN:
+            return "true or false"
+        if self.choices:
+            words = ", ".join(choice or "(empty)" for choice in self.choices)
+            return f"any of {words}, separated by commas" if self.type is ConfigType.LIST else f"one of {words}"
+        if self.type in _INTEGER_RANGES or self.type is ConfigType.DOUBLE:
+            noun = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
+            low, high = self._bounds()
+            if self.maximum is None and self.type in (ConfigType.LONG, ConfigType.DOUBLE):
+                return f"{noun}, at least {low}" if self.minimum is not None else noun
+            return f"{noun} from {low} to {high}"
+        return "a list separated by commas" if self.type is ConfigType.LIST else "text"
+
+    def parse(self, raw: object) -> Value:
+        """The typed value of `raw` (a TOML value or text); raises `ConfigError`."""
+        if raw is None:
+            if self.nullable:
+                return None
+            raise self._error(raw)
+        if self.type is ConfigType.BOOLEAN:
+            return self._parse_boolean(raw)
+        if self.type in _INTEGER_RANGES:
+            return self._check_range(self._parse_integer(raw), raw)
+        if self.type is ConfigType.DOUBLE:
+            return self._check_range(self._parse_double(raw), raw)
+        if self.type is ConfigType.LIST:
+            return self._parse_list(raw)
+        if not isinstance(raw, str) or (self.choices and raw not in self.choices):
+            raise self._error(raw)
+        return raw
+
+    def format(self, value: Value) -> str | None:
+        """The value as text, in the spelling of DescribeConfigs: `parse(format(v)) == v`."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+    def _parse_boolean(self, raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        if isinstance(raw, str) and raw.strip().lower() in _BOOLEANS:
+            return _BOOLEANS[raw.strip().lower()]
+        raise self._error(raw)
+
+    def _parse_integer(self, raw: object) -> int:
+        if isinstance(raw, int) and not isinstance(raw, bool):
+            return raw
+        # int() also takes "1_000" and Unicode digits, and is slow for very long text: none of these is a setting.
+        if isinstance(raw, str) and len(raw) <= 32:
+            text = raw.strip()
+            if text.isascii() and text.removeprefix("-").removeprefix("+").isdigit():
+                try:
+                    return int(text)
+                except ValueError:  # "-+1"
+                    raise self._error(raw) from None
+        raise self._error(raw)
+
+    def _parse_double(self, raw: object) -> float:
+        if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+            return float(raw)
+        if isinstance(raw, str):
+            try:
+                return float(raw)
+            except ValueError:
+                pass
+        raise self._error(raw)
+
+    def _parse_list(self, raw: object) -> tuple[str, ...]:
+        if isinstance(raw, str):
+            members: Sequence[object] = [part.strip() for part in raw.split(",")] if raw.strip() else []
+        elif isinstance(raw, (list, tuple)):
+            members = raw
+        else:
+            raise self._error(raw)
+        out: list[str] = []
+        for member in members:
+            if not isinstance(member, str) or not member or (self.choices and member not in self.choices):
+                raise self._error(raw)
+            out.append(member)
+        return tuple(out)
+
+    def _bounds(self) -> tuple[float, float]:
+        low, high = _INTEGER_RANGES.get(self.type, (float("-inf"), float("inf")))
+        return (low if self.minimum is None else self.minimum, high if self.maximum is None else self.maximum)
+
+    def _check_range(self, value: int | float, raw: object) -> int | float:
+        low, high = self._bounds()
+        if not low <= value <= high:  # false for NaN too
+            raise self._error(raw)
+        return value
+
+    def _error(self, raw: object) -> ConfigError:
+        shown = "(hidden)" if self.sensitive else repr(raw) if not isinstance(raw, str) else f'"{raw[:200]}"'
+        return ConfigError(f"{self.name} = {shown} is not allowed: it must be {self.allowed}", self.name)
