@@ -1,0 +1,102 @@
+"""`twistd pylogd`: options and makeService. Wiring only; the broker is in `pylogd.broker`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+from pylogd.broker import Broker, explain_failure
+from pylogd.config import ConfigError, Settings
+
+log = Logger()
+
+
+class Options(usage.Options):
+    """The command line of `twistd pylogd`; the same names as `pylogd broker`."""
+
+    synopsis = "[--config FILE] [--listen HOST:PORT] [--data DIR] [--set NAME=VALUE ...]"
+    longdesc = "A log broker that speaks the Kafka wire protocol. `pylogd settings` lists what --set and FILE may hold."
+    optParameters = [  # noqa: RUF012 - twisted.python.usage reads it from the class
+        ["config", "c", None, "Settings file (TOML)."],
+        ["node-id", "n", None, "Number of this broker (node.id)."],
+        ["advertised", "a", None, "HOST:PORT that clients are told to connect to (advertised.listeners)."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overrides: dict[str, str] = {}
+        self.listeners: list[str] = []
+        self.directories: list[str] = []
+
+    def opt_listen(self, address: str) -> None:
+        """HOST:PORT or a Twisted endpoint string to listen on; may be given more than once (listeners)."""
+        self.listeners.append(address)
+
+    def opt_data(self, directory: str) -> None:
+        """Data directory; may be given more than once (log.dirs)."""
+        self.directories.append(directory)
+
+    def opt_set(self, assignment: str) -> None:
+        """NAME=VALUE, any setting; may be given more than once."""
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise usage.UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
+        self.overrides[name.strip()] = value.strip()
+
+    opt_l = opt_listen
+    opt_d = opt_data
+    opt_s = opt_set
+
+    def settings(self) -> Settings:
+        """The settings that file and command line give. Raises UsageError."""
+        overrides = dict(self.overrides)
+        named = {
+            "listeners": ",".join(self.listeners),
+            "log.dirs": ",".join(self.directories),
+            "node.id": self["node-id"],
+            "advertised.listeners": self["advertised"],
+        }
+        overrides.update({name: value for name, value in named.items() if value})
+        try:
+            return Settings.load(Path(self["config"]) if self["config"] else None, overrides)
+        except ConfigError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+class BrokerService(Service):
+    """The broker as a Twisted service. One that can't start logs why and ends the process with exit code 1."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._broker: Broker | None = None
+
+    def startService(self) -> None:
+        from twisted.internet import reactor
+
+        super().startService()
+        self._broker = Broker(self._settings, reactor)
+        self._broker.start().addErrback(self._failed)
+
+    def stopService(self) -> Deferred[None] | None:
+        super().stopService()
+        return self._broker.stop() if self._broker is not None else None
+
+    def _failed(self, failure: Failure) -> None:
+        from twisted.internet import reactor
+
+        log.critical("{reason}", reason=explain_failure(failure))
+        atexit.register(os._exit, 1)  # twistd itself would end with 0, and a service manager would believe it
+        if reactor.running:  # type: ignore[attr-defined]
+            reactor.stop()  # type: ignore[attr-defined]
+
+
+def makeService(options: Options) -> BrokerService:
+    """The service that `twistd pylogd` runs."""
+    return BrokerService(options.settings())
