@@ -73,10 +73,10 @@ lint: $(VENV)/.lint ## ruff and mypy --strict
 	$(BIN)/mypy
 
 conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
-	$(BIN)/python conformance/run.py $(CONFORMANCE_ARGS)
+	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
 bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
-	$(BIN)/python bench/smoke.py $(BENCH_ARGS)
+	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -1,0 +1,148 @@
+"""What bench/smoke.py found, as markdown."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.smoke import Results, Workload
+
+IDLE_MB = 80
+FIRST_ACCEPT_SECONDS = 1.0
+
+
+def machine(librdkafka: str) -> dict[str, object]:
+    """What the numbers were measured on."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return {
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": f"{memory / (1 << 30):.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "librdkafka": librdkafka,
+        "commit": commit.stdout.strip() or "unknown",
+    } | {name: _version(name) for name in ("pylogd", "twisted", "construct", "crc32c", "google-crc32c")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "**missed**"
+
+
+def _workloads(workloads: Sequence[Workload], results: Results) -> list[str]:
+    lines = [
+        _row("what", "ceiling msg/s", "pylogd msg/s", "ratio", "target", "", "ceiling CPU", "pylogd CPU", "ratio"),
+        _row("---", "--:", "--:", "--:", "--:", "---", "--:", "--:", "--:"),
+    ]
+    for work in workloads:
+        found = results.workloads.get(work.name, {})
+        if set(found) != {"ceiling", "pylogd"}:
+            lines += [
+                _row(work.name, *(f"{name}: {sample.rate:,.0f} msg/s, {sample.cpu:.2f} CPU" for sample in samples))
+                for name, samples in found.items()
+            ]
+            continue
+        rate = {name: statistics.median(sample.rate for sample in samples) for name, samples in found.items()}
+        cpu = {name: statistics.median(sample.cpu for sample in samples) for name, samples in found.items()}
+        ratio = rate["pylogd"] / rate["ceiling"]
+        cpu_ratio = cpu["pylogd"] / cpu["ceiling"] if cpu["ceiling"] else float("nan")
+        met = ratio >= work.at_least and (work.cpu_at_most is None or cpu_ratio <= work.cpu_at_most)
+        target = f"≥ {work.at_least:.2f}" + (f", CPU ≤ {work.cpu_at_most}" if work.cpu_at_most else "")
+        lines.append(
+            _row(
+                work.name,
+                f"{rate['ceiling']:,.0f}",
+                f"{rate['pylogd']:,.0f}",
+                f"{ratio:.2f}",
+                target,
+                _verdict(met),
+                f"{cpu['ceiling']:.2f}",
+                f"{cpu['pylogd']:.2f}",
+                f"{cpu_ratio:.2f}",
+            )
+        )
+    return lines
+
+
+def _flat(results: Results) -> list[str]:
+    lines = [_row("CPU microseconds a request", "with 1", "with 1,000", "ratio"), _row("---", "--:", "--:", "--:")]
+    for row, found in results.flat.items():
+        one, many = (statistics.median(found[column]) for column in ("1", "1,000"))
+        lines.append(_row(row, f"{one:.1f}", f"{many:.1f}", f"{many / one:.2f}"))
+    return lines
+
+
+def _start(results: Results) -> list[str]:
+    lines = [_row("start and memory", "found", "target", ""), _row("---", "--:", "--:", "---")]
+    for name, seconds in results.start.items():
+        median = statistics.median(seconds)
+        own = name == "pylogd"
+        target = f"≤ {FIRST_ACCEPT_SECONDS:.0f} s" if own else ""
+        verdict = _verdict(median <= FIRST_ACCEPT_SECONDS) if own else ""
+        lines.append(_row(f"{name}: start to first accept, empty directory", f"{median:.2f} s", target, verdict))
+    for name, size in results.memory.get("idle", {}).items():
+        own = name == "pylogd"
+        target, verdict = (f"≤ {IDLE_MB} MB", _verdict(size <= IDLE_MB * 1e6)) if own else ("", "")
+        lines.append(_row(f"{name}: resident, idle", f"{size / 1e6:.1f} MB", target, verdict))
+    for row, found in results.memory.items():
+        if "highest" in found:
+            change = f"{found['before'] / 1e6:.1f} → {found['highest'] / 1e6:.1f} MB"
+            lines.append(_row(f"pylogd: highest resident, {row}", change, "bounded", ""))
+    return lines
+
+
+def tables(
+    workloads: Sequence[Workload], results: Results, machine: dict[str, object], quick: bool, repeats: int
+) -> str:
+    """The whole of SMOKE.md."""
+    rounds = "**Quick: one round of a tenth of the size.** " if quick else f"Median of {repeats} rounds, taking turns. "
+    lines = [
+        "# pylogd beside the bare ceiling",
+        "",
+        "Written by `make bench-smoke` (`bench/smoke.py`; every round is in `smoke.json`). The ceiling is "
+        "`bench/ceiling_broker.py`: the least that a Twisted process can do and still serve a Kafka client. "
+        "200-byte messages where not said otherwise, one partition, one connection; "
+        "the client is `bench/client.c` on librdkafka, and shares the machine's cores with the broker. " + rounds,
+        "",
+        "CPU: the broker's own processor seconds for a million messages.",
+        "",
+        *_workloads(workloads, results),
+        "",
+        *_flat(results),
+        "",
+        *_start(results),
+        "",
+        "Measured on: " + ", ".join(f"{name} {value}" for name, value in machine.items()) + ".",
+        "",
+    ]
+    return "\n".join(lines)

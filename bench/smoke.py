@@ -1,0 +1,287 @@
+"""`make bench-smoke`: pylogd beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json.
+
+Rules: the same client (bench/client.c on librdkafka) for both brokers, on this machine, in one run; the brokers take
+turns (A, B, A, B ...), and the median counts. Throughput is the client's; processor time is the broker's own, as the
+kernel counts it. Produce rounds each have a fresh broker and directory, so that no round pays for the pages that an
+earlier one left to be written; consume rounds read one filled log that is in the page cache. Nothing asserts a time.
+
+    python -m bench.smoke [--quick] [--only WORD] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench import frames, report
+from bench.peers import HighestResident, Peer, running
+
+HERE = Path(__file__).parent
+CLIENT = HERE.parent / ".cache" / "bench" / "client"
+TOPIC = "t"
+GIB = 1 << 30
+MANY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row that both brokers run. `cpu_at_most` bounds pylogd's processor time over the ceiling's."""
+
+    name: str
+    verb: str
+    count: int
+    size: int
+    at_least: float
+    settings: tuple[str, ...] = ()
+    cpu_at_most: float | None = None
+
+
+WORKLOADS = (
+    Workload("produce, default batches", "produce", 2_000_000, 200, 0.90),
+    Workload("produce, batches of 50", "produce", 1_000_000, 200, 0.80, ("batch.num.messages=50",)),
+    Workload("produce, batches of 1", "produce", 200_000, 200, 0.60, ("batch.num.messages=1",), 2.5),
+    Workload("consume, default", "consume", 4_000_000, 200, 0.90),
+    Workload("consume, 4 KB messages", "consume", 250_000, 4096, 0.90),
+)
+
+
+@dataclass(slots=True)
+class Sample:
+    """One round: messages a second, MB of values a second, the broker's processor seconds for a million messages."""
+
+    rate: float
+    megabytes: float
+    cpu: float
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything measured, as it goes into smoke.json."""
+
+    workloads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
+    flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    start: dict[str, list[float]] = field(default_factory=dict)
+    memory: dict[str, dict[str, float]] = field(default_factory=dict)
+    librdkafka: str = ""
+
+
+class Bench:
+    """One run: the peers, how much of everything, and what was found."""
+
+    def __init__(self, peers: list[str], repeats: int, scale: float, folder: Path) -> None:
+        self.peers = peers
+        self.repeats = repeats
+        self.scale = scale
+        self.folder = folder
+        self.results = Results()
+
+    def say(self, text: str) -> None:
+        """Progress, on standard error."""
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    def client(self, peer: Peer, *arguments: str) -> dict[str, float]:
+        """Run the C client; what it printed."""
+        verb, *rest = arguments
+        command = [str(CLIENT), verb, peer.address, TOPIC, *rest]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        said: dict[str, float] = json.loads(done.stdout)
+        self.results.librdkafka = str(said.pop("librdkafka"))
+        return said
+
+    def measured(self, peer: Peer, *arguments: str) -> Sample:
+        """One round of the client and what the broker spent on it."""
+        before = peer.cpu_seconds()
+        said = self.client(peer, *arguments)
+        spent = peer.cpu_seconds() - before
+        messages, seconds = said["messages"], said["seconds"]
+        return Sample(messages / seconds, said["bytes"] / seconds / 1e6, spent / messages * 1e6)
+
+    def keep(self, row: str, peer: str, sample: Sample) -> None:
+        """Remember a round."""
+        self.results.workloads.setdefault(row, {}).setdefault(peer, []).append(sample)
+        self.say(f"{row}: {peer}: {sample.rate:,.0f} msg/s, {sample.cpu:.3f} CPU s per million")
+
+    def produce_row(self, work: Workload) -> None:
+        """Interleaved rounds, each on a fresh broker that has had its first requests."""
+        count = max(int(work.count * self.scale), 1000)
+        for _ in range(self.repeats):
+            for name in self.peers:
+                with running(name, self.folder) as peer:
+                    self.client(peer, "produce", "2000", str(work.size), *work.settings)
+                    sample = self.measured(peer, "produce", str(count), str(work.size), *work.settings)
+                self.keep(work.name, name, sample)
+
+    def consume_row(self, work: Workload) -> None:
+        """Interleaved rounds over one filled log a broker."""
+        count = max(int(work.count * self.scale), 1000)
+        with ExitStack() as stack:
+            peers = {name: stack.enter_context(running(name, self.folder)) for name in self.peers}
+            for peer in peers.values():
+                self.client(peer, "produce", str(count), str(work.size))
+                self.client(peer, "consume", str(count))
+            for _ in range(self.repeats):
+                for name, peer in peers.items():
+                    self.keep(work.name, name, self.measured(peer, "consume", str(count), *work.settings))
+
+    @contextmanager
+    def many_partitions(self) -> Iterator[Peer]:
+        """A pylogd with a topic of 1,000 partitions beside the one that is used."""
+        with running("pylogd", self.folder) as peer:
+            admin = AdminClient({"bootstrap.servers": peer.address})
+            admin.create_topics([NewTopic("many", MANY, 1)], operation_timeout=60)["many"].result(60)
+            yield peer
+
+    def cost(self, row: str, column: str, peer: Peer) -> None:
+        """Processor microseconds for one request: batches of 1."""
+        count = max(int(50_000 * self.scale), 1000)
+        sample = self.measured(peer, "produce", str(count), "200", "batch.num.messages=1")
+        self.results.flat.setdefault(row, {}).setdefault(column, []).append(sample.cpu)
+        self.say(f"cost of a request, {row}: {column}: {sample.cpu:.1f} us")
+
+    def partitions_row(self) -> None:
+        """Whether a request costs more where the broker has 1,000 partitions."""
+        with running("pylogd", self.folder) as one, self.many_partitions() as many:
+            for peer in (one, many):
+                self.client(peer, "produce", "2000", "200")
+            for _ in range(self.repeats):
+                self.cost("partitions on the broker", "1", one)
+                self.cost("partitions on the broker", "1,000", many)
+
+    def connections_row(self) -> None:
+        """Whether a request costs more beside 1,000 idle connections."""
+        with running("pylogd", self.folder) as peer:
+            self.client(peer, "produce", "2000", "200")
+            for _ in range(self.repeats):
+                self.cost("idle connections", "1", peer)
+                with frames.idle_connections(peer.host, peer.port, MANY):
+                    self.cost("idle connections", "1,000", peer)
+
+    def start_row(self) -> None:
+        """Start to first accept on an empty directory, and what is resident when nothing happens."""
+        idle: dict[str, list[float]] = {}
+        for _ in range(self.repeats):
+            for name in self.peers:
+                with running(name, self.folder) as peer:
+                    self.results.start.setdefault(name, []).append(peer.started)
+                    time.sleep(1.0)
+                    idle.setdefault(name, []).append(peer.resident())
+        for name in self.peers:
+            self.say(f"start to first accept: {name}: {statistics.median(self.results.start[name]):.2f} s")
+            self.remember("idle", name, statistics.median(idle[name]))
+
+    def remember(self, row: str, column: str, size: float) -> None:
+        """Remember a resident size in bytes."""
+        self.results.memory.setdefault(row, {})[column] = size
+        self.say(f"resident, {row}: {column}: {size / 1e6:.1f} MB")
+
+    def reading_row(self) -> None:
+        """What is resident while one client reads 10 GB."""
+        count = max(int(2_000_000 * self.scale), 1000)
+        total = int(10 * GIB * self.scale) // 200
+        with running("pylogd", self.folder) as peer:
+            self.client(peer, "produce", str(count), "200")
+            with HighestResident(peer) as watch:
+                self.client(peer, "consume", str(total), "fetch.wait.max.ms=10")
+            self.remember("client reads 10 GB", "before", watch.before)
+            self.remember("client reads 10 GB", "highest", watch.highest)
+
+    def unread_row(self, row: str, frame: Callable[[int], bytes]) -> None:
+        """What is resident while a client sends 1,000 requests and reads nothing; then it reads all the replies."""
+        with self.many_partitions() as peer:
+            self.client(peer, "produce", "100000", "200")
+            requests = [frame(number) for number in range(MANY)]
+            with socket.create_connection((peer.host, peer.port), 10) as connection, HighestResident(peer) as watch:
+                sent = frames.send_unread(connection, requests)
+                self.client(peer, "produce", "1000", "200")
+                highest = watch.highest
+                read = frames.read_unread(connection, requests, sent)
+            self.remember(row, "before", watch.before)
+            self.remember(row, "highest", highest)
+            self.say(f"{row}: {read} replies read in order afterwards")
+
+    def rows(self) -> list[tuple[str, Callable[[], None]]]:
+        """All rows by name, in order."""
+        work: list[tuple[str, Callable[[], None]]] = []
+        for item in WORKLOADS:
+            row = self.produce_row if item.verb == "produce" else self.consume_row
+            work.append((item.name, lambda row=row, item=item: row(item)))  # type: ignore[misc]
+        work.append(("start and idle", self.start_row))
+        if "pylogd" in self.peers:
+            work += [
+                ("1,000 partitions", self.partitions_row),
+                ("1,000 connections", self.connections_row),
+                ("memory, 10 GB read", self.reading_row),
+                (
+                    "memory, unread fetches",
+                    lambda: self.unread_row("1,000 unread fetches", lambda n: frames.fetch(n, TOPIC, 1 << 20)),
+                ),
+                (
+                    "memory, unread metadata",
+                    lambda: self.unread_row("1,000 unread metadata replies", frames.all_metadata),
+                ),
+            ]
+        return work
+
+
+def build_client() -> None:
+    """Compile bench/client.c, or say what it needs."""
+    CLIENT.parent.mkdir(parents=True, exist_ok=True)
+    source = HERE / "client.c"
+    if CLIENT.exists() and CLIENT.stat().st_mtime > source.stat().st_mtime:
+        return
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        sys.exit("bench: needs a C compiler (Debian: apt-get install gcc librdkafka-dev)")
+    command = [compiler, "-O2", "-o", str(CLIENT), str(source), "-lrdkafka"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"bench: needs librdkafka's headers (Debian: apt-get install librdkafka-dev)\n{done.stderr}")
+
+
+def main() -> None:
+    """Run the rows and write the tables."""
+    parser = argparse.ArgumentParser(description="pylogd beside the bare ceiling")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth of the size: a look, not a result")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of which the median counts (5)")
+    parser.add_argument("--only", default="", help="only the rows whose name contains this")
+    parser.add_argument("--peers", default="ceiling,pylogd", help="which brokers (ceiling,pylogd)")
+    parser.add_argument("--folder", type=Path, help="where the data goes (a folder under .cache)")
+    options = parser.parse_args()
+    build_client()
+    folder = options.folder or CLIENT.parent
+    with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
+        repeats, scale = (1, 0.1) if options.quick else (options.repeats, 1.0)
+        bench = Bench(options.peers.split(","), repeats, scale, Path(data))
+        rows = [row for row in bench.rows() if options.only in row[0]]
+        begun = time.monotonic()
+        for number, (name, run) in enumerate(rows, 1):
+            bench.say(f"[{number}/{len(rows)}] {name}")
+            run()
+    machine = report.machine(bench.results.librdkafka) | {"minutes": round((time.monotonic() - begun) / 60, 1)}
+    table = report.tables(WORKLOADS, bench.results, machine, options.quick, repeats)
+    print(table)
+    if options.only or options.quick:
+        bench.say("a part or a quick look: bench/SMOKE.md is left as it was")
+        return
+    (HERE / "SMOKE.md").write_text(table)
+    everything = {"machine": machine, "repeats": repeats} | asdict(bench.results)
+    (HERE / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
