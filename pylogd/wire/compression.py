@@ -132,7 +132,7 @@ def _snappy(data: Buffer, _level: int | None) -> bytes:
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
     frame = cramjam.lz4.Compressor(1 if level is None else level, content_checksum=False, block_linked=False)
-    frame.compress(data)
+    frame.compress(bytes(data))  # it takes nothing else; no copy is made of bytes
     return bytes(frame.finish())
 
 
