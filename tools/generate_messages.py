@@ -63,13 +63,7 @@ def render_module(stem: str, api: Json) -> str:
     body = "\n\n".join(structs.values())
     title = f"{api['api']}, API key {api['key']}, versions {api['versions']}. {api['about']}"
     origin = f"Generated from protocol/apis/{stem}.json by tools/generate_messages.py: edit those instead."
-    return (
-        _docstring(title, origin)
-        + "\nfrom __future__ import annotations\n\n"
-        + _imports(body)
-        + "\n\n"
-        + body
-    )
+    return _docstring(title, origin) + "\nfrom __future__ import annotations\n\n" + _imports(body) + "\n\n" + body
 
 
 def render_class(name: str, about: str, fields: list[Json], records: str, class_vars: str = "") -> str:
