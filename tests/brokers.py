@@ -77,7 +77,7 @@ class BrokerProcess:
         return self.log_path.read_text(errors="replace")
 
     def stop(self) -> int:
-        """Ask it to stop as a service manager does; its exit code. A broker that does not stop is killed and is an error."""
+        """Ask it to stop as a service manager does; its exit code. One that does not stop is killed, and an error."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

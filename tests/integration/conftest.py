@@ -1,15 +1,28 @@
-"""Fixtures of the integration tests: real broker processes of the installed package, and names that nobody else uses."""
+"""Fixtures of the integration tests: real broker processes of the installed package, and names that nobody else uses.
+
+PYLOGD_TEST_BOOTSTRAP=HOST:PORT turns the client tests to another broker, such as Apache Kafka: what they expect of
+pylogd has to hold there too.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol
 
 import pytest
 
 from tests.brokers import BrokerProcess
+
+
+class Address(Protocol):
+    """All that a client test needs to know of a broker."""
+
+    @property
+    def address(self) -> str: ...
 
 
 class StartBroker(Protocol):
@@ -54,20 +67,27 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """One broker with default settings for a whole test module."""
+    if elsewhere := os.environ.get("PYLOGD_TEST_BOOTSTRAP"):
+        yield SimpleNamespace(address=elsewhere)
+        return
     folder = tmp_path_factory.mktemp("broker")
     process = BrokerProcess(folder / "data", folder / "log")
     yield process
     _finish([process])
 
 
-@pytest.fixture(scope="session")
-def _numbers() -> Iterator[int]:
-    return itertools.count(1)
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def new_topic(_numbers: Iterator[int]) -> Callable[[], str]:
-    """Names that no other test of the run has used."""
-    return lambda: f"topic-{next(_numbers)}"
+def new_topic() -> Callable[[], str]:
+    """Names that no other test has used."""
+    return lambda: f"topic-{os.getpid()}-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def topic(new_topic: Callable[[], str]) -> str:
+    """One such name."""
+    return new_topic()

@@ -79,7 +79,7 @@ MODULES = list(modules())
 
 @pytest.mark.parametrize(("name", "path"), MODULES, ids=[name or "pylogd" for name, _ in MODULES])
 def test_a_module_imports_only_what_its_room_may(name: str, path: Path) -> None:
-    room = name.split(".")[0]
+    room = name.partition(".")[0]
     faults = []
     for imported in imports(name, path):
         if room in ALLOWED and imported.startswith("pylogd."):
