@@ -18,7 +18,6 @@ from pylogd.wire.stream import Cursor, GatherWriter, read_tags, refuse_tag_size,
 from pylogd.wire.types import WireType
 from pylogd.wire.values import ZERO_UUID
 
-
 _MARKER = struct.Struct(">b")
 
 
