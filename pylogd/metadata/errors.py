@@ -1,0 +1,136 @@
+"""What can go wrong with metadata, in two families.
+
+`StoreError`: the tree itself said no (no such node, wrong version, session gone). Whoever works on the tree handles it.
+`TopicError`: a request about topics, their settings or brokers can't be done; each class carries the protocol's error
+code, so that `api` need not repeat the mapping, and its text is fit for a client.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pylogd.errors import ErrorCode, PylogdError
+
+
+class StoreError(PylogdError):
+    """A metadata store could not do what was asked."""
+
+
+class NodeError(StoreError):
+    """An operation on one node failed; nothing was changed.
+
+    `path` is the node. `operation` is the index of the failed operation within a `multi`, else 0.
+    """
+
+    text: ClassVar[str] = "failed"
+
+    def __init__(self, path: str, operation: int = 0) -> None:
+        super().__init__(f"{path}: {self.text}")
+        self.path = path
+        self.operation = operation
+
+
+class NoNode(NodeError):
+    """The node, or the parent of a node to be made, does not exist."""
+
+    text = "no such node"
+
+
+class NodeExists(NodeError):
+    """The node to be made is there already."""
+
+    text = "the node exists"
+
+
+class BadVersion(NodeError):
+    """The node was changed since the version that the caller has seen."""
+
+    text = "the node has another version"
+
+
+class NotEmpty(NodeError):
+    """A node with children can't be deleted."""
+
+    text = "the node has children"
+
+
+class NoChildrenForEphemerals(NodeError):
+    """An ephemeral node can't have children."""
+
+    text = "an ephemeral node has no children"
+
+
+class InvalidNode(NodeError):
+    """A path that is not absolute and plain, or more data than a node holds."""
+
+    text = "not a valid path, or too much data"
+
+
+class SessionExpired(StoreError):
+    """The session ended: its ephemeral nodes and watches are gone, and what was asked was not done."""
+
+
+class ConnectionLost(StoreError):
+    """No answer came; what was asked may or may not have been done."""
+
+
+class StoreClosed(StoreError):
+    """The store is closed, or not started."""
+
+
+class StoreFailure(StoreError):
+    """The store's storage failed: disk full, read-only, damaged, or in use by another process."""
+
+
+class TopicError(PylogdError):
+    """A request about topics or settings that can't be done. `code` is what a client is answered."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class TopicExists(TopicError):
+    """A topic of that name exists."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class UnknownTopic(TopicError):
+    """No topic of that name, or that id, exists."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class InvalidTopicName(TopicError):
+    """The name is empty, too long, has other characters than [a-zA-Z0-9._-], or collides with another."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class InvalidPartitions(TopicError):
+    """The number of partitions can't be."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(TopicError):
+    """The replication factor is below 1 or above the number of brokers."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignment(TopicError):
+    """An assignment with gaps, duplicates, unknown brokers or replica lists of different lengths."""
+
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class InvalidConfig(TopicError):
+    """A setting that can't be obeyed."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidChange(TopicError):
+    """A request that contradicts itself or the state of its topic."""
+
+    code = ErrorCode.INVALID_REQUEST

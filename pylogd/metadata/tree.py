@@ -1,0 +1,362 @@
+"""The embedded tree: nodes in one SQLite file, watches in memory. Synchronous; `sqlite` puts Deferreds before it.
+
+Strategy: `run` takes a batch of calls and does them in one SQLite transaction, each in a savepoint of its own, so that
+one that fails undoes only itself and a hundred cost one fsync. Results are handed out only after the commit: what a
+caller has seen is on the disk. Watches are set and set off inside the batch, in order with the calls.
+
+Rules: WAL with `synchronous=FULL` (each commit is fsynced); the file is locked for as long as it is open, so a second
+process is refused; ephemeral nodes of an earlier session are dropped when the file is opened. If a commit fails, every
+call of its batch fails and the watches are as before.
+
+Must not know: threads, the reactor, what the nodes mean. It may be used from any thread, by one at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pylogd.metadata.errors import (
+    BadVersion,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    StoreError,
+    StoreFailure,
+)
+from pylogd.metadata.interfaces import (
+    ANY_VERSION,
+    MAX_DATA_BYTES,
+    Check,
+    Create,
+    Delete,
+    EventType,
+    Node,
+    NodeStat,
+    Operation,
+    Result,
+    SetData,
+    Watch,
+    WatchEvent,
+    check_path,
+    parent_of,
+)
+
+SCHEMA_VERSION: Final = 1
+#: Marks the file as ours for file(1) and for `open`: "plgd".
+APPLICATION_ID: Final = 0x706C6764
+
+_SCHEMA: Final = """
+CREATE TABLE node (
+    path TEXT PRIMARY KEY,
+    parent TEXT,
+    data BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    modified INTEGER NOT NULL,
+    owner INTEGER NOT NULL,
+    next_sequence INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX node_parent ON node (parent, path);
+CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counter VALUES ('transaction', 0), ('session', 0);
+INSERT INTO node VALUES ('/', NULL, x'', 0, 0, 0, 0, 0);
+"""
+
+#: A call on the tree and what became of it.
+Call = Callable[[], object]
+Outcome = tuple[object, StoreError | None]
+#: Watches that were set off, with their events.
+Fired = list[tuple[Watch, WatchEvent]]
+
+
+class Tree:
+    """An open tree. Between `open` and `close`, every method but `run` is called from within `run`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+        self._transaction = 0
+        self._fired: list[tuple[dict[str, list[Watch]], Watch, WatchEvent]] = []
+        self._set: list[tuple[dict[str, list[Watch]], str, Watch]] = []
+        self._data_watches: dict[str, list[Watch]] = {}
+        self._child_watches: dict[str, list[Watch]] = {}
+        self.session_id = 0
+
+    def open(self) -> None:
+        """Open or make the file and begin a session; raises `StoreFailure`."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            raise StoreFailure(f"{self._path}: {error.strerror or error}") from error
+        except sqlite3.Error as error:
+            self._discard()
+            locked = "locked" in str(error)
+            reason = "in use by another process" if locked else str(error)
+            raise StoreFailure(f"{self._path}: {reason}") from error
+        except StoreFailure:
+            self._discard()
+            raise
+
+    def close(self) -> None:
+        """Delete the session's ephemeral nodes and close the file; nothing happens if it is not open."""
+        if self._database is not None:
+            try:
+                self._database.execute("DELETE FROM node WHERE owner != 0")
+            except sqlite3.Error as error:
+                raise StoreFailure(f"{self._path}: {error}") from error
+            finally:
+                self._discard()
+
+    def run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
+        """Do the calls in one transaction: what became of each, and the watches that they set off, in order."""
+        self._fired, self._set = [], []
+        outcomes: list[Outcome] = []
+        try:
+            self._sql("BEGIN IMMEDIATE")
+            self._transaction = self._counter("transaction")
+            before = self._transaction
+            for call in calls:
+                outcomes.append(self._run_one(call))
+            if self._transaction != before:
+                self._sql("UPDATE counter SET value = ? WHERE name = 'transaction'", (self._transaction,))
+            self._sql("COMMIT")
+        except sqlite3.Error as error:
+            self._undo()
+            failure = StoreFailure(f"{self._path}: {error}")
+            return [(None, failure)] * len(calls), []
+        except BaseException:
+            self._undo()
+            raise
+        return outcomes, [(watch, event) for _, watch, event in self._fired]
+
+    # -- reads
+
+    def get(self, path: str, watch: Watch | None = None) -> Node:
+        """See `IMetadataStore.get`."""
+        row = self._row(path)
+        if row is None:
+            raise NoNode(path)
+        if watch is not None:
+            self._watch(self._data_watches, path, watch)
+        return Node(row[0], NodeStat(*row[1:5]))
+
+    def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
+        """See `IMetadataStore.exists`."""
+        row = self._row(path)
+        if watch is not None:
+            self._watch(self._data_watches, path, watch)
+        return None if row is None else NodeStat(*row[1:5])
+
+    def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """See `IMetadataStore.children`."""
+        if self._row(path) is None:
+            raise NoNode(path)
+        if watch is not None:
+            self._watch(self._child_watches, path, watch)
+        rows = self._sql("SELECT path FROM node WHERE parent = ? ORDER BY path", (path,))
+        return [row[0].rpartition("/")[2] for row in rows]
+
+    def children_data(self, path: str) -> dict[str, Node]:
+        """See `IMetadataStore.children_data`."""
+        if self._row(path) is None:
+            raise NoNode(path)
+        rows = self._sql(
+            "SELECT path, data, version, created, modified, owner FROM node WHERE parent = ? ORDER BY path", (path,)
+        )
+        return {row[0].rpartition("/")[2]: Node(row[1], NodeStat(*row[2:6])) for row in rows}
+
+    # -- writes
+
+    def ensure(self, path: str) -> None:
+        """See `IMetadataStore.ensure`."""
+        _check(path)
+        missing = []
+        while path != "/" and self._row(path) is None:
+            missing.append(path)
+            path = parent_of(path)
+        for name in reversed(missing):
+            self.multi([Create(name)])
+
+    def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        """See `IMetadataStore.multi`. A failure is undone by the savepoint around the call."""
+        self._transaction += 1
+        results: list[Result] = []
+        for index, operation in enumerate(operations):
+            try:
+                results.append(self._apply(operation))
+            except NodeError as error:
+                error.operation = index
+                raise
+        return results
+
+    def _apply(self, operation: Operation) -> Result:
+        _check(operation.path)
+        if isinstance(operation, Create):
+            return self._create(operation)
+        row = self._row(operation.path)
+        if row is None:
+            raise NoNode(operation.path)
+        if operation.version not in (ANY_VERSION, row[1]):
+            raise BadVersion(operation.path)
+        if isinstance(operation, SetData):
+            return self._set_data(operation, row[1] + 1)
+        if isinstance(operation, Delete):
+            self._delete(operation.path)
+        else:
+            assert isinstance(operation, Check)
+        return None
+
+    def _create(self, operation: Create) -> str:
+        _check_data(operation.path, operation.data)
+        if operation.path == "/":
+            raise NodeExists("/")
+        parent = parent_of(operation.path)
+        parent_row = self._row(parent)
+        if parent_row is None:
+            raise NoNode(parent)
+        if parent_row[4]:
+            raise NoChildrenForEphemerals(parent)
+        path = operation.path
+        if operation.sequence:
+            path = f"{path}{parent_row[5]:010d}"
+            self._sql("UPDATE node SET next_sequence = next_sequence + 1 WHERE path = ?", (parent,))
+        if self._row(path) is not None:
+            raise NodeExists(path)
+        owner = self.session_id if operation.ephemeral else 0
+        now = self._transaction
+        self._sql("INSERT INTO node VALUES (?, ?, ?, 0, ?, ?, ?, 0)", (path, parent, operation.data, now, now, owner))
+        self._fire(self._data_watches, path, EventType.CREATED)
+        self._fire(self._child_watches, parent, EventType.CHILDREN)
+        return path
+
+    def _set_data(self, operation: SetData, version: int) -> int:
+        _check_data(operation.path, operation.data)
+        self._sql(
+            "UPDATE node SET data = ?, version = ?, modified = ? WHERE path = ?",
+            (operation.data, version, self._transaction, operation.path),
+        )
+        self._fire(self._data_watches, operation.path, EventType.CHANGED)
+        return version
+
+    def _delete(self, path: str) -> None:
+        if path == "/" or self._sql("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise NotEmpty(path)
+        self._sql("DELETE FROM node WHERE path = ?", (path,))
+        self._fire(self._data_watches, path, EventType.DELETED)
+        self._fire(self._child_watches, path, EventType.DELETED)
+        self._fire(self._child_watches, parent_of(path), EventType.CHILDREN)
+
+    # -- the inside
+
+    def _open(self) -> None:
+        # Transactions are begun and ended by hand; `run` is the only place that does.
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
+        self._database = database
+        # Before anything is read, or SQLite would make the shared-memory file that exclusive use does without.
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (schema,) = database.execute("PRAGMA user_version").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            database.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
+                f" PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            )
+        elif application != APPLICATION_ID:
+            raise StoreFailure(f"{self._path}: not a metadata file of pylogd")
+        elif schema != SCHEMA_VERSION:
+            raise StoreFailure(f"{self._path}: schema {schema}, but this release knows schema {SCHEMA_VERSION}")
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DELETE FROM node WHERE owner != 0")
+        database.execute("UPDATE counter SET value = value + 1 WHERE name = 'session'")
+        self.session_id = self._counter("session")
+        database.execute("COMMIT")
+
+    def _discard(self) -> None:
+        database, self._database = self._database, None
+        self._data_watches.clear()
+        self._child_watches.clear()
+        if database is not None:
+            database.close()
+
+    def _run_one(self, call: Call) -> Outcome:
+        fired, watched, transaction = len(self._fired), len(self._set), self._transaction
+        self._sql("SAVEPOINT call")
+        try:
+            result = call()
+        except NodeError as error:
+            self._sql("ROLLBACK TO call")
+            self._unfire(fired)
+            self._unwatch(watched)
+            self._transaction = transaction
+            return None, error
+        finally:
+            # A failed statement (disk full) may have ended the whole transaction, and the savepoint with it.
+            if self._database is not None and self._database.in_transaction:
+                self._sql("RELEASE call")
+        return result, None
+
+    def _undo(self) -> None:
+        if self._database is not None and self._database.in_transaction:
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+        self._unfire(0)
+        self._unwatch(0)
+
+    def _sql(self, statement: str, parameters: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        if self._database is None:
+            raise sqlite3.ProgrammingError("not open")
+        return self._database.execute(statement, parameters)
+
+    def _counter(self, name: str) -> int:
+        (value,) = self._sql("SELECT value FROM counter WHERE name = ?", (name,)).fetchone()
+        return int(value)
+
+    def _row(self, path: str) -> tuple[bytes, int, int, int, int, int] | None:
+        """(data, version, created, modified, owner, next sequence) of a node."""
+        _check(path)
+        row: tuple[bytes, int, int, int, int, int] | None = self._sql(
+            "SELECT data, version, created, modified, owner, next_sequence FROM node WHERE path = ?", (path,)
+        ).fetchone()
+        return row
+
+    def _watch(self, watches: dict[str, list[Watch]], path: str, watch: Watch) -> None:
+        watches.setdefault(path, []).append(watch)
+        self._set.append((watches, path, watch))
+
+    def _unwatch(self, keep: int) -> None:
+        for watches, path, watch in self._set[keep:]:
+            holders = watches.get(path, [])
+            if watch in holders:
+                holders.remove(watch)
+        del self._set[keep:]
+
+    def _fire(self, watches: dict[str, list[Watch]], path: str, kind: EventType) -> None:
+        event = WatchEvent(kind, path)
+        self._fired += [(watches, watch, event) for watch in watches.pop(path, ())]
+
+    def _unfire(self, keep: int) -> None:
+        """Put watches back that were set off by something undone."""
+        for watches, watch, event in self._fired[keep:]:
+            watches.setdefault(event.path, []).append(watch)
+        del self._fired[keep:]
+
+
+def _check(path: str) -> None:
+    if not check_path(path):
+        raise InvalidNode(path)
+
+
+def _check_data(path: str, data: bytes) -> None:
+    if len(data) > MAX_DATA_BYTES:
+        raise InvalidNode(path)
