@@ -2,7 +2,7 @@
 
 Strategy: the sender is the transport's pull producer for as long as the connection lives. The transport calls it back
 each time that all bytes given to it have left, so a slice never overtakes the bytes before it, and the sender knows
-when the peer has caught up. A slice goes out in calls of at most `MAX_CHUNK` bytes, one a reactor turn, so that one
+when the peer has caught up. A slice goes out in calls of at most `sendfile.max.bytes`, one a reactor turn, so that one
 connection can't hold the reactor. No record byte enters this process.
 
 Before each call the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
@@ -26,9 +26,7 @@ from zope.interface import implementer
 
 log = Logger()
 
-MAX_CHUNK = 1 << 19
-#: More unsent bytes than this, or more queued parts than that, and no further request is taken from the connection.
-MAX_UNSENT_BYTES = 1 << 20
+#: More queued parts than this, and no further request is taken from the connection.
 MAX_QUEUED_PARTS = 64
 
 
@@ -51,12 +49,20 @@ Warm = Callable[[Slice, int, int], "Deferred[Any]"]
 class Sender:
     """The one writer of a connection's transport."""
 
-    __slots__ = ("_at", "_connected", "_drained", "_end", "_parts", "_slice", "_transport", "_unsent", "_waiting", "_warm")
+    __slots__ = (
+        "_at", "_connected", "_drained", "_end", "_max_chunk", "_max_unsent", "_parts", "_slice", "_transport",
+        "_unsent", "_waiting", "_warm",
+    )  # fmt: skip
 
-    def __init__(self, transport: Any, warm: Warm, drained: Callable[[], None]) -> None:
+    def __init__(
+        self, transport: Any, warm: Warm, drained: Callable[[], None], *, max_chunk: int, max_unsent: int
+    ) -> None:
+        """`max_chunk`: bytes in one sendfile call. `max_unsent`: bytes written that make the peer too far behind."""
         self._transport = transport
         self._warm = warm
         self._drained = drained
+        self._max_chunk = max_chunk
+        self._max_unsent = max_unsent
         self._parts: deque[bytes | Slice] = deque()  # behind the slice that is going out
         self._slice: Slice | None = None
         self._at = self._end = 0
@@ -68,7 +74,7 @@ class Sender:
     @property
     def congested(self) -> bool:
         """Whether the peer is so far behind that no more requests should be taken from it."""
-        return self._unsent > MAX_UNSENT_BYTES or len(self._parts) > MAX_QUEUED_PARTS
+        return self._unsent > self._max_unsent or len(self._parts) > MAX_QUEUED_PARTS
 
     @property
     def idle(self) -> bool:
@@ -126,7 +132,7 @@ class Sender:
         self._transport.loseConnection()
 
     def _send_chunk(self, source: Slice) -> None:
-        count = min(self._end - self._at, MAX_CHUNK)
+        count = min(self._end - self._at, self._max_chunk)
         if not source.is_warm(self._at, count):
             self._waiting = True
             self._warm(source, self._at, count).addCallbacks(self._warmed, self._failed)

@@ -5,6 +5,8 @@ Knows no API: requests go to the one dispatch function that the factory was give
 
 from __future__ import annotations
 
+import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +31,17 @@ _IDLE_SWEEP_SECONDS = 10.0
 
 @dataclass(slots=True, frozen=True)
 class ServerLimits:
-    """What one connection may cost. Bytes, requests, milliseconds, connections."""
+    """What connections may cost; each is the setting of the name behind it."""
 
-    max_request_bytes: int
-    max_in_flight: int
-    max_idle_ms: int
-    max_connections: int
+    max_request_bytes: int  # socket.request.max.bytes
+    max_in_flight: int  # connection.max.inflight.requests
+    max_unsent_bytes: int  # connection.max.queued.response.bytes
+    max_sendfile_bytes: int  # sendfile.max.bytes
+    max_idle_ms: int  # connections.max.idle.ms
+    max_connections: int  # max.connections
+    max_connections_per_host: int  # max.connections.per.ip
+    send_buffer_bytes: int  # socket.send.buffer.bytes, -1 for the system's
+    receive_buffer_bytes: int  # socket.receive.buffer.bytes, -1 for the system's
 
 
 #: (connection, event) -> a response message, a Deferred of one, or None where no reply is due.
@@ -54,16 +61,21 @@ class BrokerProtocol(Protocol):
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
+        self.host = getattr(transport.getPeer(), "host", "") or ""  # a Unix socket has none
         if not self.factory.admit(self):
             transport.abortConnection()
             return
-        transport.setTcpNoDelay(True)
-        transport.bufferSize = RECEIVE_BYTES
-        self.host = transport.getPeer().host
-        self.last_active = self.factory.clock.seconds()
         limits = self.factory.limits
+        _tune(transport, limits)
+        self.last_active = self.factory.clock.seconds()
         session = ServerSession(limits.max_request_bytes, self.factory.versions)
-        sender = Sender(transport, self.factory.warm, self._drained)
+        sender = Sender(
+            transport,
+            self.factory.warm,
+            self._drained,
+            max_chunk=limits.max_sendfile_bytes,
+            max_unsent=limits.max_unsent_bytes,
+        )
         self.pipeline = Pipeline(session, self._handle, sender, transport, limits.max_in_flight)
 
     def dataReceived(self, data: bytes) -> None:
@@ -81,6 +93,19 @@ class BrokerProtocol(Protocol):
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
         if pipeline is not None:
             pipeline.drained()
+
+
+def _tune(transport: Any, limits: ServerLimits) -> None:
+    transport.bufferSize = RECEIVE_BYTES
+    handle: socket.socket = transport.getHandle()
+    if handle.family in (socket.AF_INET, socket.AF_INET6):
+        transport.setTcpNoDelay(True)
+    for option, size in (
+        (socket.SO_SNDBUF, limits.send_buffer_bytes),
+        (socket.SO_RCVBUF, limits.receive_buffer_bytes),
+    ):
+        if size > 0:
+            handle.setsockopt(socket.SOL_SOCKET, option, size)
 
 
 class BrokerFactory(ServerFactory):
@@ -104,6 +129,7 @@ class BrokerFactory(ServerFactory):
         self.limits = limits
         self.listener = listener
         self.connections: set[BrokerProtocol] = set()
+        self._by_host: Counter[str] = Counter()
         self._refused = 0
         self._sweep = LoopingCall(self._close_idle)
         self._sweep.clock = clock
@@ -124,23 +150,34 @@ class BrokerFactory(ServerFactory):
 
     def admit(self, connection: BrokerProtocol) -> bool:
         """Whether there is room for `connection`, which is then counted."""
-        if len(self.connections) >= self.limits.max_connections:
-            self._refused += 1
-            if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... so that a flood does not fill the log
-                log.warn(
-                    "refused {count} connections so far: max.connections={limit} are open",
-                    count=self._refused,
-                    limit=self.limits.max_connections,
-                )
-            return False
+        limits = self.limits
+        if len(self.connections) >= limits.max_connections:
+            return self._refuse(connection, f"max.connections={limits.max_connections} are open")
+        if self._by_host[connection.host] >= limits.max_connections_per_host:
+            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} are open from it")
         self.connections.add(connection)
+        self._by_host[connection.host] += 1
         return True
+
+    def _refuse(self, connection: BrokerProtocol, reason: str) -> bool:
+        self._refused += 1
+        if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... so that a flood does not fill the log
+            log.warn(
+                "refused a connection from {host}, {count} so far: {reason}",
+                host=connection.host,
+                count=self._refused,
+                reason=reason,
+            )
+        return False
 
     def dismiss(self, connection: BrokerProtocol) -> bool:
         """Forget `connection`. False where it was never admitted."""
         if connection not in self.connections:
             return False
         self.connections.discard(connection)
+        self._by_host[connection.host] -= 1
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
         if self._drained is not None and not self.connections:
             drained, self._drained = self._drained, None
             drained.callback(None)

@@ -139,6 +139,9 @@ def _produce_answer(response: ProduceResponse, version: int) -> list[Part] | Non
     answer = topic.partition_responses[0]
     if answer.error_code or answer.error_message is not None or answer.record_errors:
         return None
+    leader = answer.current_leader
+    if leader.leader_id != -1 or leader.leader_epoch != -1:
+        return None
     throttle = response.throttle_time_ms
     result = (answer.index, 0, answer.base_offset, answer.log_append_time_ms)
     if version >= _FIRST_TOPIC_ID:

@@ -14,7 +14,6 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import globalLogPublisher
 
 from pylogd.errors import CloseConnection
-from pylogd.net import sender as sender_module
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -48,12 +47,14 @@ class ByteSession:
 class Rig:
     """A pipeline whose handler answers lower-case letters at once and upper-case ones when told to."""
 
-    def __init__(self, max_in_flight: int = 100) -> None:
+    def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
         self.cancelled: list[str] = []
         self.transport = PairTransport(Protocol(), ManualReactor())
         self.session = ByteSession()
-        self.sender = Sender(self.transport, lambda *args: Deferred(), self.drained)
+        self.sender = Sender(
+            self.transport, lambda *args: Deferred(), self.drained, max_chunk=1 << 19, max_unsent=max_unsent
+        )
         self.pipeline: Pipeline = Pipeline(
             self.session,  # type: ignore[arg-type]
             self.handle,
@@ -161,14 +162,15 @@ def test_too_many_in_flight_stops_the_reading_until_slots_clear() -> None:
     rig.close()
 
 
-def test_a_peer_that_does_not_read_is_not_read_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module, "MAX_UNSENT_BYTES", 100)
+def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    rig = Rig(max_unsent=100)
     rig.pipeline.receive(b"a" * 5000)
     taken = rig.session.taken
     assert taken < 400
     assert not rig.reading
     assert rig.transport.pump() == b"a" * 5000
     assert rig.reading
+    rig.close()
 
 
 def test_a_lost_connection_cancels_what_waits(rig: Rig) -> None:

@@ -12,8 +12,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 
 from pylogd.net import sender as sender_module
-from pylogd.net.sender import MAX_CHUNK, Sender
+from pylogd.net.sender import Sender
 from tests.fakes.transport import ManualReactor, PairTransport
+
+
+MAX_CHUNK = 1 << 16
+MAX_UNSENT = 1 << 20
 
 
 class Region:
@@ -46,7 +50,9 @@ class Rig:
         self.transport = PairTransport(Protocol(), ManualReactor())
         self.warming: list[tuple[Region, int, int, Deferred[None]]] = []
         self.drains = 0
-        self.sender = Sender(self.transport, self.warm, self.drained)
+        self.sender = Sender(
+            self.transport, self.warm, self.drained, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT
+        )
 
     def warm(self, source: Any, position: int, length: int) -> Deferred[None]:
         done: Deferred[None] = Deferred()
@@ -126,10 +132,10 @@ def test_a_short_file_aborts_the_connection(rig: Rig) -> None:
 
 
 def test_congestion_ends_when_the_peer_reads(rig: Rig) -> None:
-    rig.sender.send([bytes(sender_module.MAX_UNSENT_BYTES + 1)])
+    rig.sender.send([bytes(MAX_UNSENT + 1)])
     assert rig.sender.congested
     drains = rig.drains
-    assert len(rig.transport.pump()) == sender_module.MAX_UNSENT_BYTES + 1
+    assert len(rig.transport.pump()) == MAX_UNSENT + 1
     assert not rig.sender.congested
     assert rig.drains > drains
 

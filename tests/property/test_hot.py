@@ -1,0 +1,159 @@
+"""The struct fast paths equal the construct codecs that they stand in front of, on good bytes and on any bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pylogd.wire import hot
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from pylogd.wire.schema import request_codec, response_codec
+
+PRODUCE = 0
+VERSIONS = range(3, 14)
+
+int16 = st.integers(-(2**15), 2**15 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+names = st.text(max_size=4) | st.sampled_from(["x" * 126, "x" * 127, "x" * 128, "é" * 64])
+ids = st.binary(min_size=16, max_size=16)
+
+
+@st.composite
+def requests(draw: st.DrawFn, version: int) -> ProduceRequest:
+    """A request that can be written at `version`; mostly one topic with one partition."""
+    partitions = st.lists(
+        st.builds(PartitionProduceData, int32, st.none() | (st.binary(max_size=8) | st.sampled_from([bytes(126), bytes(127), bytes(20_000)]))), min_size=0, max_size=2
+    )
+    if version >= 13:
+        topics = st.builds(TopicProduceData, st.just(""), ids, partitions)
+    else:
+        topics = st.builds(TopicProduceData, names, st.just(bytes(16)), partitions)
+    some = st.lists(topics, max_size=2) | st.lists(topics, min_size=1, max_size=1)
+    return draw(st.builds(ProduceRequest, st.none() | names, int16, int32, some))
+
+
+@st.composite
+def responses(draw: st.DrawFn, version: int) -> ProduceResponse:
+    """A response that can be written at `version`."""
+    errors = st.lists(st.builds(BatchIndexAndErrorMessage, int32, st.none() | names), max_size=1)
+    leaders = st.builds(LeaderIdAndEpoch, int32, int32) | st.just(LeaderIdAndEpoch())
+    partitions = st.builds(
+        PartitionProduceResponse,
+        int32,
+        st.just(0) | int16,
+        int64,
+        int64,
+        int64 if version >= 5 else st.just(-1),
+        errors if version >= 8 else st.just([]),
+        st.none() | names if version >= 8 else st.none(),
+        leaders if version >= 10 else st.just(LeaderIdAndEpoch()),
+    )
+    topics = st.builds(
+        TopicProduceResponse,
+        st.just("") if version >= 13 else names,
+        ids if version >= 13 else st.just(bytes(16)),
+        st.lists(partitions, max_size=2) | st.lists(partitions, min_size=1, max_size=1),
+    )
+    nodes = st.lists(st.builds(NodeEndpoint, int32, names, int32, st.none() | names), max_size=1)
+    return draw(
+        st.builds(
+            ProduceResponse,
+            st.lists(topics, max_size=2) | st.lists(topics, min_size=1, max_size=1),
+            int32,
+            nodes if version >= 10 else st.just([]),
+        )
+    )
+
+
+def outcome(decode: Any, body: bytes) -> Any:
+    try:
+        message = decode(memoryview(body))
+    except RemoteProtocolError:
+        return "refused"
+    for topic in message.topic_data:
+        for partition in topic.partition_data:
+            if partition.records is not None:
+                partition.records = bytes(partition.records)
+    return message
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
+    plain = request_codec(PRODUCE, version)
+    fast = hot.request_decoder(PRODUCE, version, plain.decode)
+    body = b"".join(plain.encode(data.draw(requests(version))))
+    assert outcome(fast, body) == outcome(plain.decode, body)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> None:
+    plain = request_codec(PRODUCE, version)
+    fast = hot.request_decoder(PRODUCE, version, plain.decode)
+    body = bytearray(b"".join(plain.encode(data.draw(requests(version)))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        if not body:
+            break
+        at = data.draw(st.integers(0, len(body) - 1))
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        if kind == "flip":
+            body[at] = data.draw(st.integers(0, 255))
+        elif kind == "cut":
+            del body[at:]
+        else:
+            body.insert(at, data.draw(st.integers(0, 255)))
+    assert outcome(fast, bytes(body)) == outcome(plain.decode, bytes(body))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40)
+@given(body=st.binary(max_size=64))
+@example(body=b"")
+def test_any_bytes_decode_alike(version: int, body: bytes) -> None:
+    plain = request_codec(PRODUCE, version)
+    fast = hot.request_decoder(PRODUCE, version, plain.decode)
+    assert outcome(fast, body) == outcome(plain.decode, body)
+
+
+def test_the_usual_request_takes_the_fast_path() -> None:
+    for version in VERSIONS:
+        topic = TopicProduceData("", b"i" * 16) if version >= 13 else TopicProduceData("t")
+        topic.partition_data = [PartitionProduceData(3, b"r" * 200)]
+        body = memoryview(b"".join(request_codec(PRODUCE, version).encode(ProduceRequest(None, -1, 1000, [topic]))))
+        decoded = hot.request_decoder(PRODUCE, version, lambda body: None)(body)
+        assert decoded == ProduceRequest(None, -1, 1000, [topic])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_responses_encode_alike(version: int, data: st.DataObject) -> None:
+    plain = response_codec(PRODUCE, version)
+    fast = hot.response_encoder(PRODUCE, version, plain.encode)
+    response = data.draw(responses(version))
+    assert b"".join(fast(response)) == b"".join(plain.encode(response))  # type: ignore[arg-type]
+
+
+def test_the_usual_response_takes_the_fast_path() -> None:
+    answer = PartitionProduceResponse(1, 0, 17, -1, 0)
+    for version in VERSIONS:
+        response = ProduceResponse([TopicProduceResponse("topic", partition_responses=[answer])])
+        assert hot.response_encoder(PRODUCE, version, lambda response: [])(response)
