@@ -39,7 +39,8 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 def make_producer(address: str, **settings: Any) -> Producer:
     """A producer; settings have underscores for librdkafka's dots."""
-    return Producer({"bootstrap.servers": address} | {name.replace("_", "."): value for name, value in settings.items()})
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return Producer({"bootstrap.servers": address} | named)
 
 
 def send(producer: Producer, topic: str, values: list[bytes], **more: Any) -> list[Message]:
