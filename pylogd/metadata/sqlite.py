@@ -108,9 +108,10 @@ class SqliteStore:
             self._worker.stop()
             return _done()
         self._open = False
-        self._closing = Deferred()
+        closing: Deferred[None] = Deferred()
+        self._closing = closing
         self._next_batch()
-        return self._closing
+        return closing
 
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         """See `IMetadataStore`."""

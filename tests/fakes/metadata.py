@@ -1,0 +1,74 @@
+"""Metadata stores for tests: one that completes at once, and a reactor's threads without a reactor."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorFromThreads
+from zope.interface import implementer
+
+T = TypeVar("T")
+
+#: Seconds after which a store that does not answer has failed its test.
+PATIENCE = 20
+
+
+class InlineWorker:
+    """Runs the store's work in the call: its Deferreds have fired when they are returned."""
+
+    def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
+        return maybeDeferred(function, *args)
+
+    def stop(self) -> None:
+        pass
+
+
+class HeldWorker:
+    """Runs the store's work when told to, one batch at a time."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+
+    def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
+        deferred: Deferred[T] = Deferred()
+        self.held.append((deferred, lambda: function(*args)))
+        return deferred
+
+    def release(self) -> None:
+        """Run what is held now."""
+        deferred, function = self.held.pop(0)
+        deferred.callback(function())
+
+    def stop(self) -> None:
+        assert not self.held
+
+
+@implementer(IReactorFromThreads)
+class ThreadsOnly:
+    """As much of a reactor as threads need to hand over their results: whoever waits runs it."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Callable[[], Any]] = queue.Queue()
+
+    def callFromThread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._queue.put(lambda: function(*args, **kwargs))
+
+    def run_one(self) -> None:
+        self._queue.get(timeout=PATIENCE)()
+
+
+def result_of(deferred: Deferred[T], run: Callable[[], None] | None = None) -> T:
+    """The result of a Deferred that has fired, or that fires while `run` is called over and over."""
+    outcome: list[Any] = []
+    failures: list[Any] = []
+    deferred.addCallbacks(outcome.append, failures.append)
+    while not outcome and not failures:
+        assert run is not None, "the Deferred has not fired"
+        run()
+    if failures:
+        failures[0].raiseException()
+    result: T = outcome[0]
+    return result
