@@ -1,0 +1,76 @@
+"""What a client's caller may have to catch. A code that a broker answered is a `KafkaError` (`pylogd.errors`).
+
+`is_retriable` is the one place that says whether trying again may help.
+"""
+
+from __future__ import annotations
+
+from pylogd.errors import KafkaError, PylogdError
+
+
+class ClientError(PylogdError):
+    """Something between us and the broker, or in how the client was used."""
+
+    retriable = False
+
+
+class BrokerUnavailable(ClientError):
+    """No connection to the broker, or it was lost. Whether a request under way was done is not known."""
+
+    retriable = True
+
+
+class RequestTimedOut(ClientError):
+    """The broker did not answer in time. Whether the request was done is not known."""
+
+    retriable = True
+
+
+class InvalidReply(ClientError):
+    """The broker answered with bytes that the protocol does not allow. The connection is closed."""
+
+    retriable = True
+
+
+class UnsupportedByBroker(ClientError):
+    """The broker serves the API not at all, or at no version that we speak."""
+
+
+class CorruptRecords(ClientError):
+    """A batch that was fetched fails its checks. `seek` to `next_offset` goes on behind it, if it is known."""
+
+    def __init__(self, topic: str, partition: int, offset: int, next_offset: int | None, cause: str) -> None:
+        """Of the batch at `offset`; `next_offset` is what its header says, if that can be read."""
+        super().__init__(f"{topic}-{partition}: at offset {offset}: {cause}")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class UnknownTopic(KafkaError):
+    """There is no topic of this name. Not worth another try, unlike a partition that is on its way."""
+
+    @property
+    def retriable(self) -> bool:
+        """Never."""
+        return False
+
+
+class DeliveryFailed(ClientError):
+    """Records that a producer took were not written, or it is not known that they were. The cause is the first one's."""
+
+    def __init__(self, records: int, cause: BaseException) -> None:
+        """`records` is how many."""
+        super().__init__(f"{records} records were not delivered: {cause}")
+        self.records = records
+        self.__cause__ = cause
+
+
+class Closed(ClientError):
+    """The client was closed."""
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request, sent again a little later and perhaps to another broker, may succeed."""
+    return isinstance(error, ClientError | KafkaError) and error.retriable

@@ -1,0 +1,111 @@
+"""What clients talk about: partitions, brokers, topics, settings. Plain values, no behaviour beyond reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+DEFAULT_PORT = 9092
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Broker(NamedTuple):
+    """A broker of the cluster and where it listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as metadata has it. `leader` is -1 while there is none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as metadata has it. `topic_id` is all zero where the broker is too old to know ids."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    partitions: tuple[Partition, ...]
+
+
+class OffsetAndTime(NamedTuple):
+    """An answer about offsets. `offset` is -1 if no record is that late; `timestamp` -1 if it is not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 leaves a number to the broker; `assignments` places each partition's replicas by hand."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+class ConfigEntry(NamedTuple):
+    """A setting, its value and where that comes from."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster: its id, who controls it, its brokers."""
+
+    cluster_id: str | None
+    controller: int
+    brokers: tuple[Broker, ...]
+
+
+class LogDir(NamedTuple):
+    """A data directory of a broker: sizes in bytes, -1 where not known; `error` is a code's name or None."""
+
+    broker: int
+    path: str
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    sizes: dict[TopicPartition, int]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or a host alone (port 9092). Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
+        host, port = text.strip(), str(DEFAULT_PORT)  # no port, or an IPv6 address that is all colons
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)

@@ -1,0 +1,51 @@
+"""Which partition a record goes to.
+
+A partitioner is a function of topic, key and number of partitions, which answers a partition, or None for "any": then
+the producer sticks to one partition until its batch is full (KIP-480), which makes for larger batches.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+
+Partitioner = Callable[[str, bytes | None, int], int | None]
+
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+_CACHED_KEYS = 16_384
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client."""
+    length = len(data)
+    h = _SEED ^ length
+    for k in struct.unpack_from(f"<{length // 4}I", data):
+        k = k * _M & _MASK  # noqa: PLW2901
+        k = (k ^ k >> 24) * _M & _MASK  # noqa: PLW2901
+        h = h * _M & _MASK ^ k
+    if tail := data[length & ~3 :]:
+        h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+@lru_cache(_CACHED_KEYS)
+def _positive_murmur2(key: bytes) -> int:
+    return murmur2(key) & 0x7FFFFFFF
+
+
+def murmur2_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
+    """As the Java client by default: murmur2 of the key; sticky without one."""
+    return None if key is None else _positive_murmur2(key) % partitions
+
+
+def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
+    """As librdkafka's `consistent_random`: CRC-32 of the key; sticky without one, or with an empty one."""
+    return zlib.crc32(key) % partitions if key else None
+
+
+PARTITIONERS: dict[str, Partitioner] = {"murmur2": murmur2_partitioner, "crc32": crc32_partitioner}
