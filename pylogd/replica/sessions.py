@@ -87,6 +87,10 @@ class FetchSession(Generic[W]):
         """The partitions in the order in which they should be served."""
         return iter(self.partitions.values())
 
+    def __len__(self) -> int:
+        """How many partitions it has."""
+        return len(self.partitions)
+
     def want(self, topic: TopicKey, wanted: W) -> SessionPartition[W]:
         """Add a partition, or change what is wanted of it."""
         key = (topic, wanted.partition)

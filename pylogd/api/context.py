@@ -1,0 +1,61 @@
+"""What a handler is given besides its request: the broker's parts, and who asks.
+
+Rules: handlers reach the broker through the attributes of `BrokerParts` only, so a test can give them a simple object
+with those it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from pylogd.config import Settings
+    from pylogd.log.manager import LogManager
+    from pylogd.metadata.cluster import Cluster
+    from pylogd.metadata.topics import TopicRegistry
+    from pylogd.replica.manager import ReplicaManager
+
+
+class BrokerParts(Protocol):
+    """The parts of a broker that handlers use."""
+
+    settings: Settings
+    topics: TopicRegistry
+    cluster: Cluster
+    replicas: ReplicaManager
+    logs: LogManager
+    node_id: int
+    cluster_id: str
+    clock: IReactorTime
+
+    def advertised(self, listener: str) -> tuple[str, int]:
+        """The (host, port) that a client of `listener` should connect to."""
+
+
+class Connection(Protocol):
+    """What handlers see of a client's connection: the peer's address, and the listener that it came in by."""
+
+    host: str
+    listener: str
+
+
+class RequestContext:
+    """Who asks, at which version. One is made for each request, so it is small."""
+
+    __slots__ = ("broker", "client_id", "connection", "correlation_id", "version")
+
+    def __init__(
+        self,
+        broker: BrokerParts,
+        connection: Connection,
+        version: int,
+        client_id: str | None = None,
+        correlation_id: int = 0,
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.version = version
+        self.client_id = client_id
+        self.correlation_id = correlation_id

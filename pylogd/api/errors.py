@@ -1,0 +1,80 @@
+"""The one table from what the rooms below raise to what a client is answered.
+
+Rules: handlers catch `PylogdError` around the work for one topic or partition and answer `explain(error)`. An error
+that is not in the table is one that nobody foresaw: it is answered UNKNOWN_SERVER_ERROR and logged with its traceback,
+and its text stays here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from pylogd.config import ConfigError
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.log import errors as storage
+from pylogd.metadata.errors import StoreError, TopicError
+from pylogd.replica.partition import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline, UnknownLeaderEpoch
+
+if TYPE_CHECKING:
+    from pylogd.api.context import BrokerParts
+
+log = Logger()
+
+CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
+    {
+        storage.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+        storage.CorruptRecord: ErrorCode.CORRUPT_MESSAGE,
+        storage.InvalidRecord: ErrorCode.INVALID_RECORD,
+        storage.InvalidAppend: ErrorCode.INVALID_RECORD,
+        storage.RecordTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+        storage.RecordListTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
+        storage.UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        storage.UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        storage.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+        storage.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        storage.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+        # Whatever else goes wrong in storage is the storage's trouble, not the client's.
+        storage.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+        PartitionOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+        NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+        FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+        UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ConfigError: ErrorCode.INVALID_CONFIG,
+        StoreError: ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+
+def explain(error: BaseException) -> tuple[ErrorCode, str]:
+    """The code that a client is answered for `error`, and the text that goes with it."""
+    if isinstance(error, (KafkaError, TopicError)):
+        return error.code, str(error)
+    for kind in type(error).__mro__:
+        code = CODES.get(kind)
+        if code is not None:
+            return code, str(error)
+    log.error("an error that nobody foresaw: {error!r}", error=error, exc_info=error)
+    return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text
+
+
+def why_absent(broker: BrokerParts, topic: str | bytes, index: int) -> ErrorCode:
+    """Why this broker has no partition `index` of a topic given by name or, as bytes, by id.
+
+    A partition that exists but is not here (its log is still being made, another broker has it) is answered
+    NOT_LEADER_OR_FOLLOWER, which makes clients refresh their metadata and try again.
+    """
+    if isinstance(topic, bytes):
+        found = broker.topics.by_id(topic)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        found = broker.topics.get(topic)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if 0 <= index < len(found.partitions):
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,355 @@
+"""Fetch (1), versions 4 to 18: read record batches, waiting for them if asked to.
+
+Behaviour: reads from the batch that holds the offset, up to the high watermark. The first batch of the response comes
+whole even if it is larger than any limit; after it, `max_bytes` of the request (and of `fetch.max.bytes`) and
+`partition_max_bytes` hold. With fewer than `min_bytes` there, and no error to report, the request waits up to
+`max_wait_ms`. Records are slices of segment files, which nobody here looks into. Topics go by name, from version 13 on
+by id. Sessions (version 7 on) are KIP-227's. A leader epoch that isn't ours is FENCED or UNKNOWN (version 9 on), and
+a client whose last epoch diverges from the log is told where (version 12 on). read_committed is honoured in that
+there are no transactions: nothing is aborted and everything below the high watermark is stable.
+Fairness: a session serves first whom it served longest ago; without one the place to start is chosen at random, so
+that a client that always asks in the same order starves none of its partitions.
+Gaps: `rack_id` is ignored (no followers to read from); a follower is answered as a consumer; batches compressed with
+zstd go to clients below version 10 as they are.
+
+This is the hot path: a fetch that can be answered makes one object for each partition; one at the end of the log
+makes a timer and an entry in the purgatory, and is looked at again only on news of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sized
+from itertools import chain
+from random import randrange
+from typing import Any, TypeAlias
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log.errors import ColdRead
+from pylogd.replica.partition import Partition, Role
+from pylogd.replica.purgatory import Operation
+from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    SnapshotId,
+)
+
+_FIRST_WITH_TOPIC_ID = 13
+_FIRST_WITH_ENDPOINTS = 16
+_READ_COMMITTED = 1
+_NO_RECORDS = b""
+# Shared by all answers that have nothing to say here; never changed.
+_NO_DIVERGENCE = EpochEndOffset()
+_NO_LEADER = LeaderIdAndEpoch()
+_NO_SNAPSHOT = SnapshotId()
+_NONE_ABORTED: list[AbortedTransaction] = []
+
+_NO_DATA = PartitionData()
+_COLD = b"cold"  # stands for records that are still to be read; compared by identity
+
+Entry: TypeAlias = SessionPartition[FetchPartition]
+Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
+
+
+@handles(FetchRequest, 4, 18)
+def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
+    """Read now if there is enough; otherwise a Deferred that fires when there is, or when the time is up."""
+    try:
+        job = _job(context, request)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    job.read()
+    min_bytes = min(request.min_bytes, job.max_bytes)
+    if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
+        return job.answer()
+    wait = FetchWait(job, min_bytes)
+    context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
+    return wait.done.addCallback(job.answer_again)
+
+
+def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
+    """What the request asks for, by itself or together with its session. Raises KafkaError for the session's faults."""
+    by_id = context.version >= _FIRST_WITH_TOPIC_ID
+    sessions = context.broker.replicas.sessions
+    epoch = request.session_epoch
+    if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        if request.session_id:
+            sessions.close(request.session_id)
+        entries = [
+            SessionPartition(topic.topic_id if by_id else topic.topic, wanted)
+            for topic in request.topics
+            for wanted in topic.partitions
+        ]
+        return FetchJob(context, request, entries, None, epoch == INITIAL_EPOCH)
+    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, epoch, by_id)
+    for gone in request.forgotten_topics_data:
+        session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            session.want(topic.topic_id if by_id else topic.topic, wanted)
+    if not session.partitions:
+        sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
+        return FetchJob(context, request, [], None, False)
+    return FetchJob(context, request, session, session, False)
+
+
+class FetchJob:
+    """One fetch request at work: read as often as needed, answer once.
+
+    total: bytes found by the last `read`. due: whether it found something that must be answered at once.
+    """
+
+    __slots__ = (
+        "_aborted", "_by_id", "_cold", "_context", "_opens_session", "_session", "due", "entries", "find", "max_bytes",
+        "served", "total",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        entries: list[Entry] | FetchSession[FetchPartition],
+        session: FetchSession[FetchPartition] | None,
+        opens_session: bool,
+    ) -> None:
+        broker = context.broker
+        self._context = context
+        self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
+        self._session = session
+        self._opens_session = opens_session
+        self._aborted = _NONE_ABORTED if request.isolation_level == _READ_COMMITTED else None
+        self._cold: list[ColdPartition] = []
+        replicas = broker.replicas
+        self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
+        self.entries = entries
+        self.max_bytes = min(request.max_bytes, broker.settings["fetch.max.bytes"])
+        self.served: list[tuple[Entry, PartitionData]] = []
+        self.total = 0
+        self.due = False
+
+    def read(self) -> None:
+        """Look at every partition: fill `served` with what there is to say about those of which there is something."""
+        self.served = served = []
+        self._cold = []
+        self.total = 0
+        self.due = not self.entries
+        for entry in self._in_turn():
+            data = self._look(entry)
+            if data is not None:
+                served.append((entry, data))
+
+    def answer_again(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
+        """The wait is over: read what is there now and answer it."""
+        self.read()
+        return self.answer()
+
+    def answer(self) -> FetchResponse | Deferred[FetchResponse]:
+        """The response to the last `read`; a Deferred when a part of it lies on the disk only."""
+        if self._cold:
+            done = self._context.broker.replicas.in_thread(_read_cold, self._cold)
+            return done.addCallback(lambda _: self._respond())
+        return self._respond()
+
+    def _in_turn(self) -> Iterable[Entry]:
+        entries = self.entries
+        if isinstance(entries, list) and len(entries) > 1:
+            start = randrange(len(entries))
+            return chain(entries[start:], entries[:start])
+        return entries
+
+    def _look(self, entry: Entry) -> PartitionData | None:
+        wanted = entry.wanted
+        partition = self.find((entry.topic, wanted.partition))
+        if partition is None:
+            self.due = True
+            return _failure(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
+        try:
+            log_start = partition.log.log_start_offset
+            if wanted.current_leader_epoch != partition.leader_epoch:
+                partition.check_epoch(wanted.current_leader_epoch)
+            if wanted.last_fetched_epoch >= 0:
+                diverging = partition.divergence(wanted.last_fetched_epoch, wanted.fetch_offset)
+                if diverging is not None:
+                    self.due = True
+                    return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
+            records = self._read(partition, wanted)
+        except PylogdError as error:
+            self.due = True
+            return _failure(wanted.partition, explain(error)[0], partition)
+        if records is None:
+            if self._session is not None and not entry.is_news(partition.high_watermark, log_start):
+                return None
+            records = _NO_RECORDS
+        data = self._data(partition, log_start, records, _NO_DIVERGENCE)
+        if records is _COLD:
+            self._cold[-1].data = data
+        return data
+
+    def _data(
+        self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset
+    ) -> PartitionData:
+        high_watermark = partition.high_watermark
+        return PartitionData(
+            partition.index, 0, high_watermark, high_watermark, log_start, diverging, _NO_LEADER, _NO_SNAPSHOT,
+            self._aborted, -1, records,
+        )  # fmt: skip
+
+    def _read(self, partition: Partition, wanted: FetchPartition) -> Sized | None:
+        """The records within the limits, None if there are none, or `_COLD` if they have to be read in a thread."""
+        limit = self.max_bytes - self.total
+        if limit > wanted.partition_max_bytes:
+            limit = wanted.partition_max_bytes
+        min_one = not self.total
+        if limit <= 0:
+            if not min_one:
+                return None
+            limit = 0
+        offset = wanted.fetch_offset
+        try:
+            records = partition.read(offset, limit, min_one=min_one, allow_cold=False)
+        except ColdRead:
+            self.total += max(limit, 1)  # what it will take at most
+            self.due = True
+            self._cold.append(ColdPartition(partition, offset, limit, min_one))
+            return _COLD
+        if records is not None:
+            self.total += len(records)
+        return records
+
+    def _respond(self) -> FetchResponse:
+        session = self._session
+        if self._opens_session:
+            assert isinstance(self.entries, list)
+            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id)
+        if session is not None:
+            for entry, data in self.served:
+                if data.error_code:
+                    entry.told_error()
+                else:
+                    entry.told(data.high_watermark, data.log_start_offset)
+                if data.records:
+                    session.served(entry)
+        response = FetchResponse(0, 0, 0 if session is None else session.session_id, self._by_topic())
+        if self.due and self._context.version >= _FIRST_WITH_ENDPOINTS:
+            response.node_endpoints = self._leaders_named()
+        return response
+
+    def _by_topic(self) -> list[FetchableTopicResponse]:
+        topics: dict[TopicKey, FetchableTopicResponse] = {}
+        for entry, data in self.served:
+            key = entry.topic
+            topic = topics.get(key)
+            if topic is None:
+                topics[key] = topic = (
+                    FetchableTopicResponse(topic_id=key) if isinstance(key, bytes) else FetchableTopicResponse(key)
+                )
+            topic.partitions.append(data)
+        return list(topics.values())
+
+    def _leaders_named(self) -> list[NodeEndpoint]:
+        broker = self._context.broker
+        if all(data.current_leader is _NO_LEADER for _, data in self.served):
+            return []
+        host, port = broker.advertised(self._context.connection.listener)
+        return [NodeEndpoint(broker.node_id, host, port)]
+
+
+class FetchWait(Operation[None]):
+    """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
+
+    watched: entry and partition by the key under which there is news of it.
+    """
+
+    __slots__ = ("_job", "_missing", "_sizes", "watched")
+
+    def __init__(self, job: FetchJob, min_bytes: int) -> None:
+        super().__init__()
+        self._job = job
+        self._missing = min_bytes - job.total
+        self.watched: dict[Hashable, tuple[Entry, Partition]] = {}
+        self._sizes: dict[Hashable, int] = {}
+        for entry in job.entries:
+            partition = job.find((entry.topic, entry.wanted.partition))
+            if partition is not None:
+                self.watched[partition.key] = entry, partition
+        if job.total:
+            for entry, data in job.served:
+                if data.records:
+                    found = job.find((entry.topic, data.partition_index))
+                    if found is not None:
+                        self._sizes[found.key] = len(data.records)
+        job.served = []  # don't keep files open while waiting
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Look at the partition of which there is news, and at no other."""
+        entry, partition = self.watched[key]
+        if partition.role is not Role.LEADING:
+            return self.complete(None)
+        offset = entry.wanted.fetch_offset
+        if self._missing <= 1 and key not in self._sizes:
+            return partition.high_watermark > offset and self.complete(None)
+        try:
+            limit = min(entry.wanted.partition_max_bytes, self._job.max_bytes)
+            records = partition.read(offset, limit, min_one=True, allow_cold=False)
+        except PylogdError:
+            return self.complete(None)  # reading again, to answer, will tell the client what is wrong
+        size = 0 if records is None else len(records)
+        self._missing -= size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        return self._missing <= 0 and self.complete(None)
+
+    def on_expire(self) -> None:
+        """The time is up: the job answers what there is."""
+
+
+class ColdPartition:
+    """A read that has to wait for the disk, with the entry of the response that it will fill."""
+
+    __slots__ = ("data", "limit", "min_one", "offset", "partition")
+
+    def __init__(self, partition: Partition, offset: int, limit: int, min_one: bool) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.limit = limit
+        self.min_one = min_one
+        self.data = _NO_DATA
+
+    def read(self) -> None:
+        """Fill `data`. Runs in a thread; nobody else looks at it meanwhile."""
+        try:
+            records = self.partition.read(self.offset, self.limit, min_one=self.min_one, allow_cold=True)
+        except PylogdError as error:
+            self.data.error_code = explain(error)[0]
+        else:
+            self.data.records = _NO_RECORDS if records is None else records
+
+
+def _read_cold(cold: list[ColdPartition]) -> None:
+    for partition in cold:
+        partition.read()
+
+
+def _failure(index: int, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
+    data = PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=-1,
+        current_leader=_NO_LEADER,
+        aborted_transactions=None,
+        records=_NO_RECORDS,
+    )
+    if partition is not None and code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        data.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
+    return data

@@ -1,0 +1,147 @@
+"""Produce (0), versions 3 to 13: append record batches.
+
+Behaviour: each partition is appended to by itself and answered by itself, with an error text from version 8 on. acks=1
+and acks=-1 are answered after the append, the latter once every in-sync replica has it; acks=0 is never answered, and
+an error closes the connection, which is the only way to tell. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
+from version 13 on by id. zstd needs version 7 (KIP-110).
+Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
+(KAFKA-18659; Apache Kafka 4 does the same).
+Gaps: transactions are refused with UNSUPPORTED_VERSION.
+
+This is the hot path: one partition that is done at once costs one look-up, one append, one look-up of who waits, and
+three objects.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.errors import CloseConnection, ErrorCode, PylogdError
+from pylogd.log.errors import InvalidRecord, UnsupportedCompressionType
+from pylogd.replica.waiting import PendingAppend
+from pylogd.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+_FIRST_WITH_TOPIC_ID = 13
+_FIRST_WITH_ZSTD = 7
+_ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
+_ZSTD = 4
+# Shared by all answers that have nothing to say here; never changed.
+_NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
+_NO_LEADER = LeaderIdAndEpoch()
+
+_TRANSACTIONS = (
+    ErrorCode.UNSUPPORTED_VERSION,
+    "Transactions are not available on this broker; produce without a transactional id.",
+)
+_ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
+
+
+@handles(ProduceRequest, 3, 13, advertise_from=0)
+def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    """Append; the answer, or a Deferred of it where replicas are waited for, or None for acks=0."""
+    acks = request.acks
+    if request.transactional_id is not None or not -1 <= acks <= 1:
+        return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
+    version = context.version
+    by_id = version >= _FIRST_WITH_TOPIC_ID
+    replicas = context.broker.replicas
+    find = replicas.partitions_by_id.get if by_id else replicas.partitions.get
+    pending: list[PendingAppend] | None = None
+    failed: PartitionProduceResponse | None = None
+    topics = []
+    for topic in request.topic_data:
+        key = topic.topic_id if by_id else topic.name
+        answers = []
+        for data in topic.partition_data:
+            partition = find((key, data.index))  # type: ignore[arg-type]
+            if partition is None:
+                code = why_absent(context.broker, key, data.index)
+                failed = _failure(data.index, code, code.text)
+                answers.append(failed)
+                continue
+            try:
+                records = data.records
+                if version < _FIRST_WITH_ZSTD or not records:
+                    _check_old(records)
+                result = replicas.append(partition, records, acks == -1)  # type: ignore[arg-type]
+            except PylogdError as error:
+                failed = _failure(data.index, *explain(error))
+                answers.append(failed)
+                continue
+            answer = PartitionProduceResponse(
+                data.index,
+                0,
+                result.base_offset,
+                result.log_append_time,
+                result.log_start_offset,
+                _NO_RECORD_ERRORS,
+                None,
+                _NO_LEADER,
+            )
+            answers.append(answer)
+            if acks == -1 and partition.high_watermark <= result.last_offset:
+                pending = pending or []
+                pending.append(PendingAppend(partition, result.last_offset + 1, answer))
+        topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+    if acks == 0:
+        if failed is not None:
+            raise CloseConnection(f"a produce with acks=0 failed: {failed.error_message}")
+        return None
+    response = ProduceResponse(topics)
+    if pending is not None:
+        return _when_replicated(context, pending, request.timeout_ms, response)
+    return response
+
+
+def _check_old(records: bytes | memoryview | None) -> None:
+    """What only old versions or empty requests can get wrong."""
+    if not records:
+        raise InvalidRecord("a produce request has to hold at least one record batch for each partition")
+    if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & 7 == _ZSTD:
+        raise UnsupportedCompressionType("zstd needs Produce version 7 or later")
+
+
+def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, error_message=message, current_leader=_NO_LEADER
+    )
+
+
+def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:
+    if request.acks == 0:
+        raise CloseConnection(f"a produce with acks=0 failed: {message}")
+    return ProduceResponse(
+        [
+            TopicProduceResponse(
+                topic.name, topic.topic_id, [_failure(data.index, code, message) for data in topic.partition_data]
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _when_replicated(
+    context: RequestContext, pending: list[PendingAppend], timeout_ms: int, response: ProduceResponse
+) -> Deferred[ProduceResponse]:
+    """The response once the appends in `pending` are committed; those that are not in time say so."""
+
+    def answer(late: list[PendingAppend]) -> ProduceResponse:
+        for append in late:
+            gone = append.gone
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.REQUEST_TIMED_OUT
+            failed: PartitionProduceResponse = append.answer
+            failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
+            failed.log_append_time_ms = failed.log_start_offset = -1
+        return response
+
+    return context.broker.replicas.wait_for_replicas(pending, timeout_ms).addCallback(answer)

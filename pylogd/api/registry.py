@@ -1,0 +1,64 @@
+"""The one place that knows which API is served, at which versions, by which function.
+
+Strategy: `@handles(FetchRequest, 4, 18)` above a handler is the only registration. Dispatch, the versions that a
+connection accepts and the ApiVersions answer are all read off it, so they can't disagree.
+
+Rules: a handler serves every version that it registers, honestly. `advertise_from` lowers what ApiVersions says below
+what is served, for clients that look for an old version before they use a new one; each use says which client.
+
+It must not know any single API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from pylogd.api.context import RequestContext
+
+M = TypeVar("M")
+R = TypeVar("R")
+Handler = Callable[["RequestContext", Any], Any]
+"""(context, request) -> the response, a Deferred of it, or None where no reply is due."""
+
+
+class Registration(NamedTuple):
+    """One API as it is served."""
+
+    api_key: int
+    name: str
+    first: int
+    last: int
+    advertise_from: int
+    handler: Handler
+
+
+_registrations: dict[int, Registration] = {}
+REGISTRATIONS: Mapping[int, Registration] = MappingProxyType(_registrations)
+_handlers: dict[int, Handler] = {}
+HANDLERS: Mapping[int, Handler] = MappingProxyType(_handlers)
+
+
+def handles(
+    request: type[M], first: int, last: int, *, advertise_from: int | None = None
+) -> Callable[[Callable[[RequestContext, M], R]], Callable[[RequestContext, M], R]]:
+    """Register a function as the handler of `request` at versions `first` to `last`."""
+    message: Any = request
+
+    def register(handler: Callable[[RequestContext, M], R]) -> Callable[[RequestContext, M], R]:
+        key: int = message.API_KEY
+        if key in _registrations:
+            raise ValueError(f"{message.API_NAME} has a handler already")
+        lowest = first if advertise_from is None else advertise_from
+        _registrations[key] = Registration(key, message.API_NAME, first, last, lowest, handler)
+        _handlers[key] = handler
+        return handler
+
+    return register
+
+
+def served_versions() -> dict[int, tuple[int, int]]:
+    """The lowest and highest version served, by API key, as a server session wants them."""
+    return {key: (found.first, found.last) for key, found in sorted(_registrations.items())}

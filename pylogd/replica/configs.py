@@ -1,0 +1,37 @@
+"""From the settings table to what one log needs to know. The only place where setting names become log fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final, NamedTuple
+
+from pylogd.config import Settings
+from pylogd.log.config import LogConfig, TimestampType
+
+_FIELDS: Final = frozenset(field.name for field in fields(LogConfig))
+
+
+def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
+    """The configuration of the logs of a topic with these overrides. Raises ConfigError."""
+    values: dict[str, Any] = {
+        name: value for name, value in settings.log_config_values(overrides).items() if name in _FIELDS
+    }
+    values["message_timestamp_type"] = TimestampType(values["message_timestamp_type"])
+    values["cleanup_policy"] = frozenset(values["cleanup_policy"])
+    values["producer_id_expiration_ms"] = settings.integer("producer.id.expiration.ms")
+    return LogConfig(**values)
+
+
+class HostedConfig(NamedTuple):
+    """What the partitions of one topic go by: `log` for each log, the rest for the partition itself."""
+
+    log: LogConfig
+    min_insync_replicas: int
+
+
+def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedConfig:
+    """The configuration of the partitions of a topic with these overrides. Raises ConfigError."""
+    in_sync = settings.topic_config(overrides)["min.insync.replicas"]
+    assert isinstance(in_sync, int)
+    return HostedConfig(log_config(settings, overrides), in_sync)

@@ -1,0 +1,277 @@
+"""The partitions that this broker holds, and what is done to them.
+
+Strategy: the topic registry says what should be here; `topic_changed` makes it so, one topic's changes after the other
+and different topics side by side, with the files made and deleted in threads. Requests find partitions in two flat
+dicts, by name and by topic id, whose cost doesn't grow with the number of partitions.
+
+Rules:
+- Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
+- A partition appears in the dicts once its log is open, and disappears before its log is deleted. Whoever waits on it
+  is woken then and finds its role to be Deleted.
+- Housekeeping (retention, rolling by age, flushing) runs in a thread, one round at a time.
+- A failing disk is reported in the log at the 1st, 2nd, 4th, 8th ... failure, not for every request.
+
+It must not know requests or error codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.internet.threads import deferToThread
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.config import ConfigError, Settings
+from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.replica.configs import HostedConfig, hosted_config
+from pylogd.replica.partition import Partition, Role
+from pylogd.replica.purgatory import Purgatory
+from pylogd.replica.sessions import FetchSessions
+from pylogd.replica.waiting import PendingAppend, ReplicationWait
+
+if TYPE_CHECKING:
+    from pylogd.log.log import AppendResult, Log
+    from pylogd.log.manager import LogManager
+    from pylogd.metadata.image import PartitionState, Topic
+    from pylogd.metadata.topics import TopicRegistry
+    from pylogd.wire.records import Buffer
+
+log = Logger()
+
+InThread = Callable[..., "Deferred[Any]"]
+
+
+class ReplicaManager:
+    """Every partition hosted here.
+
+    partitions: by (topic name, index). partitions_by_id: the same by (topic id, index).
+    fetch_waits, append_waits: who waits for records, and for replicas, under (topic name, index).
+    sessions: the fetch sessions of this broker.
+    in_thread: runs a function in a thread and returns a Deferred of its result.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        topics: TopicRegistry,
+        settings: Settings,
+        clock: IReactorTime,
+        node_id: int,
+        in_thread: InThread = deferToThread,
+    ) -> None:
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        self.fetch_waits = Purgatory(clock)
+        self.append_waits = Purgatory(clock)
+        self.sessions: FetchSessions[Any] = FetchSessions(
+            settings.integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000)
+        )
+        self.in_thread = in_thread
+        self._logs = logs
+        self._topics = topics
+        self._settings = settings
+        self._clock = clock
+        self._node_id = node_id
+        self._hosted: dict[str, dict[int, Partition]] = {}
+        self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
+        self._locks: dict[str, DeferredLock] = {}
+        self._unsubscribe: list[Callable[[], object]] = []
+        self._housekeeping: list[tuple[LoopingCall, Deferred[Any]]] = []
+        self._failures = 0
+
+    # -- life
+
+    def start(self) -> Deferred[None]:
+        """Host what the registry says, delete logs of topics that are gone, and begin the housekeeping.
+
+        The logs have to be loaded and the registry started. Fires when every partition is there.
+        """
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        self._unsubscribe = [
+            self._topics.subscribe(self.topic_changed),
+            self._settings.subscribe(lambda _names: self._apply_configs()),
+        ]
+        for key, stored in list(self._logs.logs.items()):
+            topic = self._topics.get(key[0])
+            if topic is None or topic.topic_id != stored.topic_id:
+                self._condemned.setdefault(key[0], []).append(key)
+        for name in {*self._condemned, *(topic.name for topic in self._topics.all())}:
+            await self._settle(name)
+        self._every("log.retention.check.interval.ms", self._logs.tick)
+
+    def stop(self) -> Deferred[None]:
+        """End the housekeeping and every wait, as if its time were up. The logs stay open for their owner to close."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        for undo in self._unsubscribe:
+            undo()
+        self._unsubscribe = []
+        self.append_waits.expire_all()
+        self.fetch_waits.expire_all()
+        rounds, self._housekeeping = self._housekeeping, []
+        for call, ended in rounds:
+            call.stop()
+            await ended
+
+    def _every(self, setting: str, work: Callable[[], object]) -> None:
+        def round_() -> Deferred[Any]:
+            return self.in_thread(work).addErrback(self._housekeeping_failed, setting)
+
+        call = LoopingCall(round_)
+        call.clock = self._clock
+        self._housekeeping.append((call, call.start(self._settings.integer(setting) / 1000, now=False)))
+
+    def _housekeeping_failed(self, failure: Failure, setting: str) -> None:
+        log.failure("a round of housekeeping ({setting}) failed", failure, setting=setting)
+
+    # -- what requests do
+
+    def append(self, partition: Partition, records: Buffer, acks_all: bool) -> AppendResult:
+        """Append a client's batches and wake who waits for them. Raises as `Partition.append` does."""
+        try:
+            result = partition.append(records, acks_all)
+        except StorageFailure as error:
+            self._report(error)
+            raise
+        self.fetch_waits.check(partition.key)
+        return result
+
+    def wait_for_replicas(self, appends: list[PendingAppend], timeout_ms: int) -> Deferred[list[PendingAppend]]:
+        """Fires when every append is committed or the time is up, with those that are not."""
+        return self.append_waits.watch(
+            ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
+        )
+
+    def _report(self, error: StorageError) -> None:
+        self._failures += 1
+        if self._failures.bit_count() == 1:
+            log.error("storage failed ({count} times so far): {error}", count=self._failures, error=error)
+
+    # -- what the registry does
+
+    def topic_changed(self, name: str) -> Deferred[None]:
+        """The registry has changed `name`: follow. Fires when this broker is as the registry says."""
+        self._drop_gone(name)
+        return Deferred.fromCoroutine(self._settle(name))
+
+    def settled(self, name: str) -> Deferred[None]:
+        """Fires when the changes of `name` that are known now have been followed."""
+        lock = self._locks.get(name)
+        if lock is None:
+            done: Deferred[None] = Deferred()
+            done.callback(None)
+            return done
+        return lock.run(lambda: None)
+
+    def _drop_gone(self, name: str) -> None:
+        topic = self._topics.get(name)
+        hosted = self._hosted.get(name)
+        if not hosted:
+            return
+        for partition in list(hosted.values()):
+            if topic is None or topic.topic_id != partition.topic_id:
+                self._drop(partition)
+
+    def _drop(self, partition: Partition) -> None:
+        hosted = self._hosted[partition.topic]
+        del hosted[partition.index]
+        if not hosted:
+            del self._hosted[partition.topic]
+        del self.partitions[partition.key]
+        del self.partitions_by_id[partition.topic_id, partition.index]
+        self._condemned.setdefault(partition.topic, []).append(partition.key)
+        partition.become(Role.DELETED)
+        self.fetch_waits.check(partition.key)
+        self.append_waits.check(partition.key)
+
+    async def _settle(self, name: str) -> None:
+        lock = self._locks.setdefault(name, DeferredLock())
+        await lock.acquire()
+        try:
+            for key in self._condemned.pop(name, ()):
+                await self._delete_log(key)
+            topic = self._topics.get(name)
+            if topic is not None:
+                await self._host(topic)
+        finally:
+            lock.release()
+            if not lock.locked:
+                self._locks.pop(name, None)
+
+    async def _delete_log(self, key: tuple[str, int]) -> None:
+        try:
+            await self.in_thread(self._logs.delete, *key)
+        except StorageError as error:
+            log.error("could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
+
+    async def _host(self, topic: Topic) -> None:
+        hosted = self._hosted.get(topic.name, {})
+        config = self._config(topic)
+        missing = []
+        for state in topic.partitions:
+            if self._node_id not in state.replicas:
+                continue
+            partition = hosted.get(state.index)
+            if partition is not None:
+                self._refresh(partition, state, config)
+                continue
+            stored = self._logs.logs.get((topic.name, state.index))
+            if stored is None or stored.topic_id != topic.topic_id:
+                missing.append(state)
+            else:
+                self._add(topic, state, stored, config)
+        if missing:
+            made = await self.in_thread(self._make_logs, topic, missing, config)
+            for state, stored in zip(missing, made, strict=True):
+                self._add(topic, state, stored, config)
+            self._drop_gone(topic.name)  # it may have been deleted meanwhile
+
+    def _make_logs(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> list[Log | None]:
+        # Runs in a thread.
+        made: list[Log | None] = []
+        for state in states:
+            try:
+                made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log))
+            except StorageError as error:
+                log.error("could not make the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
+                made.append(None)
+        return made
+
+    def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
+        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id)
+        self._hosted.setdefault(topic.name, {})[state.index] = partition
+        self._refresh(partition, state, config)
+        self.partitions[partition.key] = partition
+        self.partitions_by_id[topic.topic_id, state.index] = partition
+
+    def _refresh(self, partition: Partition, state: PartitionState, config: HostedConfig) -> None:
+        partition.leader_id = state.leader
+        partition.leader_epoch = state.leader_epoch
+        partition.isr = tuple(state.isr)
+        partition.min_insync_replicas = config.min_insync_replicas
+        if partition.role is Role.LEADING:
+            partition.log.config = config.log
+
+    def _config(self, topic: Topic) -> HostedConfig:
+        try:
+            return hosted_config(self._settings, topic.configs)
+        except ConfigError as error:
+            log.error("topic {name} goes by the broker's settings: {error}", name=topic.name, error=error)
+            return hosted_config(self._settings, {})
+
+    def _apply_configs(self) -> None:
+        for name, hosted in self._hosted.items():
+            topic = self._topics.get(name)
+            if topic is not None:
+                config = self._config(topic)
+                for state in topic.partitions:
+                    if state.index in hosted:
+                        self._refresh(hosted[state.index], state, config)

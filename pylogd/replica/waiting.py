@@ -1,0 +1,56 @@
+"""What appends wait for: that every in-sync replica has them (acks=all).
+
+Named for what it is about; how waiting works is in `purgatory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from pylogd.replica.partition import Partition, Role
+from pylogd.replica.purgatory import Operation
+
+
+class PendingAppend:
+    """An append that is done here and not yet everywhere.
+
+    committed_at: the high watermark that commits it. answer: what the caller will tell its client, kept for it.
+    """
+
+    __slots__ = ("answer", "committed_at", "partition")
+
+    def __init__(self, partition: Partition, committed_at: int, answer: Any) -> None:
+        self.partition = partition
+        self.committed_at = committed_at
+        self.answer = answer
+
+    @property
+    def committed(self) -> bool:
+        """Whether every in-sync replica has it."""
+        return self.partition.high_watermark >= self.committed_at
+
+    @property
+    def gone(self) -> bool:
+        """Whether its partition is no longer led here, so that it will never be committed here."""
+        return self.partition.role is not Role.LEADING
+
+
+class ReplicationWait(Operation[list[PendingAppend]]):
+    """Waits until appends are committed. The result: those that were not, for want of time or of the partition."""
+
+    __slots__ = ("_appends",)
+
+    def __init__(self, appends: list[PendingAppend]) -> None:
+        super().__init__()
+        self._appends = appends
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Complete once each append is committed or can't be."""
+        if all(append.committed or append.gone for append in self._appends):
+            return self.complete(self.on_expire())
+        return False
+
+    def on_expire(self) -> list[PendingAppend]:
+        """The appends that are not committed."""
+        return [append for append in self._appends if not append.committed]
