@@ -214,6 +214,10 @@ class Cluster:
             raise
         return self._topics[name]
 
+    def forget(self, name: str) -> None:
+        """Ask for a topic again when it is next needed."""
+        self._topics.pop(name, None)
+
     def topics(self) -> list[Topic]:
         """All topics, by name."""
         return sorted(self.call(lambda: self.refresh(None)), key=lambda topic: topic.name)

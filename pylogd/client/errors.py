@@ -58,7 +58,7 @@ class UnknownTopic(KafkaError):
 
 
 class DeliveryFailed(ClientError):
-    """Records that a producer took were not written, or it is not known that they were. The cause is the first one's."""
+    """Records that a producer took were not written, or not known to be. The cause is the first one's."""
 
     def __init__(self, records: int, cause: BaseException) -> None:
         """`records` is how many."""

@@ -1,0 +1,69 @@
+"""Where a partition's log begins and ends, and which offset belongs to a time: ListOffsets, asked of each leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pylogd.client.cluster import Cluster, check
+from pylogd.client.model import OffsetAndTime, TopicPartition
+from pylogd.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+#: special times of ListOffsets
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3  # KIP-734
+_CONSUMER = -1
+
+
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
+) -> dict[TopicPartition, OffsetAndTime]:
+    """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+    Offset -1 means that no record is that late. Raises KafkaError for the first partition that has an error.
+    """
+    found: dict[TopicPartition, OffsetAndTime] = {}
+
+    def attempt() -> None:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for partition, timestamp in wanted.items():
+            if partition not in found:
+                by_leader.setdefault(cluster.leader(partition).leader, {})[partition] = timestamp
+        for leader, partitions in by_leader.items():
+            _ask(cluster, leader, partitions, found)
+
+    cluster.call(attempt, timeout)
+    return found
+
+
+def _ask(
+    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
+) -> None:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (name, index), timestamp in wanted.items():
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+    response: ListOffsetsResponse = cluster.connection(leader).request(
+        ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+    )
+    for answered in response.topics:
+        for answer in answered.partitions:
+            check(answer.error_code, f"{answered.name}-{answer.partition_index}")
+            found[TopicPartition(answered.name, answer.partition_index)] = OffsetAndTime(
+                answer.offset, answer.timestamp, answer.leader_epoch
+            )
+
+
+def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The first offset that each partition still has."""
+    return {p: found.offset for p, found in list_offsets(cluster, dict.fromkeys(partitions, EARLIEST)).items()}
+
+
+def end_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The offset that the next record of each partition will have, as far as consumers may read."""
+    return {p: found.offset for p, found in list_offsets(cluster, dict.fromkeys(partitions, LATEST)).items()}
