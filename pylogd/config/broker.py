@@ -1,7 +1,8 @@
 """The table of broker settings: Kafka's names and defaults (release 4.0), descriptions in our words.
 
-Strategy: one literal list, in the order of the reference manual (`storage` has the part of it that is about logs); everything else (validation, DescribeConfigs,
-`docs/settings.md`, `etc/pylogd.toml`) is derived from it. A setting stands here only if the broker obeys it.
+Strategy: literal lists, in the order of the reference manual (`storage` has the part that is about logs); all else
+(validation, DescribeConfigs, `docs/settings.md`, `etc/pylogd.toml`) is derived from them. A setting stands here only if
+the broker obeys it.
 
 Where a default differs from Kafka's, or the name is ours because Kafka has none, the description says so.
 """

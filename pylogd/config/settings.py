@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pylogd.config.broker import FORMER_NAMES, SETTINGS
 from pylogd.config.listeners import Listener, parse_advertised, parse_listeners
@@ -40,6 +40,10 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+
+
+#: Values by name from each source, the one that wins first.
+Layers: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, Value]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Settings:
         static = _parse_all(file or {})
         self._from_command_line = frozenset(overrides or {})
         static.update(_parse_all(overrides or {}))
-        self._layers: list[tuple[ConfigSource, Mapping[str, Value]]] = _stack({}, {}, static)
+        self._layers: Layers = _stack({}, {}, static)
         self._static = static
         self._subscribers: list[ChangeListener] = []
         self._effective = _resolve(self._layers)
@@ -226,11 +230,7 @@ class Settings:
 
         Raises `ConfigError`, with nothing changed, if a value is bad.
         """
-        layers = _stack(
-            _parse_all(self.check_dynamic(this_broker)), _parse_all(self.check_dynamic(all_brokers)), self._static
-        )
-        effective = _resolve(layers)
-        _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+        layers, effective = self.try_dynamic(all_brokers, this_broker)
         changed = frozenset(name for name, value in effective.items() if value != self._effective[name])
         self._layers, self._effective = layers, effective
         self._topic_defaults = _topic_defaults(layers)
@@ -243,6 +243,16 @@ class Settings:
         """Call `listener` with the names of broker settings that a dynamic change altered; returns the undoing."""
         self._subscribers.append(listener)
         return lambda: self._subscribers.remove(listener)
+
+    def try_dynamic(
+        self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]
+    ) -> tuple[Layers, dict[str, Value]]:
+        """What `set_dynamic` would put in force; raises what it would raise."""
+        mine, everybodys = self.check_dynamic(this_broker), self.check_dynamic(all_brokers)
+        layers = _stack(_parse_all(mine), _parse_all(everybodys), self._static)
+        effective = _resolve(layers)
+        _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+        return layers, effective
 
     def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
         names = [setting.name, *(name for name, _ in setting.synonyms)]
@@ -279,9 +289,7 @@ def _parse_all(raw: Mapping[str, object]) -> dict[str, Value]:
     return {name: _known(SETTINGS, name, "setting").parse(value) for name, value in raw.items()}
 
 
-def _stack(
-    broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]
-) -> list[tuple[ConfigSource, Mapping[str, Value]]]:
+def _stack(broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]) -> Layers:
     return [
         (ConfigSource.DYNAMIC_BROKER, broker),
         (ConfigSource.DYNAMIC_DEFAULT_BROKER, all_brokers),
@@ -290,7 +298,7 @@ def _stack(
     ]
 
 
-def _resolve_one(setting: Setting, layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> Value:
+def _resolve_one(setting: Setting, layers: Layers) -> Value:
     names = [(setting.name, 1), *setting.synonyms]
     for _, values in layers:
         for name, factor in names:
@@ -300,11 +308,11 @@ def _resolve_one(setting: Setting, layers: Sequence[tuple[ConfigSource, Mapping[
     return None
 
 
-def _resolve(layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> dict[str, Value]:
+def _resolve(layers: Layers) -> dict[str, Value]:
     return {name: _resolve_one(setting, layers) for name, setting in SETTINGS.items()}
 
 
-def _topic_defaults(layers: Sequence[tuple[ConfigSource, Mapping[str, Value]]]) -> dict[str, Value]:
+def _topic_defaults(layers: Layers) -> dict[str, Value]:
     return {name: _resolve_one(setting, layers) for name, setting in TOPIC_SETTINGS.items()}
 
 

@@ -82,6 +82,10 @@ class StoreFailure(StoreError):
     """The store's storage failed: disk full, read-only, damaged, or in use by another process."""
 
 
+class NodeIdInUse(StoreError):
+    """Another live broker is registered under this broker's number."""
+
+
 class TopicError(PylogdError):
     """A request about topics or settings that can't be done. `code` is what a client is answered."""
 
@@ -104,6 +108,12 @@ class InvalidTopicName(TopicError):
     """The name is empty, too long, has other characters than [a-zA-Z0-9._-], or collides with another."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class TopicDeletionDisabled(TopicError):
+    """Topics may not be deleted here (`delete.topic.enable`)."""
+
+    code = ErrorCode.TOPIC_DELETION_DISABLED
 
 
 class InvalidPartitions(TopicError):

@@ -1,0 +1,152 @@
+"""How brokers hear of each other's writes, and each of its own: one node that every write touches.
+
+Strategy: a write is one `multi` that ends with setting `/changes` to the list of paths written. Its version counts the
+writes, and one watch on it is all that a broker needs, however many topics there are. A reader that is one version
+behind reads just the paths named there; one that is further behind reads everything again, but decodes only what has
+another version. A broker's own write takes the same way: `write` fires when the reader has caught up with it, so there
+is one path by which look-ups change.
+
+Rules: a reader's `reload` and `refresh` are never run side by side. What they read may be newer than the version that
+they were started for, never older.
+
+Must not know: what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.metadata.errors import StoreClosed
+from pylogd.metadata.interfaces import IMetadataStore, Operation, Result, SessionState, SetData, WatchEvent
+from pylogd.metadata.layout import CHANGES, decode_change, encode_change
+
+log = Logger()
+
+#: A write names the paths that it touched up to so many; for more, readers read everything again.
+MAX_PATHS: Final = 1000
+
+
+class IReader(Protocol):
+    """Whoever keeps a part of the tree in memory."""
+
+    async def reload(self, store: IMetadataStore) -> None:
+        """Read the whole part again."""
+
+    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
+        """Read what is at these paths again; paths of other parts are passed over."""
+
+
+class ChangeFeed:
+    """The readers of one broker, kept up to date with the tree."""
+
+    def __init__(self, store: IMetadataStore) -> None:
+        self._store = store
+        self._readers: list[IReader] = []
+        self._seen = -1
+        self._running = False
+        self._watched = False
+        self._started = False
+        self._waiters: list[tuple[int, Deferred[None]]] = []
+        self._forget: Callable[[], None] | None = None
+
+    def add(self, reader: IReader) -> None:
+        """Keep `reader` up to date; called before `start`."""
+        self._readers.append(reader)
+
+    def start(self) -> Deferred[None]:
+        """Read everything; fires when the readers have it."""
+
+        async def start() -> None:
+            await self._store.ensure(CHANGES)
+            self._started = True
+            self._forget = self._store.on_session(self._session)
+            await self._catch_up()
+
+        return Deferred.fromCoroutine(start())
+
+    def stop(self) -> None:
+        """Read nothing more; writes that wait fail with `StoreClosed`."""
+        self._started = False
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+        waiters, self._waiters = self._waiters, []
+        for _, deferred in waiters:
+            deferred.errback(StoreClosed("the metadata is closed"))
+
+    async def write(self, operations: Sequence[Operation], paths: Sequence[str]) -> Sequence[Result]:
+        """Do the operations, all or none, and wait until the readers have what they wrote; their results.
+
+        `paths` are those that readers are to read again. Raises what `multi` raises.
+        """
+        note = encode_change(paths) if len(paths) <= MAX_PATHS else b""
+        results = await self._store.multi([*operations, SetData(CHANGES, note)])
+        version = results[-1]
+        assert isinstance(version, int)
+        await self.seen(version)
+        return results[:-1]
+
+    def seen(self, version: int) -> Deferred[None]:
+        """Fires when the readers have what the tree had at that version of `/changes`."""
+        if self._seen >= version:
+            return succeed(None)
+        deferred: Deferred[None] = Deferred()
+        self._waiters.append((version, deferred))
+        self._wake()
+        return deferred
+
+    def _wake(self) -> None:
+        if self._started and not self._running:
+            Deferred.fromCoroutine(self._catch_up()).addErrback(self._failed)
+
+    async def _catch_up(self) -> None:
+        """Read until nobody waits for more, one round after the other."""
+        self._running = True
+        try:
+            await self._round()
+            while self._started and (not self._watched or self._waiters):
+                await self._round()
+        finally:
+            self._running = False
+
+    async def _round(self) -> None:
+        watch = None if self._watched else self._changed
+        self._watched = True
+        try:
+            node = await self._store.get(CHANGES, watch)
+            version = node.stat.version
+            paths = decode_change(node.data) if version == self._seen + 1 else None
+            for reader in self._readers if version != self._seen else ():
+                await (reader.reload(self._store) if paths is None else reader.refresh(self._store, paths))
+        except BaseException:
+            # The next round sets the watch again, and reads everything.
+            self._watched, self._seen = False, -1
+            raise
+        self._seen = version
+        due = [deferred for wanted, deferred in self._waiters if wanted <= version]
+        self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
+        for deferred in due:
+            deferred.callback(None)
+
+    def _changed(self, _: WatchEvent) -> None:
+        self._watched = False
+        self._wake()
+
+    def _session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            # Watches may be gone, and with them the news of the meantime.
+            self._watched, self._seen = False, -1
+            self._wake()
+
+    def _failed(self, failure: Failure) -> None:
+        """A round failed: whoever waits for it hears why. The next write or session tries again."""
+        if self._started:
+            log.failure("can't read the metadata", failure=failure)
+        waiters, self._waiters = self._waiters, []
+        for _, deferred in waiters:
+            deferred.errback(failure)

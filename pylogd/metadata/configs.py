@@ -1,0 +1,175 @@
+"""Settings that are changed while brokers run: the incremental changes of KIP-339, and those of brokers in the tree.
+
+Strategy: a change is worked out and checked against the settings tables before it is written; what is written is read
+back through the change feed on every broker and put in force by `Settings.set_dynamic`. Topic settings take the same
+functions, but are a part of their topic (`topics`).
+
+Must not know: requests, DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.config import SETTINGS, ConfigError, ConfigType, Setting, Settings
+from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
+from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
+from pylogd.metadata.layout import BROKER_CONFIGS, broker_config_path, decode_configs, encode_configs
+
+log = Logger()
+
+#: How often a write is worked out anew because somebody else's came first.
+ATTEMPTS: Final = 5
+
+
+class ConfigOperation(IntEnum):
+    """What becomes of one setting, with the codes of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """One change to one setting; `value` is None for DELETE."""
+
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+def apply_changes(
+    current: Mapping[str, str], changes: Sequence[ConfigChange], table: Mapping[str, Setting]
+) -> dict[str, str]:
+    """The overrides `current` with `changes` done to them. APPEND and SUBTRACT work on lists; without an override they
+    start from the shipped default, as in Kafka. Raises `InvalidConfig`, or `InvalidChange` for a setting named twice.
+    """
+    after = dict(current)
+    if len({change.name for change in changes}) < len(changes):
+        raise InvalidChange("a setting is named twice")
+    for name, operation, value in changes:
+        setting = table.get(name)
+        if operation is ConfigOperation.DELETE:
+            if setting is None and name not in after:
+                raise InvalidConfig(f'unknown setting "{name[:200]}"')
+            after.pop(name, None)
+        elif value is None:
+            raise InvalidConfig(f"{name} needs a value")
+        elif operation is ConfigOperation.SET:
+            after[name] = value
+        elif setting is None or setting.type is not ConfigType.LIST:
+            raise InvalidConfig(f"{name} is not a list: nothing can be added to it or taken from it")
+        else:
+            members = _members(after.get(name, setting.format(setting.default) or ""))
+            given = _members(value)
+            if operation is ConfigOperation.APPEND:
+                members += [member for member in given if member not in members]
+            else:
+                members = [member for member in members if member not in given]
+            after[name] = ",".join(members)
+    return after
+
+
+class BrokerConfigs:
+    """The dynamic settings of brokers, and of this one put in force."""
+
+    def __init__(self, store: IMetadataStore, settings: Settings, node_id: int, feed: ChangeFeed) -> None:
+        self._store = store
+        self._settings = settings
+        self._node_id = node_id
+        self._feed = feed
+        self._all: dict[str, str] = {}
+        self._mine: dict[str, str] = {}
+        feed.add(self)
+
+    def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
+        """Make `configs` all dynamic settings of a broker, or with None of all brokers. Fails with `InvalidConfig`."""
+        return Deferred.fromCoroutine(self._write(broker, None, configs, validate_only))
+
+    def alter(
+        self, broker: int | None, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> Deferred[None]:
+        """Do `changes` to the dynamic settings of a broker, or with None of all brokers. Fails with `InvalidConfig` or
+        `InvalidChange`.
+        """
+        return Deferred.fromCoroutine(self._write(broker, changes, {}, validate_only))
+
+    async def reload(self, store: IMetadataStore) -> None:
+        """Read the settings and put them in force."""
+        self._all = await self._read(store, None)
+        self._mine = await self._read(store, self._node_id)
+        self._settings.set_dynamic(self._all, self._mine)
+
+    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
+        """The same, if they are among `paths`."""
+        if any(path.startswith(f"{BROKER_CONFIGS}/") for path in paths):
+            await self.reload(store)
+
+    async def _read(self, store: IMetadataStore, broker: int | None) -> dict[str, str]:
+        path = broker_config_path(broker)
+        try:
+            stored = decode_configs(path, (await store.get(path)).data)
+        except NoNode:
+            return {}
+        usable = {}
+        for name, value in stored.items():
+            try:
+                usable.update(self._settings.check_dynamic({name: value}))
+            except ConfigError as error:
+                # Another release, or another hand, wrote it. It is not worth a broker that doesn't start.
+                log.warn("{path}: passed over: {error}", path=path, error=str(error))
+        return usable
+
+    async def _write(
+        self, broker: int | None, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str], dry: bool
+    ) -> None:
+        path = broker_config_path(broker)
+        await self._store.ensure(BROKER_CONFIGS)
+        for _ in range(ATTEMPTS):
+            current, version = await read_configs(self._store, path)
+            after = self._checked(broker, apply_changes(current, changes, SETTINGS) if changes is not None else configs)
+            if dry:
+                return
+            try:
+                await self._feed.write([write_configs(path, after, version)], [path])
+            except (BadVersion, NodeExists, NoNode):
+                continue
+            return
+        raise InvalidChange("the settings are being changed by others, try again")
+
+    def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
+        try:
+            checked = self._settings.check_dynamic(configs)
+            if broker is None:
+                self._settings.try_dynamic(checked, self._mine)
+            elif broker == self._node_id:
+                self._settings.try_dynamic(self._all, checked)
+        except ConfigError as error:
+            raise InvalidConfig(str(error)) from error
+        return checked
+
+
+async def read_configs(store: IMetadataStore, path: str) -> tuple[dict[str, str], int | None]:
+    """(settings, version) of a node of settings; ({}, None) if there is none."""
+    try:
+        node = await store.get(path)
+    except NoNode:
+        return {}, None
+    return decode_configs(path, node.data), node.stat.version
+
+
+def write_configs(path: str, configs: Mapping[str, str], version: int | None) -> Operation:
+    """The operation that replaces what `read_configs` read."""
+    data = encode_configs(configs)
+    return Create(path, data) if version is None else SetData(path, data, version)
+
+
+def _members(text: str) -> list[str]:
+    return [member.strip() for member in text.split(",") if member.strip()]

@@ -1,0 +1,141 @@
+"""Topics and brokers as values: what the rest of the broker sees of the metadata tree.
+
+Rules: everything here is immutable; a change is a new object in the place of the old one. Must not know: the tree, how
+any of it is stored.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pylogd.metadata.errors import InvalidTopicName
+
+#: "No broker", as a leader.
+NO_LEADER: Final = -1
+MAX_NAME_LENGTH: Final = 249
+#: Topics of the broker's own, which clients may read but are told apart.
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+#: Ids that mean "none" and "the metadata topic" in the protocol.
+_RESERVED_IDS: Final = frozenset({bytes(16), bytes(15) + b"\x01"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition: where it should be, and who leads it.
+
+    `replicas`, `isr`: broker ids; the first replica is the preferred leader. `leader` is `NO_LEADER` while there is
+    none. `leader_epoch` counts leaders; `partition_epoch` counts all changes of the state.
+    """
+
+    index: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+
+    @classmethod
+    def initial(cls, index: int, replicas: tuple[int, ...]) -> PartitionState:
+        """The state of a new partition: everybody is in sync, since there is nothing yet; the first leads."""
+        return cls(index, replicas, replicas, replicas[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. `topic_id` is 16 bytes; `partitions` are in order of their index, from 0 without gaps; `configs` are
+    the topic's own settings, as text by Kafka's names.
+    """
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str]
+
+    @property
+    def internal(self) -> bool:
+        """Whether the topic is one of the broker's own."""
+        return self.name in INTERNAL_TOPICS
+
+
+class TopicChange(NamedTuple):
+    """What became of one topic: made (`before` is None), deleted (`after` is None) or altered."""
+
+    before: Topic | None
+    after: Topic | None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where clients reach a broker's listener."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A live broker."""
+
+    node_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    @property
+    def host(self) -> str:
+        """The host of the first endpoint."""
+        return self.endpoints[0].host
+
+    @property
+    def port(self) -> int:
+        """The port of the first endpoint."""
+        return self.endpoints[0].port
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where clients of that listener reach the broker, None if it has no such listener."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+def new_id() -> bytes:
+    """A random id, 16 bytes: none of the reserved ones, none whose text could be taken for an option (`-...`)."""
+    while True:
+        candidate = uuid.uuid4().bytes
+        if candidate not in _RESERVED_IDS and not id_to_text(candidate).startswith("-"):
+            return candidate
+
+
+def id_to_text(raw: bytes) -> str:
+    """16 bytes in the spelling of the field: base64 for URLs without padding, 22 characters."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def id_from_text(text: str) -> bytes:
+    """The 16 bytes of `id_to_text`; raises `ValueError` for anything else."""
+    raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    if len(raw) != 16:
+        raise ValueError(f"an id is 16 bytes, not {len(raw)}")
+    return raw
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `InvalidTopicName` unless the name is one that Kafka allows."""
+    if not name:
+        raise InvalidTopicName("a topic name can't be empty")
+    if name in (".", ".."):
+        raise InvalidTopicName(f'a topic can\'t be called "{name}"')
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicName(f"a topic name has at most {MAX_NAME_LENGTH} characters, this one has {len(name)}")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidTopicName(f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'")
+
+
+def collision_key(name: str) -> str:
+    """Equal for names that differ only in `.` and `_`, which metric names can't tell apart."""
+    return name.replace(".", "_")
