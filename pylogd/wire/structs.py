@@ -96,7 +96,7 @@ class MessageStruct(WireType):
 
     def _emit_read_tagged(self, out: ReadEmitter, values: dict[str, str]) -> None:
         if not self.tagged:
-            out.line("at = skip_tagged_fields(view, at - 1)")
+            out.line("_, at = read_tags(view, at - 1)")
             return
         found, behind = out.name("found"), out.name("behind")
         out.line(f"{found}, {behind} = read_tags(view, at - 1)")
