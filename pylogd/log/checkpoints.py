@@ -1,0 +1,204 @@
+"""The small text files beside the segments, in Kafka's formats, so that tools of the field can read them.
+
+- `leader-epoch-checkpoint` (per partition): version 0, a count, then "epoch start-offset" a line.
+- `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` (per data directory): version 0, a count, then
+  "topic partition offset" a line.
+- `partition.metadata` (per partition): "version: 0" and "topic_id: " with the id in URL-safe base 64, unpadded.
+- `meta.properties` (per data directory): Java properties; `version=1`, `node.id`, `cluster.id`, `directory.id`.
+- `.kafka_cleanshutdown` (per data directory): JSON; there only between a clean stop and the next start.
+
+Rules: each is written whole to a temporary file, synced, renamed over the old one, and the directory is synced, so a
+crash leaves the old one or the new one. What can't be read raises `CorruptFile`; who asked decides whether the log can
+do without.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pylogd.log.errors import CorruptFile
+from pylogd.log.files import FileSystem, read_file, write_atomically, write_file
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_VERSION = 0
+_ID_BYTES = 16
+
+TopicPartition = tuple[str, int]
+
+
+def _lines(fs: FileSystem, path: str) -> list[str]:
+    try:
+        return read_file(fs, path).decode().splitlines()
+    except UnicodeDecodeError:
+        raise CorruptFile(path, "it is not text") from None
+
+
+def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
+    """The columns of each line behind version and count."""
+    lines = [line for line in _lines(fs, path) if line.strip()]
+    try:
+        version, count = int(lines[0]), int(lines[1])
+    except (IndexError, ValueError):
+        raise CorruptFile(path, "it does not start with a version and a count") from None
+    if version != _VERSION:
+        raise CorruptFile(path, f"version {version}, where only {_VERSION} is known")
+    rows = [line.split() for line in lines[2:]]
+    if len(rows) != count or any(len(row) != columns for row in rows):
+        raise CorruptFile(path, f"{count} lines of {columns} columns are announced, and not what follows")
+    return rows
+
+
+def _write(fs: FileSystem, path: str, rows: Iterable[str]) -> None:
+    lines = list(rows)
+    write_atomically(fs, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode())
+
+
+def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[int, int]]) -> None:
+    """Write (epoch, start offset) pairs."""
+    _write(fs, os.path.join(directory, LEADER_EPOCHS), (f"{epoch} {start}" for epoch, start in entries))
+
+
+def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
+    """(epoch, start offset) pairs, both ascending; none if there is no file."""
+    path = os.path.join(directory, LEADER_EPOCHS)
+    if not fs.exists(path):
+        return []
+    try:
+        entries = [(int(epoch), int(start)) for epoch, start in _entries(fs, path, 2)]
+    except ValueError:
+        raise CorruptFile(path, "an epoch or offset is no number") from None
+    for (epoch, start), (next_epoch, next_start) in pairwise(entries):
+        if next_epoch <= epoch or next_start < start:
+            raise CorruptFile(path, f"epoch {next_epoch} at offset {next_start} follows epoch {epoch} at {start}")
+    return entries
+
+
+def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Write an offset for each partition to the file `name`."""
+    rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    _write(fs, os.path.join(directory, name), rows)
+
+
+def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
+    """The offset of each partition; none if there is no file."""
+    path = os.path.join(directory, name)
+    if not fs.exists(path):
+        return {}
+    try:
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in _entries(fs, path, 3)}
+    except ValueError:
+        raise CorruptFile(path, "a partition or offset is no number") from None
+
+
+def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes) -> None:
+    """Write the topic's id (16 bytes). Not synced: many partitions are made at once; the log's first flush does it."""
+    text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
+    write_file(fs, os.path.join(directory, PARTITION_METADATA), text.encode(), sync=False)
+
+
+def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
+    """Make the file durable, if it is there."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    if fs.exists(path):
+        fd = fs.open(path, os.O_RDWR)
+        try:
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+
+
+def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
+    """The topic's id, `None` if there is no file."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    if not fs.exists(path):
+        return None
+    fields = dict(line.split(": ", 1) for line in _lines(fs, path) if ": " in line)
+    if fields.get("version") != str(_VERSION):
+        raise CorruptFile(path, f"version {fields.get('version')}, where only {_VERSION} is known")
+    try:
+        return parse_id(fields.get("topic_id", ""))
+    except ValueError as error:
+        raise CorruptFile(path, str(error)) from None
+
+
+def format_id(value: bytes) -> str:
+    """An id as Kafka writes it: URL-safe base 64 without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def parse_id(text: str) -> bytes:
+    """The 16 bytes of such an id; `ValueError` if it is none."""
+    try:
+        value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        value = b""
+    if len(value) != _ID_BYTES:
+        raise ValueError(f"{text!r} is no id of {_ID_BYTES} bytes in base 64")
+    return value
+
+
+@dataclass(slots=True, frozen=True)
+class MetaProperties:
+    """Whose data directory it is. `cluster_id` is `None` as long as nobody knows it."""
+
+    node_id: int
+    cluster_id: str | None
+    directory_id: str
+
+
+def new_directory_id() -> str:
+    """A random id for a new data directory."""
+    return format_id(uuid.uuid4().bytes)
+
+
+def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProperties) -> None:
+    """Write the file."""
+    lines = ["#", "version=1", f"node.id={properties.node_id}", f"directory.id={properties.directory_id}"]
+    if properties.cluster_id is not None:
+        lines.append(f"cluster.id={properties.cluster_id}")
+    write_atomically(fs, os.path.join(directory, META_PROPERTIES), "\n".join([*lines, ""]).encode())
+
+
+def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | None:
+    """What the file says, `None` if there is none. The older version 0, with `broker.id`, is read too."""
+    path = os.path.join(directory, META_PROPERTIES)
+    if not fs.exists(path):
+        return None
+    fields: dict[str, str] = {}
+    for line in _lines(fs, path):
+        if "=" in line and not line.lstrip().startswith("#"):
+            key, _, value = line.partition("=")
+            fields[key.strip()] = value.strip()
+    node = fields.get("node.id", fields.get("broker.id", ""))
+    if not node.lstrip("-").isdigit():
+        raise CorruptFile(path, "it has no node.id, or one that is no number")
+    return MetaProperties(int(node), fields.get("cluster.id"), fields.get("directory.id") or new_directory_id())
+
+
+def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int = -1) -> None:
+    """Say that all logs in the directory were closed in order."""
+    content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    write_atomically(fs, os.path.join(directory, CLEAN_SHUTDOWN), content.encode())
+
+
+def take_clean_shutdown(fs: FileSystem, directory: str) -> bool:
+    """Whether the last stop was clean; the marker is gone afterwards."""
+    path = os.path.join(directory, CLEAN_SHUTDOWN)
+    if not fs.exists(path):
+        return False
+    fs.unlink(path)
+    fs.fsync_dir(directory)
+    return True

@@ -1,0 +1,57 @@
+"""The settings of one log. Built by `replica` from the settings table; times in milliseconds, sizes in bytes.
+
+The defaults here only serve tests and tools: the broker passes every value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_GIB = 1 << 30
+NO_LIMIT = (1 << 63) - 1
+
+
+class TimestampType(Enum):
+    """Whose clock a record's time stamp is of; the values are those of `message.timestamp.type`."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(slots=True, frozen=True)
+class LogConfig:
+    """Names are those of the topic settings, with underscores. -1 for the retention limits means without limit."""
+
+    segment_bytes: int = _GIB
+    segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = NO_LIMIT
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    retention_ms: int = 7 * _DAY_MS
+    retention_bytes: int = -1
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = NO_LIMIT
+    flush_ms: int = NO_LIMIT
+    producer_id_expiration_ms: int = _DAY_MS
+    delete_retention_ms: int = _DAY_MS
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NO_LIMIT
+    min_cleanable_dirty_ratio: float = 0.5
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments are deleted by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the log is compacted by key."""
+        return "compact" in self.cleanup_policy

@@ -1,0 +1,76 @@
+"""Which leader epoch started at which offset: how replicas and consumers find where their histories part.
+
+Strategy: two ascending columns, appended to when a batch of a newer epoch comes. The file `leader-epoch-checkpoint` is
+written by whoever makes the log durable, never on the append path: batches carry their epoch, so recovery finds again
+what a crash lost.
+
+Source: KIP-101, KIP-279, KIP-320.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+UNDEFINED = (-1, -1)
+
+
+class LeaderEpochs:
+    """(epoch, start offset) pairs, both ascending. `dirty` says that the file is behind."""
+
+    __slots__ = ("dirty", "epochs", "latest", "starts")
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self.epochs = [epoch for epoch, _ in entries or []]
+        self.starts = [start for _, start in entries or []]
+        self.latest = self.epochs[-1] if self.epochs else -1
+        self.dirty = False
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All (epoch, start offset) pairs."""
+        return list(zip(self.epochs, self.starts, strict=False))
+
+    def assign(self, epoch: int, offset: int) -> None:
+        """Say that a batch of `epoch` stands at `offset`. Older and known epochs change nothing."""
+        if epoch <= self.latest:
+            return
+        self._cut(bisect_left(self.starts, offset))  # epochs that turned out to hold nothing
+        self.epochs.append(epoch)
+        self.starts.append(offset)
+        self.latest = epoch
+        self.dirty = True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset at which it ended; (-1, -1) if that is not known."""
+        if epoch < 0 or not self.epochs or epoch > self.latest:
+            return UNDEFINED
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        at = bisect_right(self.epochs, epoch)
+        return (self.epochs[at - 1] if at else epoch), self.starts[at]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`, -1 if that is not known."""
+        at = bisect_right(self.starts, offset)
+        return self.epochs[at - 1] if at else -1
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Forget epochs that start at `end_offset` or behind it."""
+        self._cut(bisect_left(self.starts, end_offset))
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Forget epochs that ended before `start_offset`; the one that holds it starts there now."""
+        at = bisect_right(self.starts, start_offset) - 1
+        if at > 0 or (at == 0 and self.starts[0] < start_offset):
+            del self.epochs[:at], self.starts[:at]
+            self.starts[0] = start_offset
+            self.dirty = True
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._cut(0)
+
+    def _cut(self, keep: int) -> None:
+        if keep < len(self.epochs):
+            del self.epochs[keep:], self.starts[keep:]
+            self.latest = self.epochs[-1] if self.epochs else -1
+            self.dirty = True

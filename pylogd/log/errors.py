@@ -1,0 +1,112 @@
+"""What storage raises. Only `api/` turns these into protocol codes.
+
+Two families: what a caller asked for can't be done with these records or that offset (`InvalidAppend` and
+`OffsetOutOfRange`), and the storage itself is in trouble (`StorageFailure`, `CorruptLog`, `LogDirLocked`).
+"""
+
+from __future__ import annotations
+
+from pylogd.errors import PylogdError
+
+
+class StorageError(PylogdError):
+    """The base of all that this room raises."""
+
+
+class OffsetOutOfRange(StorageError):
+    """The offset lies before the log's start or behind its end."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        self.offset = offset
+        self.start = start
+        self.end = end
+        super().__init__(f"offset {offset} is outside the log, which runs from {start} to {end}")
+
+
+class ColdRead(StorageError):
+    """The look-up would wait for the disk, and the caller asked not to. Ask again from a thread."""
+
+
+class InvalidAppend(StorageError):
+    """Records that the log refuses. Nothing of the append was written."""
+
+
+class CorruptRecord(InvalidAppend):
+    """A batch whose CRC or length is wrong."""
+
+
+class InvalidRecord(InvalidAppend):
+    """A batch that is whole but says what can't be: counts, offsets, a control batch from a client."""
+
+
+class RecordTooLarge(InvalidAppend):
+    """A batch larger than `max.message.bytes`."""
+
+
+class RecordListTooLarge(InvalidAppend):
+    """Batches that together are larger than a segment may be."""
+
+
+class UnsupportedMessageFormat(InvalidAppend):
+    """A batch of a data format other than version 2."""
+
+
+class UnsupportedCompressionType(InvalidAppend):
+    """A batch compressed with a codec that nobody knows."""
+
+
+class InvalidTimestamp(InvalidAppend):
+    """A time stamp further from the broker's clock than the topic allows, or of a kind that a client may not set."""
+
+
+class OutOfOrderSequence(InvalidAppend):
+    """An idempotent producer left a gap in its sequence numbers."""
+
+
+class InvalidProducerEpoch(InvalidAppend):
+    """A producer that has been replaced by a newer one with the same id."""
+
+
+class OffsetsOutOfOrder(InvalidAppend):
+    """A replica's batches don't continue this log: an offset at or below one that is here."""
+
+
+class StorageFailure(StorageError):
+    """The file system failed. `cause` is its error, `path` the file it was about."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        self.path = path
+        self.cause = cause
+        super().__init__(f"{path}: {cause.strerror or cause}")
+
+
+class CorruptLog(StorageError):
+    """Files of a partition contradict each other in a way that no repair could settle without loss."""
+
+
+class CorruptFile(StorageError):
+    """A checkpoint, snapshot or properties file that does not hold what it should."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+class LogDirLocked(StorageError):
+    """Another process has the directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} is in use by another broker (it holds the lock on {path}/.lock). "
+            "Stop that broker, or give this one a directory of its own."
+        )
+
+
+class InconsistentMetadata(StorageError):
+    """A data directory that belongs to another broker or another cluster."""
+
+
+class LogClosed(StorageError):
+    """The log was closed or deleted."""

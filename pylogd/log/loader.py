@@ -1,0 +1,230 @@
+"""Opening the log of a partition that is on disk, and repairing its end after a crash.
+
+Strategy: after a clean stop nothing is scanned: the last segment's last header gives the end. Otherwise the segments
+from the recovery point on are scanned, CRC and all; the first batch that a crash may have torn is cut off with all that
+follows it, and indexes, leader epochs and producers are brought up to the new end. Everything before is not touched.
+
+Rules:
+- nothing is dropped in silence: what is cut is logged with file, byte, and count of bytes;
+- segments behind a cut can't be offered to readers; they are renamed to `.orphaned` for a human, never deleted;
+- files that contradict each other in a way no crash explains (whole batches with offsets that belong elsewhere,
+  segments that overlap) are refused with `CorruptLog`; nothing is changed then;
+- files that are not ours are left alone and named in the log;
+- index files without their log, and files marked `.deleted`, are removed: they hold nothing that is not elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs
+from pylogd.log.config import LogConfig
+from pylogd.log.epochs import LeaderEpochs
+from pylogd.log.errors import CorruptFile, CorruptLog, StorageFailure
+from pylogd.log.files import FileSystem, SegmentFile
+from pylogd.log.index import Indexes
+from pylogd.log.log import Log
+from pylogd.log.producers import Producers
+from pylogd.log.scan import BadBatch, scan
+from pylogd.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    Storage,
+    segment_path,
+)
+from pylogd.log.snapshots import restore_producers
+
+_log = logging.getLogger(__name__)
+
+ORPHANED_SUFFIX = ".orphaned"
+_SEGMENT_NAME = re.compile(r"^(\d{20})\.(log|index|timeindex|snapshot|txnindex)$", re.ASCII)
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp")
+_KNOWN_NAMES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
+
+
+@dataclass(slots=True)
+class Found:
+    """Which log is to be opened, and what the checkpoints of its data directory say about it."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: bytes
+    recovery_point: int
+    log_start_offset: int
+    clean: bool
+
+
+def load_log(found: Found, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int]) -> Log:
+    """Open the log, recovered if need be. `CorruptLog` if it can't be offered; `StorageFailure` from the disk."""
+    try:
+        return _Loader(found, config, storage, now_ms).load()
+    except OSError as error:
+        raise StorageFailure(error.filename or found.directory, error) from error
+
+
+class _Loader:
+    """The steps of one load, with what they share."""
+
+    def __init__(self, found: Found, config: LogConfig, storage: Storage, now_ms: Callable[[], int]) -> None:
+        self.found = found
+        self.config = config
+        self.storage = storage
+        self.now_ms = now_ms
+        self.fs: FileSystem = storage.fs
+        self.directory = found.directory
+        self.epochs = self._read_epochs()
+
+    def load(self) -> Log:
+        found = self.found
+        segments = [self._segment(base) for base in sort_files(self.fs, self.directory)]
+        if not segments:
+            segments = [self._first_segment()]
+        clean = found.clean and self._ends_well(segments[-1])
+        end = self._end_of(segments) if clean else self._recover(segments)
+        start = max(found.log_start_offset, segments[0].base_offset)
+        if start > end:
+            _log.warning("%s: ends at offset %d, before its start, %d; it goes on there", self.directory, end, start)
+            segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
+            end = start
+        if segments[-1].file is None:
+            segments[-1].open_for_append()
+        self.epochs.truncate_end(end)
+        self.epochs.truncate_start(start)
+        producers = Producers()
+        restore_producers(self.fs, self.directory, segments, end, producers)
+        return Log(
+            self.directory, found.topic, found.partition, found.topic_id, self.config,
+            storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
+            recovery_point=end, epochs=self.epochs, producers=producers,
+        )  # fmt: skip
+
+    def _read_epochs(self) -> LeaderEpochs:
+        """The checkpoint; without a good one the epochs of the scanned segments are what is known."""
+        try:
+            return LeaderEpochs(read_leader_epochs(self.fs, self.directory))
+        except CorruptFile as error:
+            _log.warning("%s: leader epochs are read from the batches instead", error)
+            self.found.clean = False
+            self.found.recovery_point = 0
+            return LeaderEpochs()
+
+    def _segment(self, base: int) -> Segment:
+        path = segment_path(self.directory, base)
+        return Segment(self.storage, self.directory, base, self.fs.size(path), created_ms=self.fs.mtime_ms(path))
+
+    def _first_segment(self) -> Segment:
+        start = self.found.log_start_offset
+        if self.found.recovery_point > start:
+            _log.error(
+                "%s: holds no segment, and held records up to offset %d: they are gone",
+                self.directory, self.found.recovery_point,
+            )  # fmt: skip
+            start = self.found.recovery_point
+        return Segment.create(self.storage, self.directory, start, created_ms=self.now_ms())
+
+    def _ends_well(self, segment: Segment) -> bool:
+        """Whether the last segment's index and headers lead to the end of its file."""
+        try:
+            segment.last_batch(allow_cold=True)
+        except CorruptLog as error:
+            _log.warning("%s: stopped cleanly, yet its end is damaged: it is recovered: %s", self.directory, error)
+            self.storage.indexes.discard(segment.path)
+            return False
+        return True
+
+    def _end_of(self, segments: list[Segment]) -> int:
+        last = segments[-1].last_batch(allow_cold=True)
+        return segments[-1].base_offset if last is None else last.next_offset
+
+    # Recovery ------------------------------------------------------------------------------------------------------
+
+    def _recover(self, segments: list[Segment]) -> int:
+        """Scan from the recovery point on; the log's end. Leaves in `segments` what can be offered."""
+        first = max(
+            (at for at, segment in enumerate(segments) if segment.base_offset <= self.found.recovery_point), default=0
+        )
+        end = segments[first].base_offset
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+            if segment.base_offset > end:
+                self._note_gap(segment, end)
+            end, cut = self._recover_segment(segment, following)
+            if cut:
+                self._orphan(segments[at + 1 :], end)
+                del segments[at + 1 :]
+                break
+        return end
+
+    def _note_gap(self, segment: Segment, end: int) -> None:
+        if not self.config.compacts:
+            _log.warning("%s: no records from offset %d to %d", segment.path, end, segment.base_offset - 1)
+
+    def _recover_segment(self, segment: Segment, following: int | None) -> tuple[int, bool]:
+        """The offset at which the segment ends, and whether something was cut off it."""
+        size, base = segment.size, segment.base_offset
+        twin = Segment(self.storage, self.directory, base, 0, created_ms=segment.created_ms)
+        twin.indexes = Indexes.empty(base)
+        twin.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
+        end, cut = base, False
+        try:
+            for _, header, batch in scan(twin.file, size, base_offset=base):
+                if following is not None and header.last_offset >= following:
+                    raise CorruptLog(
+                        f"{segment.path}: byte {twin.size}: a batch up to offset {header.last_offset}, "
+                        f"where the next segment starts with {following}: the segments overlap"
+                    )
+                interval = self.config.index_interval_bytes
+                twin.note_batch(len(batch), header.last_offset, header.max_timestamp, interval)
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+                end = header.next_offset
+        except BadBatch as bad:
+            if not bad.torn:
+                raise CorruptLog(f"{segment.path}: {bad}: the file does not belong here") from bad
+            cut = True
+            _log.warning("%s: %s; cut there, %d bytes dropped", segment.path, bad, size - bad.position)
+            self.fs.ftruncate(twin.file.fd, bad.position)
+        segment.size = twin.size
+        segment.forget()
+        twin.persist()
+        return end, cut
+
+    def _orphan(self, segments: list[Segment], end: int) -> None:
+        """Put aside what follows a cut: between it and the log's end there is a hole."""
+        for segment in segments:
+            segment.forget()
+            for path in segment.file_paths():
+                if self.fs.exists(path):
+                    self.fs.rename(path, path + ORPHANED_SUFFIX)
+            if segment.size:
+                _log.error(
+                    "%s: %d bytes behind the cut at offset %d can't be offered; kept as %s%s",
+                    segment.path, segment.size, end, segment.path, ORPHANED_SUFFIX,
+                )  # fmt: skip
+
+
+def sort_files(fs: FileSystem, directory: str) -> list[int]:
+    """The base offsets of the segments in the directory, ascending. Leftovers go, foreign files are named."""
+    names = set(fs.listdir(directory))
+    bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.match(name) and name.endswith(LOG_SUFFIX))
+    known = set(bases)
+    for name in sorted(names):
+        path = os.path.join(directory, name)
+        match = _SEGMENT_NAME.match(name)
+        if match is not None:
+            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and int(match[1]) not in known:
+                _log.info("%s: an index without its log is removed", path)
+                fs.unlink(path)
+        elif name.endswith(_LEFTOVER_SUFFIXES):
+            fs.unlink(path)
+        elif name not in _KNOWN_NAMES and not name.endswith(ORPHANED_SUFFIX):
+            _log.warning("%s is none of ours and is left alone", path)
+    return bases

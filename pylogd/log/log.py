@@ -1,0 +1,548 @@
+"""The log of one partition: segments in order of offset, appended to at the end, read from anywhere.
+
+Strategy: an append checks the batches, gives them offsets, and writes them with one `pwritev`: sixteen new bytes (base
+offset, length, leader epoch) and the rest of the batch as it came, uncopied. One plain batch of a client, which is
+nearly every append, goes a short way through `append` itself; all others go through `check_batches`. A read finds the
+segment by bisection and hands out a `FileSlice`; no record byte passes through here.
+
+Rules:
+- an append is all or nothing, also with several batches and when the disk is full;
+- offsets never go back, and `log_end_offset` moves only after the bytes are in the page cache;
+- nothing is written to disk beyond the batches themselves on the append path: indexes, snapshots, epochs and
+  checkpoints are written by `flush`, `tick` of the manager, and `close`.
+
+Threads: `append`, `truncate_to`, `delete_records_before`, rolls and the removal of segments exclude each other by a
+lock, which nobody holds while waiting for a sync. Reads take no lock: the list of segments is replaced, never changed.
+Must not know: high watermarks, replicas, the protocol's error codes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
+from pylogd.log.config import LogConfig, TimestampType
+from pylogd.log.epochs import LeaderEpochs
+from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
+from pylogd.log.files import Buffer, FileSlice
+from pylogd.log.index import MAX_RELATIVE
+from pylogd.log.producers import Producers, WrittenBatch
+from pylogd.log.segment import Located, Segment, Storage
+from pylogd.log.snapshots import restore_producers, write_snapshot
+from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, with_log_append_time
+from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
+
+NO_TIMESTAMP = -1
+
+_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the broker writes into a batch
+_PREFIX_SIZE = _PREFIX.size
+_IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+
+_unpack_header = HEADER.unpack_from
+_pack_prefix = _PREFIX.pack
+
+
+class AppendResult(NamedTuple):
+    """What an append came to. `log_append_time` is -1 where the time stamps are the client's."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class Log:
+    """See the module. Made by `Log.create` or by the loader.
+
+    `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
+    bound). `recovery_point` is the offset up to which all is on stable storage.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        *,
+        storage: Storage,
+        now_ms: Callable[[], int],
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        epochs: LeaderEpochs,
+        producers: Producers,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.storage = storage
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.epochs = epochs
+        self.producers = producers
+        self.deletable_offset: int | None = None
+        self.closed = False
+        self.last_flush_ms = now_ms()
+        self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
+        self.lock = threading.Lock()  # of everything that changes the log; held for no sync
+        self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
+        self._now_ms = now_ms
+        self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
+        self._entered = False  # whether the directory's own name is known to be on stable storage
+        self._config = config
+        self._create_time = True
+        self.replace_segments(segments)
+        self.config = config
+
+    @classmethod
+    def create(
+        cls,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        *,
+        storage: Storage,
+        now_ms: Callable[[], int],
+        start_offset: int = 0,
+    ) -> Log:
+        """A new log, empty, that starts with `start_offset`. The directory is there and holds no segment."""
+        try:
+            segment = Segment.create(storage, directory, start_offset, created_ms=now_ms())
+        except OSError as error:
+            raise StorageFailure(directory, error) from error
+        return cls(
+            directory, topic, partition, topic_id, config,
+            storage=storage, now_ms=now_ms, segments=[segment], log_start_offset=start_offset,
+            log_end_offset=start_offset, recovery_point=start_offset, epochs=LeaderEpochs(), producers=Producers(),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
+
+    @property
+    def config(self) -> LogConfig:
+        """The log's settings; set it to change them while the log is in use."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        with self.lock:
+            self._config = config
+            self._max_message_bytes = config.max_message_bytes
+            self._create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+            self._index_interval = config.index_interval_bytes
+            self._before_max = config.message_timestamp_before_max_ms
+            self._after_max = config.message_timestamp_after_max_ms
+            self._set_limits()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum([segment.size for segment in self.segments])
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """All segments, oldest first; the last is the active one. The list is replaced, never changed."""
+        return self._view[0]
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written to."""
+        return self._active
+
+    def replace_segments(self, segments: Sequence[Segment]) -> None:
+        """Put another list of segments in place; the last one is open for writing. `lock` is held by the caller."""
+        self._view = (segments, [segment.base_offset for segment in segments])
+        self._active = segments[-1]
+        self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # the end as the last reader of it saw it
+        self._set_limits()
+
+    # Appending -----------------------------------------------------------------------------------------------------
+
+    def append(self, records: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+        """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended."""
+        with self.lock:
+            size = len(records)
+            now_ms = self._now_ms()
+            segment = self._active
+            if (
+                HEADER_SIZE <= size <= self._max_message_bytes
+                and segment.size + size <= self._segment_limit
+                and origin is AppendOrigin.CLIENT
+                and leader_epoch == self.epochs.latest
+            ):
+                (
+                    base, length, _, magic, crc, attributes, delta, first, newest, producer_id, epoch, sequence, count,
+                ) = _unpack_header(records)  # fmt: skip
+                if (
+                    length + LENGTH_OVERHEAD == size
+                    and magic == MAGIC
+                    and 0 <= attributes <= MAX_CODEC
+                    and count == delta + 1 > 0 == base
+                    and 0 <= first <= newest <= now_ms + self._after_max
+                    and newest <= self._roll_timestamp
+                    and now_ms - first <= self._before_max
+                    and self.log_end_offset + delta <= self._offset_limit
+                    and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+                ):
+                    view = memoryview(records)
+                    if crc32c(view[CRC_START:]) == crc:
+                        return self._append_one(view, size, leader_epoch, delta, newest, producer_id, epoch, sequence)
+            return self._append_checked(memoryview(records), leader_epoch, origin, now_ms)
+
+    def _append_one(
+        self, view: memoryview, size: int, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int,
+        sequence: int,
+    ) -> AppendResult:  # fmt: skip
+        """The short way's second half: the batch is good, and the active segment has room for it."""
+        if producer_id >= 0:
+            duplicate = self.producers.check(producer_id, epoch, sequence, delta)
+            if duplicate is not None:
+                return self._duplicate(duplicate)
+        base = self.log_end_offset
+        last = base + delta
+        segment = self._active
+        segment.write((_pack_prefix(base, size - LENGTH_OVERHEAD, leader_epoch), view[_PREFIX_SIZE:]), size)
+        if segment.note_batch(size, last, newest, self._index_interval):
+            self._set_limits()
+        if producer_id >= 0:
+            self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
+        self.log_end_offset = last + 1
+        return _new_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
+
+    def _append_checked(
+        self, records: memoryview, leader_epoch: int, origin: AppendOrigin, now_ms: int
+    ) -> AppendResult:
+        """The general way: any number of batches of any origin."""
+        if self.closed:
+            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
+        checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset)
+        if len(records) > self._config.segment_bytes:
+            raise RecordListTooLarge(
+                f"batches of {len(records)} bytes together are over segment.bytes, {self._config.segment_bytes}"
+            )
+        stamp = NO_TIMESTAMP
+        if origin is not AppendOrigin.REPLICATION:
+            duplicate = self.producers.check_all([header for header, _ in checked])
+            if duplicate is not None:
+                return self._duplicate(duplicate)
+            if not self._create_time:
+                stamp = now_ms
+                checked = [with_log_append_time(batch, now_ms) for _, batch in checked]
+            checked = self._with_offsets(checked, leader_epoch)
+        self._write_checked(checked, len(records), now_ms)
+        first, last = checked[0][0], checked[-1][0]
+        return AppendResult(first.base_offset, last.last_offset, stamp, self.log_start_offset)
+
+    def _with_offsets(self, checked: list[Checked], leader_epoch: int) -> list[Checked]:
+        """The batches with the offsets that they get here."""
+        offset = self.log_end_offset
+        placed = []
+        for header, batch in checked:
+            placed.append((header._replace(base_offset=offset, leader_epoch=leader_epoch), batch))
+            offset += header.last_offset_delta + 1
+        return placed
+
+    def _write_checked(self, checked: list[Checked], size: int, now_ms: int) -> None:
+        first, last_offset = checked[0][0], checked[-1][0].last_offset
+        newest = max(header.max_timestamp for header, _ in checked)
+        segment = self._active
+        if last_offset - segment.base_offset > MAX_RELATIVE or (
+            segment.size
+            and (segment.size + size > self._config.segment_bytes or segment.full or self._is_due(newest, now_ms))
+        ):
+            self.roll(first.base_offset, now_ms)
+            segment = self._active
+        buffers: list[Buffer] = []
+        for header, batch in checked:
+            buffers += (
+                _pack_prefix(header.base_offset, header.batch_length, header.leader_epoch),
+                batch[_PREFIX_SIZE:],
+            )
+        segment.write(buffers if len(buffers) <= _IOV_MAX else [b"".join(buffers)], size)
+        for header, batch in checked:
+            segment.note_batch(len(batch), header.last_offset, header.max_timestamp, self._index_interval)
+            self.producers.note(header)
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        self._set_limits()
+        self.log_end_offset = last_offset + 1
+
+    def _duplicate(self, batch: WrittenBatch) -> AppendResult:
+        stamp = NO_TIMESTAMP if self._create_time else batch.timestamp
+        return AppendResult(batch.base_offset, batch.last_offset, stamp, self.log_start_offset, True)
+
+    def _set_limits(self) -> None:
+        """Work out how far the short way goes before the general one has to look at the segment again."""
+        segment, config = self._active, self._config
+        usable = self._create_time and segment.size and not segment.full and not self.closed
+        self._segment_limit = config.segment_bytes if usable else -1
+        self._offset_limit = segment.base_offset + MAX_RELATIVE
+        self._roll_timestamp = segment.first_timestamp + self._segment_ms() if segment.first_timestamp >= 0 else -1
+
+    def _segment_ms(self) -> int:
+        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once."""
+        config = self._config
+        jitter = config.segment_jitter_ms
+        share = hash((self.topic_id, self.partition)) % jitter if jitter > 0 else 0
+        return max(config.segment_ms - share, 0)
+
+    def _is_due(self, newest: int, now_ms: int) -> bool:
+        """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""
+        segment = self._active
+        if segment.first_timestamp >= 0 and newest >= 0:
+            return newest - segment.first_timestamp > self._segment_ms()
+        return now_ms - segment.created_ms > self._segment_ms()
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Go on in a new segment. The old one is made durable by the next `flush` or `seal`. `lock` is held."""
+        try:
+            segment = Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
+        except OSError as error:
+            raise StorageFailure(self.directory, error) from error
+        self._snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
+        self.replace_segments([*self.segments, segment])
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int | None = None,
+        min_one: bool = True,
+        allow_cold: bool = False,
+    ) -> FileSlice | None:
+        """Batches from the one that holds `offset` on (the next one if compaction removed it), up to `max_bytes`.
+
+        `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
+        through, or if the first batch is over `max_bytes` and not `min_one`. A slice never crosses a segment; its last
+        batch may be cut. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
+        """
+        end = self.log_end_offset
+        if offset == end:
+            return None
+        if offset > end or offset < self.log_start_offset:
+            raise OffsetOutOfRange(offset, self.log_start_offset, end)
+        bound = end if end_offset is None or end_offset > end else end_offset
+        if offset >= bound:
+            return None
+        tail_offset, segment, position = self._tail
+        if offset == tail_offset and bound == end and 0 < (length := segment.size - position) <= max_bytes:
+            return self._slice(segment, position, length, allow_cold)
+        segments, bases = self._view
+        for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
+            segment = segments[at]
+            found = segment.locate(offset, allow_cold=allow_cold)
+            if found is not None:
+                following = bases[at + 1] if at + 1 < len(bases) else end
+                return self._cut(segment, found, bound, following, max_bytes, min_one, allow_cold)
+        return None
+
+    def _cut(
+        self, segment: Segment, first: Located, bound: int, following: int, max_bytes: int, min_one: bool,
+        allow_cold: bool,
+    ) -> FileSlice | None:  # fmt: skip
+        """The slice from `first` on, ended by the bound and the limit. The next segment starts with `following`."""
+        if first.last_offset >= bound:
+            return None
+        limit = segment.size
+        if bound < following:
+            beyond = segment.locate(bound, allow_cold=allow_cold)
+            if beyond is not None:
+                limit = beyond.position
+        length = limit - first.position
+        if length > max_bytes:
+            if max_bytes < first.size and not min_one:
+                return None
+            length = max(max_bytes, first.size)
+        return self._slice(segment, first.position, length, allow_cold)
+
+    def _slice(self, segment: Segment, position: int, length: int, allow_cold: bool) -> FileSlice:
+        if segment is self._active and position + length == segment.size:
+            with self.lock:
+                self._tail = self.log_end_offset, self._active, self._active.size
+        return FileSlice(segment.reader(allow_cold=allow_cold), position, length)
+
+    def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
+        """(time stamp, offset, leader epoch) of the first record as young as `timestamp_ms`, if there is one."""
+        start = self.log_start_offset
+        for segment in self.segments:
+            if segment.largest_timestamp(allow_cold=allow_cold)[0] >= timestamp_ms:
+                found = segment.find_timestamp(timestamp_ms, start, allow_cold=allow_cold)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
+        """(time stamp, offset, leader epoch) of the youngest record, the first of them; `None` of a log without any."""
+        best: tuple[int, Segment] | None = None
+        for segment in self.segments:
+            stamp, _ = segment.largest_timestamp(allow_cold=allow_cold)
+            if stamp >= 0 and (best is None or stamp > best[0]):
+                best = stamp, segment
+        if best is None:
+            return None
+        return best[1].find_timestamp(best[0], self.log_start_offset, allow_cold=allow_cold)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest leader epoch here that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
+        return self.epochs.end_offset(epoch, self.log_end_offset)
+
+    # Ends ----------------------------------------------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log's start up to `offset`; the start there is then. Segments go with the next `tick`."""
+        with self.lock:
+            if offset > self.log_end_offset:
+                raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
+            if offset > self.log_start_offset:
+                self.log_start_offset = offset
+                self.epochs.truncate_start(offset)
+            return self.log_start_offset
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop what lies at or behind `offset`, whole batches; the new end. Waits for the disk: call it in a thread."""
+        with self.maintenance, self.lock:
+            if offset >= self.log_end_offset:
+                return self.log_end_offset
+            kept = [segment for segment in self.segments if segment.base_offset <= offset]
+            if not kept:
+                return self._restart_at(offset)
+            for segment in reversed(self.segments[len(kept) :]):
+                self._drop_segment(segment)
+            segment = kept[-1]
+            if segment.file is None:
+                segment.open_for_append()
+            first = segment.locate(offset, allow_cold=True)
+            segment.truncate(offset)
+            self.replace_segments(kept)
+            self._end_at(min(offset, first.base_offset) if first is not None else offset)
+            return self.log_end_offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next append gets `offset`. For a replica whose leader no longer has what it lacks."""
+        with self.maintenance, self.lock:
+            self._restart_at(offset)
+
+    def _restart_at(self, offset: int) -> int:
+        for segment in reversed(self.segments):
+            self._drop_segment(segment)
+        segment = Segment.create(self.storage, self.directory, offset, created_ms=self._now_ms())
+        self.replace_segments([segment])
+        self.log_start_offset = offset
+        self._end_at(offset)
+        return offset
+
+    def _drop_segment(self, segment: Segment) -> None:
+        segment.forget()
+        for path in segment.file_paths():
+            if self.storage.fs.exists(path):
+                self.storage.fs.unlink(path)
+
+    def _end_at(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.epochs.truncate_end(offset)
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
+        restore_producers(self.storage.fs, self.directory, self.segments, offset, self.producers)
+
+    # Durability ----------------------------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Make segments that were rolled durable, with indexes and snapshots. Waits for the disk."""
+        with self.maintenance:
+            self._seal()
+
+    def flush(self) -> None:
+        """Make everything appended so far durable and move the recovery point. Waits for the disk: use a thread."""
+        with self.maintenance:
+            self._flush()
+
+    def _seal(self) -> None:
+        with self.lock:
+            sealed = [segment for segment in self.segments[:-1] if segment.file is not None]
+            snapshots = list(self._snapshots)
+            base = self._active.base_offset
+        fs = self.storage.fs
+        try:
+            for segment in sealed:
+                segment.persist()
+            for offset, data in snapshots:
+                write_snapshot(fs, self.directory, offset, data)
+            if self.epochs.dirty:
+                self.epochs.dirty = False
+                write_leader_epochs(fs, self.directory, self.epochs.entries())
+            if sealed:
+                fs.fsync_dir(self.directory)
+        except OSError as error:
+            raise StorageFailure(self.directory, error) from error
+        with self.lock:
+            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot not in snapshots]
+        self.recovery_point = max(self.recovery_point, base)
+
+    def _flush(self) -> None:
+        end = self.log_end_offset
+        self.last_flush_ms = self._now_ms()
+        if end <= self.recovery_point and not self.epochs.dirty:
+            return
+        active = self._active  # with what was rolled after `end` was read, it is sealed below
+        self._seal()
+        active.sync()
+        try:
+            self._sync_entries()
+        except OSError as error:
+            raise StorageFailure(self.directory, error) from error
+        self.recovery_point = max(self.recovery_point, end)
+
+    def _sync_entries(self) -> None:
+        """Make the names durable: of the newest segment, and the first time of the partition itself."""
+        fs = self.storage.fs
+        fs.fsync_dir(self.directory)
+        if not self._entered:
+            sync_partition_metadata(fs, self.directory)
+            fs.fsync_dir(os.path.dirname(self.directory))
+            self._entered = True
+
+    def close(self) -> None:
+        """Make everything durable, write indexes and the producers' snapshot, let go of the files."""
+        with self.maintenance:
+            with self.lock:
+                if self.closed:
+                    return
+                self.closed = True
+                self._set_limits()
+            self._flush()
+            self._active.persist(sync=False)
+            write_snapshot(self.storage.fs, self.directory, self.log_end_offset, self.producers.to_snapshot())
+            self.forget()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are: of a log that is deleted, or whose disk has failed."""
+        with self.lock:
+            self.closed = True
+            self._set_limits()
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of descriptors and indexes; slices in flight keep theirs."""
+        for segment in self.segments:
+            segment.forget()
+
+
+_new_result: Callable[[tuple[int, int, int, int, bool]], AppendResult] = partial(tuple.__new__, AppendResult)

@@ -1,0 +1,391 @@
+"""All logs of a broker, over its data directories.
+
+Strategy: each directory is locked for one process, says whose it is in `meta.properties`, and holds one directory for
+each partition, `<topic>-<partition>`. A new partition goes to the directory with the fewest. A deleted one is renamed
+to `<topic>-<partition>.<random>-delete` at once, so that its name is free again, and removed after a delay.
+
+Rules: `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
+anywhere. One partition that can't be opened does not stop the others: it is in `offline`, with the reason.
+Must not know: topics' settings beyond what it is handed, replicas, the reactor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pylogd.log import checkpoints
+from pylogd.log.checkpoints import MetaProperties, TopicPartition
+from pylogd.log.config import LogConfig
+from pylogd.log.errors import CorruptFile, CorruptLog, InconsistentMetadata, LogDirLocked, StorageError, StorageFailure
+from pylogd.log.files import FileSystem, RealFileSystem, remove_tree
+from pylogd.log.loader import Found, load_log
+from pylogd.log.log import Log
+from pylogd.log.retention import retain, unlink_deleted
+from pylogd.log.segment import Storage
+
+_log = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+DELETE_SUFFIX = "-delete"
+_ID_BYTES = 16
+_NAME_LIMIT = 255
+_CHECKPOINT_MS = 60_000
+_RECOVERY_THREADS = 2
+_KNOWN_NAMES = frozenset(
+    {
+        LOCK_FILE,
+        checkpoints.META_PROPERTIES,
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.LOG_STARTS,
+        checkpoints.CLEAN_SHUTDOWN,
+    }
+)
+
+Progress = Callable[[int, int, str], None]
+ConfigOf = Callable[[str], LogConfig]
+
+
+@dataclass(slots=True)
+class LogDirectory:
+    """One data directory that this process holds."""
+
+    path: str
+    lock: int
+    clean: bool
+    properties: MetaProperties
+    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    doomed: list[tuple[int, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionUsage:
+    """Bytes that a partition takes."""
+
+    topic: str
+    partition: int
+    size: int
+
+
+@dataclass(slots=True, frozen=True)
+class DirectoryUsage:
+    """What is in a data directory, and how much room its volume has, in bytes (-1: not known)."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    partitions: list[PartitionUsage]
+
+
+class LogManager:
+    """See the module. `config` is for logs whose topic nobody gave settings; `config_of` gives a topic's while loading.
+
+    `node_id` and `cluster_id` are compared with what the directories say; a directory that says nothing takes them.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[str],
+        *,
+        config: LogConfig | None = None,
+        fs: FileSystem | None = None,
+        now_ms: Callable[[], int],
+        node_id: int = -1,
+        cluster_id: str | None = None,
+        recovery_threads: int = _RECOVERY_THREADS,
+    ) -> None:
+        self.fs: FileSystem = RealFileSystem() if fs is None else fs
+        self.storage = Storage(self.fs)
+        self.config = LogConfig() if config is None else config
+        self.logs: dict[TopicPartition, Log] = {}
+        self.offline: dict[TopicPartition, StorageError] = {}
+        self._offline_in: dict[TopicPartition, list[str]] = {}  # data directories
+        self.directories: list[LogDirectory] = []
+        self._paths = [os.path.abspath(path) for path in directories]
+        self._now_ms = now_ms
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._recovery_threads = recovery_threads
+        self._next_checkpoint_ms = 0
+        self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
+        self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
+
+    # Starting ------------------------------------------------------------------------------------------------------
+
+    def load(self, progress: Progress | None = None, config_of: ConfigOf | None = None) -> None:
+        """Lock the directories and open every log in them. `progress(done, total, name)` is told of each log."""
+        try:
+            for path in self._paths:
+                self.directories.append(self._open_directory(path))
+            self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
+        except OSError as error:
+            self.close(clean=False)
+            raise StorageFailure(error.filename or self._paths[0], error) from error
+        except StorageError:
+            self.close(clean=False)
+            raise
+
+    def _open_directory(self, path: str) -> LogDirectory:
+        fs = self.fs
+        fs.mkdir(path)
+        lock = fs.lock(os.path.join(path, LOCK_FILE))
+        if lock is None:
+            raise LogDirLocked(path)
+        try:
+            properties = self._check_properties(path)
+            entry = LogDirectory(path, lock, checkpoints.take_clean_shutdown(fs, path), properties)
+            entry.recovery_points = self._read_offsets(entry, checkpoints.RECOVERY_POINTS)
+            entry.log_starts = self._read_offsets(entry, checkpoints.LOG_STARTS)
+        except BaseException:
+            fs.close(lock)
+            raise
+        return entry
+
+    def _check_properties(self, path: str) -> MetaProperties:
+        """Whose directory it is: this broker's, or nobody's yet."""
+        node_id, cluster_id = self._node_id, self._cluster_id
+        known = checkpoints.read_meta_properties(self.fs, path)
+        if known is None:
+            known = MetaProperties(node_id, cluster_id, checkpoints.new_directory_id())
+            checkpoints.write_meta_properties(self.fs, path, known)
+        if node_id >= 0 and known.node_id >= 0 and known.node_id != node_id:
+            raise InconsistentMetadata(f"{path} belongs to broker {known.node_id}, and this is broker {node_id}")
+        if cluster_id is not None and known.cluster_id is not None and known.cluster_id != cluster_id:
+            raise InconsistentMetadata(f"{path} belongs to cluster {known.cluster_id}, and this is {cluster_id}")
+        merged = MetaProperties(
+            known.node_id if node_id < 0 else node_id, known.cluster_id or cluster_id, known.directory_id
+        )
+        if merged != known:
+            checkpoints.write_meta_properties(self.fs, path, merged)
+        return merged
+
+    def _read_offsets(self, entry: LogDirectory, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(self.fs, entry.path, name)
+        except CorruptFile as error:
+            _log.warning("%s: every log in the directory is scanned instead", error)
+            entry.clean = False
+            return {}
+
+    def adopt_cluster_id(self, cluster_id: str) -> None:
+        """Compare with the directories' cluster id, or write it to those that have none."""
+        self._cluster_id = cluster_id
+        for entry in self.directories:
+            entry.properties = self._check_properties(entry.path)
+
+    def _find(self, entry: LogDirectory) -> list[Found]:
+        """The partitions in a directory. What was being deleted goes; what is not ours is named."""
+        found = []
+        for name in sorted(self.fs.listdir(entry.path)):
+            path = os.path.join(entry.path, name)
+            topic, _, partition = name.rpartition("-")
+            if name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
+                remove_tree(self.fs, path)
+            elif topic and partition.isascii() and partition.isdigit() and self.fs.isdir(path):
+                key = topic, int(partition)
+                recovery_point, start = entry.recovery_points.get(key, 0), entry.log_starts.get(key, 0)
+                found.append(Found(path, *key, self._topic_id(path), recovery_point, start, entry.clean))
+            elif name not in _KNOWN_NAMES and not name.endswith(".tmp"):
+                _log.warning("%s is none of ours and is left alone", path)
+        return found
+
+    def _topic_id(self, path: str) -> bytes:
+        """The topic's id, all zeros if it is not known."""
+        try:
+            return checkpoints.read_partition_metadata(self.fs, path) or bytes(_ID_BYTES)
+        except CorruptFile as error:
+            _log.warning("%s: the topic's id is not known from it", error)
+            return bytes(_ID_BYTES)
+
+    def _load_logs(self, found: list[Found], progress: Progress | None, config_of: ConfigOf | None) -> None:
+        places: dict[TopicPartition, list[str]] = {}
+        for entry in found:
+            places.setdefault((entry.topic, entry.partition), []).append(entry.directory)
+        done = 0
+        with ThreadPoolExecutor(self._recovery_threads, "log-recovery") as pool:
+            unique = [entry for entry in found if len(places[entry.topic, entry.partition]) == 1]
+            for entry in pool.map(lambda entry: self._load_one(entry, config_of), unique):
+                done += 1
+                if progress is not None:
+                    progress(done, len(unique), os.path.basename(entry.directory))
+        for key, paths in places.items():
+            if len(paths) > 1:
+                error = CorruptLog(f"one partition in several places: {', '.join(paths)}; keep one")
+                self._set_offline(key, paths, error)
+
+    def _load_one(self, found: Found, config_of: ConfigOf | None) -> Found:
+        key = found.topic, found.partition
+        config = self.config if config_of is None else config_of(found.topic)
+        try:
+            log = load_log(found, config, storage=self.storage, now_ms=self._now_ms)
+        except StorageError as error:
+            self._set_offline(key, [found.directory], error)
+        else:
+            with self._lock:
+                self.logs[key] = log
+        return found
+
+    def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
+        _log.error("%s-%d is offline: %s", *key, error)
+        self.offline[key] = error
+        self._offline_in[key] = [os.path.dirname(path) for path in paths]
+
+    # Partitions ----------------------------------------------------------------------------------------------------
+
+    def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None) -> Log:
+        """A new, empty log; the one that is there if it is the same topic's."""
+        key = topic, partition
+        with self._lock:
+            known = self.logs.get(key)
+            if known is not None:
+                return known
+            if key in self.offline:
+                raise self.offline[key]
+            path = os.path.join(self._emptiest(), f"{topic}-{partition}")
+            try:
+                self.fs.mkdir(path)
+                checkpoints.write_partition_metadata(self.fs, path, topic_id)
+            except OSError as error:
+                raise StorageFailure(path, error) from error
+            log = Log.create(
+                path, topic, partition, topic_id, self.config if config is None else config,
+                storage=self.storage, now_ms=self._now_ms,
+            )  # fmt: skip
+            self.logs[key] = log
+            return log
+
+    def _emptiest(self) -> str:
+        counts = {entry.path: 0 for entry in self.directories}
+        for log in self.logs.values():
+            counts[os.path.dirname(log.directory)] += 1
+        return min(counts, key=lambda path: counts[path])
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Take the log away; its files go after the delay. An unknown one is no error."""
+        with self._lock:
+            log = self.logs.pop((topic, partition), None)
+        if log is None:
+            return
+        with log.maintenance:
+            log.abandon()
+            parent = os.path.dirname(log.directory)
+            suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
+            stem = f"{topic[: _NAME_LIMIT - len(suffix) - len(str(partition)) - 1]}-{partition}"
+            target = os.path.join(parent, stem + suffix)
+            try:
+                self.fs.rename(log.directory, target)
+                self.fs.fsync_dir(parent)
+            except OSError as error:
+                raise StorageFailure(log.directory, error) from error
+        entry = next(entry for entry in self.directories if entry.path == parent)
+        entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
+
+    def usage(self) -> list[DirectoryUsage]:
+        """Bytes by directory and partition."""
+        usage = []
+        for entry in self.directories:
+            logs = [log for log in list(self.logs.values()) if os.path.dirname(log.directory) == entry.path]
+            try:
+                total, usable = self.fs.space(entry.path)
+            except OSError:
+                total, usable = -1, -1
+            partitions = [PartitionUsage(log.topic, log.partition, log.size) for log in logs]
+            usage.append(DirectoryUsage(entry.path, total, usable, partitions))
+        return usage
+
+    # Housekeeping --------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int | None = None) -> None:
+        """Flush what is due, make rolled segments durable, apply retention, remove what was deleted, checkpoint."""
+        now_ms = self._now_ms() if now_ms is None else now_ms
+        for log in list(self.logs.values()):
+            try:
+                _keep(log, now_ms)
+            except StorageError as error:
+                if not log.closed:
+                    _log.error("%s-%d: %s", log.topic, log.partition, error)
+        for entry in self.directories:
+            self._remove_doomed(entry, now_ms)
+        if now_ms >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = now_ms + _CHECKPOINT_MS
+            self.checkpoint()
+
+    def _remove_doomed(self, entry: LogDirectory, now_ms: int) -> None:
+        due = [path for when, path in entry.doomed if when <= now_ms]
+        entry.doomed = [doomed for doomed in entry.doomed if doomed[0] > now_ms]
+        for path in due:
+            try:
+                remove_tree(self.fs, path)
+            except OSError as error:
+                _log.error("%s can't be removed: %s", path, error)
+
+    def checkpoint(self) -> None:
+        """Write recovery points and log starts, where they have changed."""
+        for entry in self.directories:
+            logs = [(key, log) for key, log in list(self.logs.items()) if os.path.dirname(log.directory) == entry.path]
+            self._write_offsets(entry, checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
+            starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
+            starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
+            self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
+
+    def _write_offsets(self, entry: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+        if self._checkpointed.get((entry.path, name)) == offsets:
+            return
+        try:
+            checkpoints.write_offsets(self.fs, entry.path, name, offsets)
+        except OSError as error:
+            raise StorageFailure(os.path.join(entry.path, name), error) from error
+        self._checkpointed[entry.path, name] = offsets
+
+    # Stopping ------------------------------------------------------------------------------------------------------
+
+    def close(self, clean: bool = True) -> None:
+        """Close all logs and let go of the directories; with `clean`, mark those whose logs all closed in order."""
+        failed = {path for paths in self._offline_in.values() for path in paths}  # these were not closed, nor recovered
+        for log in list(self.logs.values()):
+            try:
+                if clean:
+                    log.close()
+                else:
+                    log.abandon()
+            except (StorageError, OSError) as error:
+                _log.error("%s-%d did not close in order: %s", log.topic, log.partition, error)
+                failed.add(os.path.dirname(log.directory))
+        if clean:
+            self._mark_clean(failed)
+        for entry in self.directories:
+            self.fs.close(entry.lock)
+        self.directories = []
+        self.logs = {}
+
+    def _mark_clean(self, failed: set[str]) -> None:
+        try:
+            self.checkpoint()
+            for entry in self.directories:
+                if entry.path not in failed:
+                    checkpoints.write_clean_shutdown(self.fs, entry.path)
+        except (StorageError, OSError) as error:
+            _log.error("the clean stop can't be marked: %s", error)
+
+
+def _keep(log: Log, now_ms: int) -> None:
+    """One log's share of a tick."""
+    config = log.config
+    if (
+        log.log_end_offset - log.recovery_point >= config.flush_messages
+        or now_ms - log.last_flush_ms >= config.flush_ms
+    ):
+        log.flush()
+    else:
+        log.seal()
+    retain(log, now_ms)
+    unlink_deleted(log, now_ms)
+    if len(log.producers):
+        with log.lock:
+            log.producers.expire(now_ms - config.producer_id_expiration_ms)

@@ -1,0 +1,91 @@
+"""Reading a segment from one end to the other: recovery, verification, the dump and rebuilt indexes all go this way.
+
+Strategy: the file is read in large chunks into one buffer, each batch is handed out as a view of it. A batch that is
+cut by the chunk's end is read again at the start of the next chunk, which grows if the batch is larger than that.
+
+Rules: a scan stops with `BadBatch` at the first byte that is not a whole batch in order; it never skips. The view that
+came with a batch is valid until the next one is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pylogd.log.files import SegmentFile
+from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader, crc32c
+
+_CHUNK = 1 << 20
+
+
+class BadBatch(Exception):
+    """No valid batch at `position` in the file; `reason` says why.
+
+    `torn` tells what a crash may leave (cut off, or failing its CRC) from a whole batch in the wrong place.
+    """
+
+    def __init__(self, position: int, reason: str, *, torn: bool = True) -> None:
+        self.position = position
+        self.reason = reason
+        self.torn = torn
+        super().__init__(f"byte {position}: {reason}")
+
+
+class FoundBatch(NamedTuple):
+    """A batch in a file: where, what its header says, and all of its bytes."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview
+
+
+def scan(file: SegmentFile, size: int, *, base_offset: int = 0, check_crc: bool = True) -> Iterator[FoundBatch]:
+    """Each batch of the first `size` bytes. `base_offset` is the lowest offset that may come."""
+    position, lowest, chunk = 0, base_offset, _CHUNK
+    while position < size:
+        data = memoryview(_read(file, position, min(chunk, size - position)))
+        at = 0
+        chunk = _CHUNK
+        while at < len(data):
+            length = _length_at(data, at, position + at, size)
+            if length is None or at + length > len(data):
+                chunk = max(_CHUNK, HEADER_SIZE if length is None else length)
+                break
+            header = BatchHeader._make(HEADER.unpack_from(data, at))
+            batch = data[at : at + length]
+            if check_crc and crc32c(batch[CRC_START:]) != header.crc:
+                raise BadBatch(position + at, f"the batch at offset {header.base_offset} fails its CRC")
+            if header.base_offset < lowest:
+                raise BadBatch(position + at, f"offset {header.base_offset}, where {lowest} is the least", torn=False)
+            if header.last_offset_delta < 0:
+                raise BadBatch(position + at, f"a last offset delta of {header.last_offset_delta}")
+            yield FoundBatch(position + at, header, batch)
+            lowest = header.base_offset + header.last_offset_delta + 1
+            at += length
+        position += at
+
+
+def _read(file: SegmentFile, position: int, length: int) -> bytes:
+    data = file.read(position, length)
+    while len(data) < length:
+        more = file.read(position + len(data), length - len(data))
+        if not more:
+            raise BadBatch(position, f"the file ends at byte {position + len(data)}, inside a batch")
+        data += more
+    return data
+
+
+def _length_at(data: memoryview, at: int, position: int, size: int) -> int | None:
+    """Bytes of the batch at `at`, `None` if the chunk is too short to tell; bad if the file can't hold it."""
+    if size - position < HEADER_SIZE:
+        raise BadBatch(position, f"{size - position} bytes are too few for a batch header")
+    if len(data) - at < HEADER_SIZE:
+        return None
+    length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD
+    if data[at + 16] != MAGIC:
+        raise BadBatch(position, f"magic {data[at + 16]}, where only {MAGIC} is known")
+    if length < HEADER_SIZE:
+        raise BadBatch(position, f"a batch length of {length} bytes is less than a header")
+    if length > size - position:
+        raise BadBatch(position, f"a batch of {length} bytes, of which {size - position} are there")
+    return length

@@ -1,0 +1,411 @@
+"""A segment: one `.log` file of record batches, its two indexes, and where things are in it.
+
+Strategy: the active segment holds its descriptor and indexes; a sealed one gives both to bounded caches once it has
+been made durable and gets them back when they are asked for. Looking up an offset is a bisection of the offset index
+and a walk over batch headers through one small window; the records themselves are never read.
+
+Files: `<base offset, 20 digits>.log` and the same with `.index` and `.timeindex`.
+
+Crash policy: the known end is `size`. Bytes behind it (a write that failed half-way) are cut at once if that can be
+done, overwritten by the next write otherwise, and never shown to a reader.
+
+Threads: one writer at a time (the log sees to that). Any thread may look up and read.
+Must not know: high watermarks, producers, retention.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Iterator, Sequence
+
+from pylogd.errors import ProtocolError
+from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
+from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, write_file
+from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
+from pylogd.log.scan import BadBatch, scan
+from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, decode_batch
+
+_log = logging.getLogger(__name__)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+
+_PROBE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+_WINDOW = 8192  # more than the default distance of two index entries
+_OPEN_FILES = 256
+_INDEX_BYTES = 32 << 20
+_MAX_ENTRIES = (10 << 20) // TIME_ENTRY
+
+
+class Storage:
+    """What all segments of a broker share: the file system and the caches of descriptors and indexes."""
+
+    __slots__ = ("files", "fs", "indexes")
+
+    def __init__(self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES) -> None:
+        self.fs = fs
+        self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
+        self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
+
+
+class Located:
+    """A batch found in a segment: its place and size in the file, and its offsets."""
+
+    __slots__ = ("base_offset", "last_offset", "position", "size")
+
+    def __init__(self, position: int, size: int, base_offset: int, last_offset: int) -> None:
+        self.position = position
+        self.size = size
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    """The file of that kind of the segment that starts with `base_offset`."""
+    return os.path.join(directory, f"{base_offset:020d}{suffix}")
+
+
+class Segment:
+    """See the module. `size` is in bytes; `max_timestamp` is -1 as long as it has no record with a time stamp."""
+
+    __slots__ = (
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "file",
+        "first_timestamp",
+        "full",
+        "indexes",
+        "max_entries",
+        "path",
+        "size",
+        "storage",
+        "torn",
+    )
+
+    def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, *, created_ms: int = 0) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = segment_path(directory, base_offset)
+        self.size = size
+        self.created_ms = created_ms
+        self.first_timestamp = -1
+        self.file: SegmentFile | None = None
+        self.indexes: Indexes | None = None
+        self.bytes_since_index = 0
+        self.torn = False
+        self.full = False
+        self.max_entries = _MAX_ENTRIES
+        self._max_timestamp: int | None = -1 if not size else None
+        self._max_timestamp_offset = base_offset
+
+    @classmethod
+    def create(cls, storage: Storage, directory: str, base_offset: int, *, created_ms: int) -> Segment:
+        """A new, empty segment, open for writing. A file of that name that holds anything is not touched."""
+        segment = cls(storage, directory, base_offset, 0, created_ms=created_ms)
+        segment.file = SegmentFile(storage.fs, segment.path, os.O_RDWR | os.O_CREAT)
+        if storage.fs.size(segment.path):
+            raise CorruptLog(f"{segment.path} should be new, and holds {storage.fs.size(segment.path)} bytes")
+        segment.indexes = Indexes.empty(base_offset)
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path!r}, {self.size} bytes)"
+
+    # Writing -------------------------------------------------------------------------------------------------------
+
+    def open_for_append(self) -> None:
+        """Take the descriptor and the indexes for as long as this is the active segment."""
+        self.indexes = self._indexes(allow_cold=True)
+        self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
+        self.storage.files.discard(self.path)
+        self.storage.indexes.discard(self.path)
+        self.bytes_since_index = self.size - self.indexes.offsets.last_position()
+        self._max_timestamp, self._max_timestamp_offset = self.largest_timestamp(allow_cold=True)
+        if self.size:
+            header = BatchHeader._make(HEADER.unpack(self._read(self.file, 0, HEADER_SIZE, True)))
+            self.first_timestamp = header.max_timestamp
+
+    def write(self, buffers: Sequence[Buffer], size: int) -> None:
+        """Write `size` bytes at the end, all or nothing. Does not count them in: `note_batch` does."""
+        assert self.file is not None
+        storage, file, position = self.storage, self.file, self.size
+        try:
+            written = storage.fs.pwritev(file.fd, buffers, position)
+            if written != size:
+                self._write_rest(buffers, written)
+        except OSError as error:
+            self._cut_torn()
+            raise StorageFailure(self.path, error) from error
+
+    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+        """Go on where a short write stopped: it ends whole or with the reason."""
+        assert self.file is not None
+        rest = memoryview(b"".join(buffers))
+        position = self.size
+        while True:
+            if written <= 0:
+                raise OSError(errno.EIO, "nothing was written")
+            position += written
+            rest = rest[written:]
+            if not rest:
+                return
+            written = self.storage.fs.pwritev(self.file.fd, [rest], position)
+
+    def _cut_torn(self) -> None:
+        assert self.file is not None
+        try:
+            self.storage.fs.ftruncate(self.file.fd, self.size)
+            self.torn = False
+        except OSError as error:
+            self.torn = True
+            _log.warning("%s: can't cut what a failed write left behind byte %d: %s", self.path, self.size, error)
+
+    def note_batch(self, size: int, last_offset: int, max_timestamp: int, index_interval: int) -> bool:
+        """Count in a batch that stands at the end of the file; whether its index has become full by it."""
+        position = self.size
+        if max_timestamp > self._max_timestamp:  # type: ignore[operator]  # known of every segment that is written
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        if not position:
+            self.first_timestamp = max_timestamp
+        elif self.bytes_since_index > index_interval:
+            self._note_index(last_offset, position)
+        self.bytes_since_index += size
+        self.size = position + size
+        return self.full
+
+    def _note_index(self, last_offset: int, position: int) -> None:
+        indexes = self.indexes
+        assert indexes is not None and self._max_timestamp is not None
+        indexes.offsets.append(last_offset, position)
+        if self._max_timestamp >= 0:
+            indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
+        self.bytes_since_index = 0
+        self.full = len(indexes.offsets) >= self.max_entries
+
+    def persist(self, *, sync: bool = True) -> None:
+        """Make a segment that won't be written again durable, with its indexes, and give its memory to the caches.
+
+        Waits for the disk: call it in a thread. The directory's entries are the caller's to sync.
+        """
+        file, indexes = self.file, self.indexes
+        if file is None or indexes is None:
+            return
+        try:
+            if self.torn:
+                self.storage.fs.ftruncate(file.fd, self.size)
+                self.torn = False
+            if sync:
+                self.storage.fs.fsync(file.fd)
+            self.write_indexes(indexes, sync=sync)
+        except OSError as error:
+            raise StorageFailure(self.path, error) from error
+        self.storage.indexes.put(self.path, indexes)
+        self.storage.files.put(self.path, file)
+        self.indexes = None
+        self.file = None
+
+    def write_indexes(self, indexes: Indexes, *, sync: bool) -> None:
+        """Write both index files, the time index closed by the segment's largest time stamp."""
+        if self._max_timestamp is not None and self._max_timestamp >= 0:
+            indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
+        fs, directory, base = self.storage.fs, self.directory, self.base_offset
+        write_file(fs, segment_path(directory, base, INDEX_SUFFIX), indexes.offsets.to_bytes(), sync=sync)
+        write_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX), indexes.times.to_bytes(), sync=sync)
+
+    def sync(self) -> None:
+        """Make what was written so far durable. Waits for the disk."""
+        file = self.file
+        if file is not None:
+            try:
+                self.storage.fs.fsync(file.fd)
+            except OSError as error:
+                raise StorageFailure(self.path, error) from error
+
+    def truncate(self, offset: int) -> int:
+        """Drop the batch that holds `offset` and all behind it; the bytes dropped. Only of the active segment."""
+        assert self.file is not None and self.indexes is not None
+        found = self.locate(offset, allow_cold=True)
+        if found is None:
+            return 0
+        dropped = self.size - found.position
+        try:
+            self.storage.fs.ftruncate(self.file.fd, found.position)
+        except OSError as error:
+            raise StorageFailure(self.path, error) from error
+        self.size = found.position
+        self.indexes.offsets.truncate(found.base_offset, found.position)
+        self.indexes.times.truncate(found.base_offset)
+        self.bytes_since_index = self.size - self.indexes.offsets.last_position()
+        self._max_timestamp, self._max_timestamp_offset = self._walk_largest_timestamp(self.indexes, allow_cold=True)
+        return dropped
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def reader(self, *, allow_cold: bool) -> SegmentFile:
+        """The open file. `ColdRead` if it would have to be opened first: a path look-up may wait for the disk."""
+        file = self.file or self.storage.files.get(self.path)
+        if file is None:
+            if not allow_cold:
+                raise ColdRead(self.path)
+            try:
+                file = SegmentFile(self.storage.fs, self.path)
+            except OSError as error:
+                raise StorageFailure(self.path, error) from error
+            self.storage.files.put(self.path, file)
+        return file
+
+    def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
+        """The first batch that ends at or behind `offset`, `None` if the segment has none."""
+        limit = self.size
+        position = self._indexes(allow_cold=allow_cold).offsets.lookup(offset)
+        file = self.reader(allow_cold=allow_cold)
+        while position < limit:
+            window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
+            at, last = 0, len(window) - _PROBE.size
+            while at <= last:
+                base, length, delta = _PROBE.unpack_from(window, at)
+                if base + delta >= offset:
+                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta)
+                if length <= 0:
+                    raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {length}")
+                at += length + LENGTH_OVERHEAD
+            if not at:
+                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch")
+            position += at
+        return None
+
+    def headers(self, position: int, *, allow_cold: bool) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch's position and header, from the batch at `position` on."""
+        limit = self.size
+        file = self.reader(allow_cold=allow_cold)
+        while position < limit:
+            window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
+            at = 0
+            while at + HEADER_SIZE <= len(window):
+                header = BatchHeader._make(HEADER.unpack_from(window, at))
+                if header.batch_length <= 0:
+                    raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {header.batch_length}")
+                yield position + at, header
+                at += header.batch_length + LENGTH_OVERHEAD
+            if not at:
+                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch")
+            position += at
+
+    def last_batch(self, *, allow_cold: bool) -> BatchHeader | None:
+        """The header of the last batch, `None` of an empty segment."""
+        start = self._indexes(allow_cold=allow_cold).offsets.last_position()
+        last = None
+        for _, header in self.headers(start, allow_cold=allow_cold):
+            last = header
+        return last
+
+    def largest_timestamp(self, *, allow_cold: bool) -> tuple[int, int]:
+        """The largest time stamp and the last offset of the batch that has it; (-1, base offset) if there is none."""
+        if self._max_timestamp is None:
+            indexes = self._indexes(allow_cold=allow_cold)
+            found = self._walk_largest_timestamp(indexes, allow_cold=allow_cold)
+            self._max_timestamp, self._max_timestamp_offset = found
+        return self._max_timestamp, self._max_timestamp_offset
+
+    def _walk_largest_timestamp(self, indexes: Indexes, *, allow_cold: bool) -> tuple[int, int]:
+        """By the last entry of the time index and the headers behind it."""
+        stamp, offset = indexes.times.last() or (-1, self.base_offset)
+        for _, header in self.headers(indexes.offsets.lookup(offset), allow_cold=allow_cold):
+            if header.max_timestamp > stamp:
+                stamp, offset = header.max_timestamp, header.base_offset + header.last_offset_delta
+        return stamp, offset
+
+    def find_timestamp(self, timestamp: int, from_offset: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
+        """Time stamp, offset and leader epoch of the first record as young as `timestamp`, not before `from_offset`."""
+        indexes = self._indexes(allow_cold=allow_cold)
+        start = indexes.offsets.lookup(max(indexes.times.lookup(timestamp), from_offset))
+        file = self.reader(allow_cold=allow_cold)
+        for position, header in self.headers(start, allow_cold=allow_cold):
+            if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < from_offset:
+                continue
+            batch = self._read(file, position, header.batch_length + LENGTH_OVERHEAD, allow_cold)
+            try:
+                records = decode_batch(batch, header, check_crc=False)
+            except ProtocolError as error:
+                raise CorruptLog(f"{self.path}: byte {position}: {error}") from error
+            for record in records:
+                if record.timestamp >= timestamp and record.offset >= from_offset:
+                    return record.timestamp, record.offset, header.leader_epoch
+        return None
+
+    def _read(self, file: SegmentFile, position: int, length: int, allow_cold: bool) -> Buffer:
+        """Exactly `length` bytes, which the file is known to have."""
+        try:
+            data = file.read(position, length) if allow_cold else file.read_warm(position, length)
+        except OSError as error:
+            raise StorageFailure(self.path, error) from error
+        if data is None or (len(data) < length and not allow_cold):
+            raise ColdRead(self.path)
+        if len(data) < length:
+            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)}, before its {self.size} bytes")
+        return data
+
+    def _indexes(self, *, allow_cold: bool) -> Indexes:
+        indexes = self.indexes or self.storage.indexes.get(self.path)
+        if indexes is None:
+            if not allow_cold:
+                raise ColdRead(self.path)
+            indexes = self.load_indexes()
+            self.storage.indexes.put(self.path, indexes)
+        return indexes
+
+    def load_indexes(self) -> Indexes:
+        """Both indexes from their files; rebuilt from the log if they are missing or can't be right."""
+        fs, base = self.storage.fs, self.base_offset
+        try:
+            offsets = read_file(fs, segment_path(self.directory, base, INDEX_SUFFIX))
+            times = read_file(fs, segment_path(self.directory, base, TIME_INDEX_SUFFIX))
+            return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base))
+        except (FileNotFoundError, IndexCorrupt) as error:
+            if self.size:
+                _log.warning("%s: its indexes are rebuilt: %s", self.path, error)
+        except OSError as error:
+            raise StorageFailure(self.path, error) from error
+        return self.rebuild_indexes()
+
+    def rebuild_indexes(self, index_interval: int = 4096) -> Indexes:
+        """Both indexes by a scan of the log, written to disk. The segment stays as it is."""
+        twin = Segment(self.storage, self.directory, self.base_offset, 0)
+        twin.indexes = Indexes.empty(self.base_offset)
+        try:
+            for _, header, batch in scan(
+                self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
+            ):
+                twin.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
+            twin.write_indexes(twin.indexes, sync=False)
+        except BadBatch as bad:
+            raise CorruptLog(f"{self.path}: {bad}") from bad
+        except OSError as error:
+            raise StorageFailure(self.path, error) from error
+        return twin.indexes
+
+    # Leaving -------------------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Let go of descriptors and indexes; readers that hold slices keep theirs."""
+        self.file = None
+        self.indexes = None
+        self.storage.files.discard(self.path)
+        self.storage.indexes.discard(self.path)
+
+    def file_paths(self) -> list[str]:
+        """The files that belong to this segment, whether they are there or not."""
+        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        return [segment_path(self.directory, self.base_offset, suffix) for suffix in suffixes]
