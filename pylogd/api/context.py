@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pylogd.config import Settings
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
+    from pylogd.metadata.configs import BrokerConfigs
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.manager import ReplicaManager
 
@@ -24,6 +25,7 @@ class BrokerParts(Protocol):
     settings: Settings
     topics: TopicRegistry
     cluster: Cluster
+    broker_configs: BrokerConfigs
     replicas: ReplicaManager
     logs: LogManager
     node_id: int

@@ -37,7 +37,7 @@ from pylogd.replica.waiting import PendingAppend, ReplicationWait
 if TYPE_CHECKING:
     from pylogd.log.log import AppendResult, Log
     from pylogd.log.manager import LogManager
-    from pylogd.metadata.image import PartitionState, Topic
+    from pylogd.metadata.image import PartitionState, Topic, TopicChange
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.wire.records import Buffer
 
@@ -95,7 +95,7 @@ class ReplicaManager:
 
     async def _start(self) -> None:
         self._unsubscribe = [
-            self._topics.subscribe(self.topic_changed),
+            self._topics.subscribe(self._registry_changed),
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
         for key, stored in list(self._logs.logs.items()):
@@ -156,6 +156,14 @@ class ReplicaManager:
             log.error("storage failed ({count} times so far): {error}", count=self._failures, error=error)
 
     # -- what the registry does
+
+    def _registry_changed(self, change: TopicChange) -> None:
+        topic = change.after or change.before
+        assert topic is not None
+        self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
+
+    def _change_failed(self, failure: Failure, name: str) -> None:
+        log.failure("could not follow a change of topic {name}", failure, name=name)
 
     def topic_changed(self, name: str) -> Deferred[None]:
         """The registry has changed `name`: follow. Fires when this broker is as the registry says."""

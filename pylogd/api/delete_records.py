@@ -1,0 +1,69 @@
+"""DeleteRecords (21), versions 0 to 2: give up all records before an offset.
+
+Behaviour: the log start moves to the offset, which must lie within the log; -1 means the high watermark. An offset
+before the log's start changes nothing and is no error. The answer is the new start. A topic whose `cleanup.policy`
+has no `delete` is refused with POLICY_VIOLATION. Done in a thread.
+Gaps: `timeout_ms` is not needed while there are no followers to wait for.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log.errors import OffsetOutOfRange
+from pylogd.replica.partition import Partition
+from pylogd.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+HIGH_WATERMARK = -1
+_UNKNOWN = -1
+
+
+@handles(DeleteRecordsRequest, 0, 2)
+def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Deferred[DeleteRecordsResponse]:
+    """Move the start of every log asked for."""
+    return Deferred.fromCoroutine(_delete(context, request))
+
+
+async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.topics:
+        results = [
+            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset)
+            for wanted in topic.partitions
+        ]
+        topics.append(DeleteRecordsTopicResult(topic.name, results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _delete_one(context: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+    replicas = context.broker.replicas
+    partition = replicas.partitions.get((topic, index))
+    if partition is None:
+        return DeleteRecordsPartitionResult(index, _UNKNOWN, why_absent(context.broker, topic, index))
+    try:
+        wanted = _check(partition, offset)
+        start = await replicas.in_thread(partition.log.delete_records_before, wanted)
+    except PylogdError as error:
+        return DeleteRecordsPartitionResult(index, _UNKNOWN, explain(error)[0])
+    return DeleteRecordsPartitionResult(index, start)
+
+
+def _check(partition: Partition, offset: int) -> int:
+    """The offset before which records go. Raises for one that can't be."""
+    log = partition.log
+    if not log.config.deletes:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "records can be deleted only where cleanup.policy has delete")
+    if offset == HIGH_WATERMARK:
+        return partition.high_watermark
+    if not 0 <= offset <= partition.high_watermark:
+        raise OffsetOutOfRange(offset, log.log_start_offset, partition.high_watermark)
+    return offset

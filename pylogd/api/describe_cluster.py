@@ -1,0 +1,41 @@
+"""DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
+
+Behaviour: brokers are those that live, as a client of this listener reaches them.
+Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
+administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from pylogd.api.brokers import reachable_brokers
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS = 1
+
+
+@handles(DescribeClusterRequest, 0, 2)
+def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """The cluster as this broker sees it."""
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Endpoints of type {request.endpoint_type} are not available; ask for brokers (type 1).",
+            endpoint_type=request.endpoint_type,
+        )
+    broker = context.broker
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.cluster.controller_id,
+        brokers=[DescribeClusterBroker(*found) for found in reachable_brokers(context)],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

@@ -1,0 +1,89 @@
+"""DescribeTopicPartitions (75), version 0: the partitions of topics, page by page (KIP-966).
+
+Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
+`response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
+to go on. A cursor whose topic is gone goes on with the next name.
+Gaps: there are no eligible leader replicas yet, so both lists are null.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.authorized import TOPIC_OPERATIONS
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.metadata.errors import InvalidTopicName
+from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, check_topic_name
+from pylogd.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+_MOST = 2000
+
+
+@handles(DescribeTopicPartitionsRequest, 0, 0)
+def describe_topic_partitions(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    registry = context.broker.topics
+    cursor = request.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        return _refuse(request)
+    names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in registry.all()]
+    left = max(1, min(request.response_partition_limit, _MOST))
+    answers: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        topic = registry.get(name)
+        if topic is None:
+            answers.append(_unknown(name))
+            continue
+        if not left:
+            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first))
+        page = topic.partitions[first : first + left]
+        left -= len(page)
+        answers.append(_describe(topic, page))
+        if first + len(page) < len(topic.partitions):
+            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first + len(page)))
+    return DescribeTopicPartitionsResponse(topics=answers)
+
+
+def _describe(topic: Topic, page: tuple[PartitionState, ...]) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
+                state.index,
+                state.leader,
+                state.leader_epoch,
+                list(state.replicas),
+                list(state.isr),
+            )
+            for state in page
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        return DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+    return DescribeTopicPartitionsResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+
+def _refuse(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, topic.name) for topic in request.topics]
+    )

@@ -1,0 +1,122 @@
+"""ListOffsets (2), versions 1 to 11: the offset that belongs to a time stamp, or to a place with a name.
+
+Behaviour: a time stamp is answered with the first record at or after it, and its time; none is -1. -1 is the end as
+consumers see it, -2 the start; from version 7 on -3 is the record with the largest time stamp, from 8 on -4 the start
+of what is stored here. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what is still to be
+uploaded) are answered -1: there is no remote storage. Other negative numbers, and names younger than the version, are
+UNSUPPORTED_VERSION. Look-ups that would wait for the disk are done in a thread.
+Gaps: `timeout_ms` is for remote storage and has no use here.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log.errors import ColdRead
+from pylogd.replica.partition import Partition
+from pylogd.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+#: The first version at which a place has its name.
+_FIRST_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class _Cold:
+    """A look-up that has to wait for the disk, with the answer that it fills."""
+
+    __slots__ = ("answer", "partition", "timestamp")
+
+    def __init__(self, partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse) -> None:
+        self.partition = partition
+        self.timestamp = timestamp
+        self.answer = answer
+
+
+@handles(ListOffsetsRequest, 1, 11)
+def list_offsets(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
+    """Look up every partition asked for."""
+    cold: list[_Cold] = []
+    response = ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                topic.name, [_answer(context, topic.name, wanted, cold) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+    if cold:
+        return context.broker.replicas.in_thread(_look_up_cold, cold).addCallback(lambda _: response)
+    return response
+
+
+def _answer(
+    context: RequestContext, topic: str, wanted: ListOffsetsPartition, cold: list[_Cold]
+) -> ListOffsetsPartitionResponse:
+    answer = ListOffsetsPartitionResponse(wanted.partition_index)
+    partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
+    if partition is None:
+        answer.error_code = why_absent(context.broker, topic, wanted.partition_index)
+        return answer
+    try:
+        partition.check_epoch(wanted.current_leader_epoch)
+        if wanted.timestamp < 0 and context.version < _FIRST_VERSION.get(wanted.timestamp, context.version + 1):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        _look_up(partition, wanted.timestamp, answer, allow_cold=False)
+    except ColdRead:
+        cold.append(_Cold(partition, wanted.timestamp, answer))
+    except PylogdError as error:
+        answer.error_code = explain(error)[0]
+    return answer
+
+
+def _look_up(
+    partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool
+) -> None:
+    log = partition.log
+    if timestamp == LATEST:
+        answer.offset = partition.high_watermark
+        answer.leader_epoch = partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        answer.leader_epoch = log.epochs.epoch_of(answer.offset)
+    elif timestamp >= 0 or timestamp == MAX_TIMESTAMP:
+        found = (
+            log.max_timestamp(allow_cold=allow_cold)
+            if timestamp == MAX_TIMESTAMP
+            else log.offset_for_timestamp(timestamp, allow_cold=allow_cold)
+        )
+        if found is not None and found[1] < partition.high_watermark:
+            answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+def _look_up_cold(cold: list[_Cold]) -> None:
+    """Runs in a thread; nobody else looks at the answers meanwhile."""
+    for one in cold:
+        try:
+            _look_up(one.partition, one.timestamp, one.answer, allow_cold=True)
+        except PylogdError as error:
+            one.answer.error_code = explain(error)[0]

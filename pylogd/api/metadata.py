@@ -1,0 +1,173 @@
+"""Metadata (3), versions 0 to 13: the brokers, and who leads which partition.
+
+Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are asked for by
+name, from version 12 on also by id. A name that is not there is made, with the broker's defaults, where the request
+(from version 4 on it says so; before, always) and `auto.create.topics.enable` allow it, and answered once it can be
+used: clients need not ask twice. Names that can't be are INVALID_TOPIC_EXCEPTION, other unknown ones
+UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
+Gaps: offline replicas are not told apart.
+
+The answer for a topic is kept for as long as the topic is as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from pylogd.api.brokers import reachable_brokers
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.metadata.errors import InvalidTopicName, TopicExists
+from pylogd.metadata.image import NO_LEADER, Topic, check_topic_name
+from pylogd.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from pylogd.metadata.topics import TopicRegistry
+
+_FIRST_WITH_NULL = 1
+_FIRST_BY_ID = 12
+_NO_ID = bytes(16)
+
+_Cache = dict[str, tuple[Topic, MetadataResponseTopic]]
+_caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
+
+
+@handles(MetadataRequest, 0, 13)
+def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse | Deferred[MetadataResponse]:
+    """What is asked for; a Deferred where topics are made first."""
+    registry = context.broker.topics
+    asked = request.topics
+    if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
+        topics = registry.all()
+        cache = _cache(registry)
+        if len(cache) > 2 * len(topics):
+            cache.clear()  # most of it is about topics that are gone
+        return _response(context, request, [_describe(cache, topic) for topic in topics])
+    missing = _to_make(context, request, asked)
+    if missing:
+        return Deferred.fromCoroutine(_make(context, request, asked, missing))
+    return _response(context, request, _answers(context, asked, {}))
+
+
+def _to_make(context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]) -> list[str]:
+    broker = context.broker
+    if not (request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]):
+        return []
+    names = dict.fromkeys(topic.name for topic in asked if topic.name is not None and topic.topic_id == _NO_ID)
+    return [name for name in names if broker.topics.get(name) is None and _is_legal(name)]
+
+
+async def _make(
+    context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], names: list[str]
+) -> MetadataResponse:
+    failed: dict[str, ErrorCode] = {}
+    for name in names:
+        try:
+            await context.broker.topics.create_topic(name)
+        except TopicExists:
+            pass  # somebody else was quicker
+        except PylogdError as error:
+            failed[name] = explain(error)[0]
+            continue
+        await context.broker.replicas.settled(name)
+    return _response(context, request, _answers(context, asked, failed))
+
+
+def _answers(
+    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
+) -> list[MetadataResponseTopic]:
+    registry = context.broker.topics
+    cache = _cache(registry)
+    answers = []
+    for wanted in asked:
+        if wanted.topic_id != _NO_ID:
+            topic = registry.by_id(wanted.topic_id) if context.version >= _FIRST_BY_ID else None
+            if topic is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if context.version >= _FIRST_BY_ID else ErrorCode.INVALID_REQUEST
+                name = None if context.version >= _FIRST_BY_ID else wanted.name or ""
+                answers.append(MetadataResponseTopic(code, name, wanted.topic_id))
+                continue
+        elif wanted.name is None:
+            answers.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, "" if context.version < _FIRST_BY_ID else None))
+            continue
+        else:
+            topic = registry.get(wanted.name)
+            if topic is None:
+                answers.append(MetadataResponseTopic(failed.get(wanted.name) or _why_unknown(wanted.name), wanted.name))
+                continue
+        answers.append(_describe(cache, topic))
+    return answers
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        return False
+    return True
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if _is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def _cache(registry: TopicRegistry) -> _Cache:
+    cache = _caches.get(registry)
+    if cache is None:
+        cache = _caches[registry] = {}
+    return cache
+
+
+def _describe(cache: _Cache, topic: Topic) -> MetadataResponseTopic:
+    """The answer for a topic, shared by all requests: it must not be changed."""
+    found = cache.get(topic.name)
+    if found is not None and found[0] is topic:
+        return found[1]
+    partitions = [
+        MetadataResponsePartition(
+            ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
+            state.index,
+            state.leader,
+            state.leader_epoch,
+            list(state.replicas),
+            list(state.isr),
+        )
+        for state in topic.partitions
+    ]
+    answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
+    cache[topic.name] = topic, answer
+    return answer
+
+
+def _response(
+    context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    if request.include_topic_authorized_operations:
+        topics = [
+            topic if topic.error_code else replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+            for topic in topics
+        ]
+    broker = context.broker
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(*found) for found in reachable_brokers(context)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.cluster.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )

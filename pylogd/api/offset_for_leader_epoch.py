@@ -1,0 +1,49 @@
+"""OffsetForLeaderEpoch (23), versions 0 to 4: where a leader epoch ends in the log (KIP-101, KIP-320).
+
+Behaviour: for each partition the largest epoch up to the one asked for, and the offset behind its last record; -1 for
+both where the epoch is older than all that the log knows. From version 2 on the client's current leader epoch is
+checked. Gaps: none.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain, why_absent
+from pylogd.api.registry import handles
+from pylogd.errors import PylogdError
+from pylogd.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+@handles(OffsetForLeaderEpochRequest, 0, 4)
+def offset_for_leader_epoch(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Look up every partition asked for."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic.topic, [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    answer = EpochEndOffset(partition=wanted.partition)
+    partition = context.broker.replicas.partitions.get((topic, wanted.partition))
+    if partition is None:
+        answer.error_code = why_absent(context.broker, topic, wanted.partition)
+        return answer
+    try:
+        partition.check_epoch(wanted.current_leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    except PylogdError as error:
+        answer.error_code = explain(error)[0]
+    return answer
