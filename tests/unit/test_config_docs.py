@@ -1,0 +1,46 @@
+"""The reference and the example say what the tables say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pylogd.config import SETTINGS, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_settings_doc", ROOT / "tools" / "generate_settings_doc.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_current(generator: ModuleType) -> None:
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == generator.manual()
+
+
+def test_the_example_is_current(generator: ModuleType) -> None:
+    assert (ROOT / "etc" / "pylogd.toml").read_text(encoding="utf-8") == generator.example()
+
+
+def test_the_example_as_it_is_sets_nothing() -> None:
+    assert tomllib.loads((ROOT / "etc" / "pylogd.toml").read_text(encoding="utf-8")) == {}
+
+
+def test_the_example_with_its_comments_taken_off_is_the_defaults(tmp_path: Path) -> None:
+    text = (ROOT / "etc" / "pylogd.toml").read_text(encoding="utf-8")
+    names = re.findall(r'^#"(.+?)" = ', text, re.MULTILINE)
+    assert names == list(SETTINGS)
+    file = tmp_path / "pylogd.toml"
+    file.write_text(re.sub(r'^#(?=".+" = (?!\.\.\.))', "", text, flags=re.MULTILINE), encoding="utf-8")
+    loaded, shipped = Settings.load(file), Settings()
+    assert {name: loaded[name] for name in loaded} == {name: shipped[name] for name in shipped}
