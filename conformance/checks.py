@@ -1,0 +1,104 @@
+"""What a conformance suite is made of: checks with an outcome, tools that may be missing, and where downloads go."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parent / ".cache" / "conformance"
+
+PASSED, FAILED, SKIPPED, MISSING = "passed", "failed", "skipped", "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One test of one suite. `reason` says why it did not pass, in one line."""
+
+    name: str
+    outcome: str
+    reason: str = ""
+
+
+class Missing(Exception):
+    """Something that a suite needs is not to be had here; its text is one line for the table."""
+
+
+def tool(name: str, package: str) -> str:
+    """The path of a program, or Missing with where Debian has it."""
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"{name} is not installed (Debian: apt-get install {package})")
+    return found
+
+
+def run(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    stdin: str | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end. One that outlasts `seconds` is killed and counts as failed with code -1."""
+    try:
+        return subprocess.run(
+            command,
+            input="" if stdin is None else stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            cwd=folder,
+            env=os.environ | dict(environment or {}),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        said = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
+        return subprocess.CompletedProcess(command, -1, "", f"{said}\nnot done after {seconds:.0f} s")
+
+
+def fetched(command: Sequence[str], what: str, *, seconds: float = 600, **more: object) -> None:
+    """Run a command that downloads `what`; raises Missing where that can't be had."""
+    done = run(command, seconds=seconds, **more)  # type: ignore[arg-type]
+    if done.returncode:
+        raise Missing(f"{what} could not be had: {last_line(done.stderr or done.stdout)}")
+
+
+def last_line(text: str) -> str:
+    """The last line with anything in it, shortened: usually the reason."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+def expect(name: str, condition: bool, reason: str) -> Check:
+    """A check that has passed if the condition holds."""
+    return Check(name, PASSED) if condition else Check(name, FAILED, reason)
+
+
+_LINE = re.compile(r"^(ok|not ok) ([^:]+)(?:: (.*))?$")
+
+
+def reported(output: str) -> list[Check]:
+    """The checks of a program that prints `ok NAME` and `not ok NAME: REASON` lines."""
+    checks = []
+    for line in output.splitlines():
+        match = _LINE.match(line.strip())
+        if match:
+            outcome = PASSED if match[1] == "ok" else FAILED
+            checks.append(Check(match[2].strip(), outcome, (match[3] or "")[:300]))
+    return checks
+
+
+def program(command: Sequence[str], *, seconds: float, **more: object) -> list[Check]:
+    """Run such a program. One that ends badly without having said why is a failed check itself."""
+    done = run(command, seconds=seconds, **more)  # type: ignore[arg-type]
+    checks = reported(done.stdout)
+    if done.returncode and not any(check.outcome == FAILED for check in checks):
+        checks.append(Check("runs to its end", FAILED, last_line(done.stderr or done.stdout)))
+    return checks

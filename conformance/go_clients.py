@@ -1,0 +1,30 @@
+"""Two Go clients, franz-go and sarama, through the Go module proxy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+from conformance import checks
+from conformance.checks import CACHE, HERE, Check
+
+
+def version() -> str:
+    """The pinned versions."""
+    found = re.findall(r"^\s*github.com/(\w+/[\w-]+) (v\S+)$", (HERE / "go" / "go.mod").read_text(), re.MULTILINE)
+    return ", ".join(f"{name.split('/')[1]} {number}" for name, number in found if name.split("/")[1] in _CLIENTS)
+
+
+_CLIENTS = ("franz-go", "sarama")
+
+
+def suite(address: str) -> list[Check]:
+    """Builds and runs conformance/go."""
+    go = checks.tool("go", "golang-go")
+    folder = CACHE / "go"
+    shutil.rmtree(folder / "source", ignore_errors=True)
+    shutil.copytree(HERE / "go", folder / "source")
+    environment = {"GOPATH": str(folder / "path"), "GOFLAGS": "-modcacherw -buildvcs=false"}
+    build = [go, "build", "-o", str(folder / "conformance"), "."]
+    checks.fetched(build, "the Go clients", folder=folder / "source", environment=environment)
+    return checks.program([str(folder / "conformance"), address], seconds=300)

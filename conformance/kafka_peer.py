@@ -1,0 +1,67 @@
+"""Apache Kafka itself as the peer, from Maven Central: what a failure means is clearer beside the original's result."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from conformance import checks, java_tools
+
+START_SECONDS = 60.0
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=0
+controller.quorum.voters=0@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[str]:
+    """A single Kafka broker on an empty directory; yields its address."""
+    java = java_tools.java()
+    port, controller = _free_ports(2)
+    properties = folder / "server.properties"
+    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+    checks.fetched(storage, "a formatted Kafka directory", seconds=60)
+    with (folder / "kafka.log").open("wb") as log:
+        process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise checks.Missing("Apache Kafka did not start here") from None
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,201 @@
+"""`make conformance`: other people's clients and suites against a broker; writes conformance/RESULTS.md.
+
+Each suite gets a fresh broker. What fails for a reason that is known stands in conformance/known.toml with that reason;
+a failure that is not there makes the run fail, and so does one that is there and now passes. What can't be had on a
+machine is told as missing, never as passed.
+
+    python -m conformance.run [--peer pylogd|kafka] [--only SUITE]
+
+`--peer kafka` runs the same against Apache Kafka (from Maven Central), for the column beside pylogd's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance import go_clients, java_tools, kafka_peer, kafka_python_suite, kafkajs_client, kcat
+from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
+from tests.brokers import BrokerProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A third party: its title, how to run it and which version runs."""
+
+    title: str
+    run: Callable[[str], list[Check]]
+    version: Callable[[], str]
+
+
+SUITES = {
+    "kcat": Suite("kcat (Debian)", kcat.suite, kcat.version),
+    "kafkajs": Suite("kafkajs (npm)", kafkajs_client.suite, kafkajs_client.version),
+    "java": Suite("Apache Kafka's Java client and tools (Maven Central)", java_tools.suite, java_tools.version),
+    "go": Suite("Go clients", go_clients.suite, go_clients.version),
+    "kafka-python": Suite(
+        "kafka-python's own integration suite", kafka_python_suite.suite, kafka_python_suite.version
+    ),
+}
+Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
+PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(f"conformance: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def peer_running(peer: str, folder: Path) -> Iterator[str]:
+    """A fresh broker of either kind; yields its address. A traceback in pylogd's log is reported at its end."""
+    if peer == "kafka":
+        with kafka_peer.running(folder) as address:
+            yield address
+        return
+    broker = BrokerProcess(folder / "data", folder / "log")
+    try:
+        yield broker.address
+        broker.stop()
+    finally:
+        broker.kill()
+        if "Traceback" in broker.log():
+            say(f"the broker logged a traceback:\n{broker.log()[-6000:]}")
+
+
+def run_suite(name: str, peer: str) -> Results:
+    """One suite against a fresh broker, as it goes into the results."""
+    suite = SUITES[name]
+    begun = time.monotonic()
+    try:
+        version = suite.version()
+        with tempfile.TemporaryDirectory(prefix="conformance-") as folder, peer_running(peer, Path(folder)) as address:
+            checks = suite.run(address)
+    except Missing as missing:
+        version, checks = "", [Check("the whole suite", MISSING, str(missing))]
+    for check in checks:
+        if check.outcome in (FAILED, MISSING):
+            say(f"{name}: {check.name}: {check.outcome}: {check.reason}")
+    counts = Counter(check.outcome for check in checks)
+    say(f"{name}: {dict(counts)} in {time.monotonic() - begun:.0f} s")
+    return {"version": version, "checks": [asdict(check) for check in checks]}
+
+
+class Known:
+    """conformance/known.toml: suite -> pattern of check names -> why it does not pass with pylogd."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, dict[str, str]] = tomllib.loads((HERE / "known.toml").read_text())
+
+    def reason(self, suite: str, name: str) -> str | None:
+        """Why this check is known to fail, or None where it should pass."""
+        for pattern, reason in self._reasons.get(suite, {}).items():
+            if fnmatch.fnmatchcase(name, pattern):
+                return reason
+        return None
+
+
+def judge(results: Results, known: Known) -> list[str]:
+    """What is not as known.toml says, one line each."""
+    faults = []
+    for suite, found in results.items():
+        for check in found["checks"]:
+            reason = known.reason(suite, check["name"])
+            if check["outcome"] == FAILED and reason is None:
+                faults.append(f"{suite}: {check['name']}: {check['reason']}")
+            if check["outcome"] == PASSED and reason is not None:
+                faults.append(f"{suite}: {check['name']}: passes now; take it out of known.toml")
+    return faults
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _summary(results: dict[str, Results]) -> list[str]:
+    kinds = (PASSED, FAILED, SKIPPED, MISSING)
+    titles = [f"{PEERS[peer]}: {kind}" for peer in results for kind in kinds]
+    lines = ["| suite | version | " + " | ".join(titles) + " |", "| --- | --- |" + " --: |" * len(titles)]
+    for name, suite in SUITES.items():
+        version = next((str(found[name]["version"]) for found in results.values() if name in found), "")
+        cells = []
+        for found in results.values():
+            counts = Counter(check["outcome"] for check in found.get(name, {"checks": []})["checks"])
+            cells += [str(counts[kind]) if name in found else "not run" for kind in kinds]
+        lines.append(f"| {suite.title} | {version} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _details(name: str, results: dict[str, Results], known: Known) -> list[str]:
+    own = results.get("pylogd", {}).get(name)
+    if own is None:
+        return []
+    other = {
+        check["name"]: check["outcome"]
+        for check in results.get("kafka", {}).get(name, {"checks": []})["checks"]
+    }
+    lines = ["", f"## {SUITES[name].title}", "", "| test | pylogd | Apache Kafka | why |", "| --- | --- | --- | --- |"]
+    for check in own["checks"]:
+        why = check["reason"] if check["outcome"] != PASSED else ""
+        if check["outcome"] == FAILED:
+            why = known.reason(name, check["name"]) or f"NOT EXPLAINED: {why}"
+        beside = other.get(check["name"], "not run")
+        mark = check["outcome"] if check["outcome"] == PASSED else f"**{check['outcome']}**"
+        lines.append(f"| {_cell(check['name'])} | {mark} | {beside} | {_cell(why)} |")
+    return lines
+
+
+def table(results: dict[str, Results], known: Known) -> str:
+    """The whole of RESULTS.md."""
+    lines = [
+        "# Conformance",
+        "",
+        "Written by `make conformance`. Every suite is another project's client, at the version named, unmodified, "
+        "against one fresh broker with its default settings. The columns of Apache Kafka are the same run against the "
+        f"original ({java_tools.version()}, `python -m conformance.run --peer kafka`).",
+        "",
+        *_summary(results),
+    ]
+    for name in SUITES:
+        lines += _details(name, results, known)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run, remember, write the table, judge."""
+    parser = argparse.ArgumentParser(description="other people's clients against a broker")
+    parser.add_argument("--peer", choices=PEERS, default="pylogd", help="which broker (pylogd)")
+    parser.add_argument("--only", choices=SUITES, action="append", help="only this suite; may be given more than once")
+    options = parser.parse_args()
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    kept = folder / f"{options.peer}.json"
+    found: Results = json.loads(kept.read_text()) if kept.exists() else {}
+    ran = {name: run_suite(name, options.peer) for name in options.only or SUITES}
+    found.update(ran)
+    kept.write_text(json.dumps({name: found[name] for name in SUITES if name in found}, indent=1) + "\n")
+
+    everything = {
+        peer: json.loads((folder / f"{peer}.json").read_text()) for peer in PEERS if (folder / f"{peer}.json").exists()
+    }
+    known = Known()
+    (HERE / "RESULTS.md").write_text(table(everything, known))
+    faults = judge(ran, known) if options.peer == "pylogd" else []
+    for fault in faults:
+        say(f"not as known: {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
