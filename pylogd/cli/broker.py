@@ -1,0 +1,54 @@
+"""`pylogd broker`: a broker in the foreground. The one subcommand that imports Twisted, and only when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pylogd.broker import run_foreground
+from pylogd.config import ConfigError, Settings, parse_assignments
+
+BAD_SETTINGS = 2
+
+
+@click.command()
+@click.option("-l", "--listen", multiple=True, metavar="HOST:PORT",
+              help="Where to listen (listeners); port 0 picks a free one. A Twisted endpoint string will do, too. "
+              "May be given more than once.")  # fmt: skip
+@click.option("-d", "--data", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+              help="Where the logs are kept (log.dirs). May be given more than once.")  # fmt: skip
+@click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file (TOML).")
+@click.option("-n", "--node-id", type=click.IntRange(0), help="The number of this broker (node.id).")
+@click.option("-a", "--advertised", metavar="HOST:PORT", help="What clients are told to connect to.")
+@click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE",
+              help="Any setting; wins over the file. See `pylogd settings`.")  # fmt: skip
+@click.pass_context
+def broker(
+    ctx: click.Context, listen: Sequence[str], data: Sequence[Path], config: Path | None, node_id: int | None,
+    advertised: str | None, assignments: Sequence[str],
+) -> None:  # fmt: skip
+    """Run a broker in the foreground, until SIGTERM or Ctrl-C.
+
+    One line on standard output says where it listens, once it does; its log goes to standard error.
+
+    \b
+    pylogd broker --listen 127.0.0.1:9092 --data /var/lib/pylogd
+    pylogd broker --listen 127.0.0.1:0 --data /tmp/scratch --set log.segment.bytes=16777216
+    pylogd broker --config /etc/pylogd/pylogd.toml
+    """
+    try:
+        overrides: dict[str, object] = dict(parse_assignments(assignments))
+        named = {
+            "listeners": ",".join(listen),
+            "log.dirs": ",".join(map(str, data)),
+            "node.id": None if node_id is None else str(node_id),
+            "advertised.listeners": advertised,
+        }
+        overrides.update({name: value for name, value in named.items() if value})
+        settings = Settings.load(config, overrides)
+    except ConfigError as error:
+        click.echo(f"pylogd broker: {error}", err=True)
+        ctx.exit(BAD_SETTINGS)
+    ctx.exit(run_foreground(settings))

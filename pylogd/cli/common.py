@@ -1,0 +1,138 @@
+"""What the subcommands share: the option for the broker, times as users write them, output for people and for pipes.
+
+Rules: on a terminal, tables; in a pipe, one line a row, columns divided by tabs, no heading, nothing else.
+"""
+
+# ruff: noqa: PLC0415 - rich and the client are imported by the commands that need them, so that the others are quick
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DEFAULT_BOOTSTRAP = "localhost:9092"
+_AGO = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def bootstrap_option(function: Function) -> Function:
+    """`--bootstrap-server`."""
+    return click.option(
+        "-b",
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT[,...]",
+        envvar="PYLOGD_BOOTSTRAP_SERVER",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        callback=_check_addresses,
+        help="Brokers to ask first. Also from PYLOGD_BOOTSTRAP_SERVER.",
+    )(function)
+
+
+def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
+    from pylogd.client.model import parse_address
+
+    try:
+        for address in text.split(","):
+            parse_address(address)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+def json_option(function: Function) -> Function:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE words as a dict: a callback for click."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int | None:
+    """Milliseconds since 1970 of a time: ISO 8601 (local time if it has no zone), `@SECONDS` since 1970, or so long
+    ago (`90s`, `15m`, `2h`, `3d`). None if it is none of them.
+    """
+    if found := _AGO.fullmatch(text):
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return now - int(found[1]) * _UNITS[found[2]]
+    try:
+        if text.startswith("@"):
+            return round(float(text[1:]) * 1000)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def format_time(timestamp_ms: int) -> str:
+    """A time for people, local, to the millisecond; nothing for -1."""
+    if timestamp_ms < 0:
+        return ""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+
+
+def format_bytes(size: float) -> str:
+    """A size for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A field for JSON: as text if it is UTF-8, else under `<name>_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output."""
+    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows for people on a terminal, or for programs in a pipe. A `>` before a column's name aligns it right."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(str(cell) for cell in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    Console().print(table)
+
+
+def note(text: str) -> None:
+    """A word to the user, on standard error."""
+    click.echo(text, err=True)

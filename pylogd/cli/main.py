@@ -1,0 +1,123 @@
+"""The `pylogd` command: its subcommands, found when they are called, and how it ends.
+
+Strategy: the table below is all that `pylogd --help` reads, so that it is quick; a subcommand's module is imported when
+it runs.
+
+Rules: results go to standard output, everything else to standard error; an error is one line. Exit codes: 0 done,
+1 failed, 2 wrong usage or settings, 130 interrupted, 141 the reader of our output went away.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from pylogd import __version__
+from pylogd.errors import PylogdError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+FAILED = 1
+
+
+class _Lazy(NamedTuple):
+    """Where a subcommand is, and its line in the list."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Mapping[str, _Lazy] = {
+    "broker": _Lazy("pylogd.cli.broker", "broker", "Run a broker in the foreground."),
+    "topics": _Lazy("pylogd.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
+    "produce": _Lazy("pylogd.cli.produce", "produce", "Send lines to a topic, one record each."),
+    "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
+    "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show where partitions begin and end."),
+    "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show the brokers and their disks."),
+    "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
+    "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
+    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
+    "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker on real events, end to end."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import it."""
+        found = COMMANDS.get(name)
+        if found is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(found.module), found.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table: nothing is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Turn what may go wrong into one line and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            _drop_output()
+            ctx.exit(BROKEN_PIPE)
+        except KeyboardInterrupt:
+            _drop_output()
+            ctx.exit(INTERRUPTED)
+        except (PylogdError, OSError) as error:
+            raise click.ClickException(_one_line(error)) from error
+
+
+def _one_line(error: PylogdError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _drop_output() -> None:
+    """What is still buffered has no reader; the interpreter would complain about that on its way out."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="pylogd", message="%(prog)s %(version)s")
+def pylogd() -> None:
+    """A log broker that speaks the Kafka wire protocol, and the tools for it.
+
+    \b
+    pylogd broker --listen 127.0.0.1:9092 --data /var/lib/pylogd    run a broker
+    pylogd topics create events --partitions 4                      create a topic
+    echo "hello" | pylogd produce events                            write to it
+    pylogd consume events --until-end                               read it
+
+    Commands that talk to a broker take --bootstrap-server HOST:PORT, or the environment's PYLOGD_BOOTSTRAP_SERVER
+    (default: localhost:9092). `pylogd COMMAND --help` has examples.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    try:
+        code = pylogd.main(arguments, prog_name="pylogd", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:  # Ctrl-C at a prompt
+        sys.exit(INTERRUPTED)

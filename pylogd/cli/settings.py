@@ -1,0 +1,76 @@
+"""`pylogd settings`: the table of settings, for reading."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pylogd.cli.common import json_option, print_json, print_table
+from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--topic", is_flag=True, help="The settings of topics rather than of brokers.")
+@json_option
+def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
+    """List the settings with their defaults, or explain some of them.
+
+    Names are Kafka's. They may stand in the configuration file, behind `pylogd broker --set`, and, those of topics,
+    behind `pylogd topics create --config`.
+
+    \b
+    pylogd settings
+    pylogd settings log.segment.bytes
+    pylogd settings --topic
+    """
+    table = TOPIC_SETTINGS if topic else SETTINGS
+    chosen = [_find(name, topic) for name in names] or list(table.values())
+    if as_json:
+        print_json([_as_json(setting) for setting in chosen])
+    elif names:
+        for setting in chosen:
+            _explain(setting)
+    else:
+        print_table(["name", "default", "what it is"], ([s.name, _default(s), _first(s.doc)] for s in chosen))
+
+
+def _find(name: str, topic: bool) -> Setting:
+    tables = [TOPIC_SETTINGS, SETTINGS] if topic else [SETTINGS, TOPIC_SETTINGS]
+    for table in tables:
+        if name in table:
+            return table[name]
+    near = difflib.get_close_matches(name, [*SETTINGS, *TOPIC_SETTINGS], 1)
+    raise click.ClickException(f"there is no setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _default(setting: Setting) -> str:
+    text = setting.format(setting.default)
+    return "" if text is None else text
+
+
+def _first(doc: str) -> str:
+    return doc.partition(". ")[0].rstrip(".")
+
+
+def _explain(setting: Setting) -> None:
+    click.echo(click.style(setting.name, bold=True))
+    click.echo(click.wrap_text(setting.doc, width=100, initial_indent="  ", subsequent_indent="  "))
+    for label, value in _as_json(setting).items():
+        if label not in ("name", "doc") and value not in (None, [], ""):
+            click.echo(f"  {label.replace('_', ' ')}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+def _as_json(setting: Setting) -> dict[str, Any]:
+    return {
+        "name": setting.name,
+        "doc": setting.doc,
+        "type": setting.type.name.lower(),
+        "default": setting.format(setting.default),
+        "accepts": setting.allowed,
+        "or_else": [name for name, _ in setting.synonyms],
+        "takes_effect": setting.mode.value,
+    }
