@@ -12,8 +12,9 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from pylogd.broker import Broker, explain_failure
+from pylogd.broker import Broker
 from pylogd.config import ConfigError, Settings
+from pylogd.daemon import bridge_logging, describe, explain_failure, notify_ready
 
 log = Logger()
 
@@ -81,12 +82,18 @@ class BrokerService(Service):
         from twisted.internet import reactor
 
         super().startService()
+        bridge_logging()
         self._broker = Broker(self._settings, reactor)
-        self._broker.start().addErrback(self._failed)
+        self._broker.start().addCallbacks(self._started, self._failed)
 
     def stopService(self) -> Deferred[None] | None:
         super().stopService()
         return self._broker.stop() if self._broker is not None else None
+
+    def _started(self, _: None) -> None:
+        assert self._broker is not None
+        log.info("{line}", line=describe(self._broker))
+        notify_ready()
 
     def _failed(self, failure: Failure) -> None:
         from twisted.internet import reactor

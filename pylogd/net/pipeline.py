@@ -158,7 +158,8 @@ class Pipeline:
             return
         if result is None:
             return
-        assert isinstance(event, RequestReceived)
+        if isinstance(event, UnsupportedRequest):  # the one that is answered: ApiVersions, in version 0 (KIP-511)
+            event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
         event.request = None  # its record bytes can go
         if isinstance(result, Deferred):
             slot = _Slot(event)

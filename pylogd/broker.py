@@ -1,0 +1,240 @@
+"""One broker: its parts, wired, started and stopped in order. `twistd pylogd` and `pylogd broker` both run this.
+
+Start: lock the directories and load the logs (in threads), open the metadata store, host the partitions, then listen
+and register; nothing is served before all that is there. Stop: listen no more, end the waits, let the replies leave
+for at most `controlled.shutdown.drain.ms`, then close the logs, which marks the stop as clean, and the store.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
+
+from pylogd.api.api_versions import unsupported_api_versions
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import HANDLERS, served_versions
+from pylogd.config import Listener, Settings
+from pylogd.errors import CloseConnection
+from pylogd.log.manager import LogManager
+from pylogd.metadata.image import Broker as BrokerInfo
+from pylogd.metadata.image import Endpoint
+from pylogd.metadata.service import Metadata, open_store
+from pylogd.net.sender import Slice
+from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
+from pylogd.replica.configs import log_config
+from pylogd.replica.manager import ReplicaManager
+from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.session import RequestReceived, UnsupportedRequest
+
+log = Logger()
+
+_READ_AHEAD_BYTES = 1 << 17
+#: Young objects of a request die by their reference counts; the collector need not look for them so often.
+_GC_THRESHOLDS = (50_000, 20, 50)
+
+
+class Broker:
+    """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use."""
+
+    def __init__(self, settings: Settings, reactor: Any) -> None:
+        self.settings = settings
+        self.clock = reactor
+        self.node_id = settings.integer("node.id")
+        self._reactor = reactor
+        self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
+        self.logs = LogManager(
+            settings.words("log.dirs"),
+            config=log_config(settings, {}),
+            now_ms=_now_ms,
+            node_id=self.node_id,
+            recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
+        )
+        self.metadata = Metadata(settings, open_store(settings, reactor))
+        self.cluster = self.metadata.cluster
+        self.topics = self.metadata.topics
+        self.broker_configs = self.metadata.broker_configs
+        self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        self.listeners: tuple[Listener, ...] = ()  # as they were bound
+        self._advertised: dict[str, tuple[str, int]] = {}
+        self._ports: list[IListeningPort] = []
+        self._factories: list[BrokerFactory] = []
+        self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
+        self._starting: Deferred[None] | None = None
+        self._stopping: Deferred[None] | None = None
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, 22 characters."""
+        return self.cluster.cluster_id
+
+    def advertised(self, listener: str) -> tuple[str, int]:
+        """The (host, port) that a client of `listener` should connect to."""
+        return self._advertised[listener]
+
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        """Run `function` in a thread of the broker's own; its result, or its failure."""
+        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *args)
+        return deferred
+
+    # -- start
+
+    def start(self) -> Deferred[None]:
+        """Fires once the broker listens; `listeners` says where. Fails, with everything undone, if it can't."""
+        self._starting = Deferred.fromCoroutine(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        try:
+            await self._start_parts()
+        except BaseException:
+            await self._undo_all()
+            raise
+
+    async def _start_parts(self) -> None:
+        _allow_many_files()
+        self._pool.start()
+        self._undo.append(self._stop_pool)
+        await self.in_thread(self.logs.load, self._loaded)
+        self._undo.append(lambda: self.in_thread(self.logs.close))
+        await self.metadata.start()
+        self._undo.append(self.metadata.stop)
+        await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
+        self._undo.append(self._drain)
+        await self.replicas.start()
+        self._undo.append(self._stop_listening)
+        for listener in self.settings.listeners:
+            await self._listen(listener)
+        endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
+        await self.cluster.register(BrokerInfo(self.node_id, endpoints, self.settings.text("broker.rack")))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+
+    def _loaded(self, done: int, total: int, name: str) -> None:
+        if done == total or done % 100 == 0:  # called in a thread of the loader's
+            self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
+
+    async def _listen(self, listener: Listener) -> None:
+        factory = BrokerFactory(
+            self._reactor, self._dispatch, served_versions(), self._read_ahead, self._limits(), listener.name
+        )
+        description = listener.endpoint
+        if description.startswith("tcp") and "backlog=" not in description:
+            description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"
+        port = await serverFromString(self._reactor, description).listen(factory)
+        self._ports.append(port)
+        self._factories.append(factory)
+        number = getattr(port.getHost(), "port", listener.port)
+        bound = Listener(listener.name, listener.host, number, listener.endpoint)
+        self.listeners += (bound,)
+        self._advertised[listener.name] = self._advertise(bound)
+
+    def _advertise(self, bound: Listener) -> tuple[str, int]:
+        for told in self.settings.advertised_listeners:
+            if told.name == bound.name:
+                return told.host, told.port or bound.port
+        return socket.gethostname() if bound.wildcard else bound.host, bound.port
+
+    def _limits(self) -> ServerLimits:
+        integer = self.settings.integer
+        return ServerLimits(
+            max_request_bytes=integer("socket.request.max.bytes"),
+            max_in_flight=integer("connection.max.inflight.requests"),
+            max_unsent_bytes=integer("connection.max.queued.response.bytes"),
+            max_sendfile_bytes=integer("sendfile.max.bytes"),
+            max_idle_ms=integer("connections.max.idle.ms"),
+            max_connections=integer("max.connections"),
+            max_connections_per_host=integer("max.connections.per.ip"),
+            send_buffer_bytes=integer("socket.send.buffer.bytes"),
+            receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
+        )
+
+    # -- requests
+
+    def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest) -> Any:
+        if type(event) is RequestReceived:
+            context = RequestContext(self, connection, event.version, event.client_id, event.correlation_id)
+            return HANDLERS[event.api_key](context, event.request)
+        if event.api_key == ApiVersionsRequest.API_KEY:
+            return unsupported_api_versions()
+        raise CloseConnection(
+            f"client {event.client_id!r} asked for API {event.api_key} at version {event.version}, which is not served"
+        )
+
+    def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
+        return self.in_thread(_read_into_page_cache, source, position, length)
+
+    # -- stop
+
+    def stop(self) -> Deferred[None]:
+        """Stop serving and close everything; a second call waits for the first."""
+        if self._stopping is None:
+            if self._starting is not None and not self._starting.called:
+                self._starting.addErrback(lambda failure: failure.trap(CancelledError))
+                self._starting.cancel()
+            self._stopping = Deferred.fromCoroutine(self._undo_all())
+        waiter: Deferred[None] = Deferred()
+        self._stopping.addBoth(lambda result: waiter.callback(None) or result)
+        return waiter
+
+    async def _undo_all(self) -> None:
+        while self._undo:
+            undo = self._undo.pop()
+            try:
+                await undo()
+            except Exception:
+                log.failure("a part of the broker did not stop as it should")
+
+    async def _stop_listening(self) -> None:
+        ports, self._ports = self._ports, []
+        for port in ports:
+            await port.stopListening()
+
+    async def _drain(self) -> None:
+        """End the waits, let the replies leave, and close the connections that are left when the time is up."""
+        await self.replicas.stop()
+        seconds = self.settings.integer("controlled.shutdown.drain.ms") / 1000
+        for factory in self._factories:
+            drained = factory.drain()
+            abort = self._reactor.callLater(seconds, factory.abort)
+            await drained
+            if abort.active():
+                abort.cancel()
+
+    async def _stop_pool(self) -> None:
+        self._pool.stop()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _allow_many_files() -> None:
+    """Every log holds a descriptor: take as many as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _read_into_page_cache(source: Slice, position: int, length: int) -> None:
+    """Read a chunk and forget it: the kernel keeps it for the sendfile to come. Runs in a thread."""
+    scratch = bytearray(_READ_AHEAD_BYTES)
+    fd = source.fileno()
+    end = position + length
+    while position < end:
+        count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
+        if not count:
+            return  # the file is short; the sender finds that out
+        position += count
