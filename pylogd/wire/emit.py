@@ -5,7 +5,8 @@ of fixed size, and the length that stands in front of a string or an array, are 
 `struct`: a type *defers* such a field, and a *flush* emits the call for all that are pending. So a value is available
 only after the flush that follows it.
 
-In the source, `view`, `at` and `end` are the frame, the position and its length; `write` takes the next part.
+In the source, `view`, `at` and `end` are the frame, the position and its length, `room` is how many array elements the
+message may still have, and `write` takes the next part.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class ReadEmitter(Emitter):
         """Close the function that returns the expression `value`; its name."""
         self.flush()
         name = self.name("parse")
-        head = f"def {name}(io, this):\n    view = io.view\n    at = io.at\n    end = io.end\n"
+        head = f"def {name}(io, this):\n    view = io.view\n    at = io.at\n    end = io.end\n    room = io.room\n"
         self.code.append(head + "\n".join(self.lines) + f"\n    io.at = at\n    return {value}")
         return name
 

@@ -14,19 +14,24 @@ from typing import Any, NoReturn
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 
-MAX_ARRAY_LENGTH = 1_000_000
+#: elements in all arrays of a message together: a few bytes each on the wire, they are hundreds in memory
+MAX_ELEMENTS = 1_000_000
 UUID_SIZE = 16
 
 
 class Cursor:
-    """A position in a frame. Every read checks that the bytes are there, or raises RemoteProtocolError."""
+    """A position in a frame. Every read checks that the bytes are there, or raises RemoteProtocolError.
 
-    __slots__ = ("at", "end", "view")
+    `room` is how many array elements the message may still have.
+    """
+
+    __slots__ = ("at", "end", "room", "view")
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self.at = 0
         self.end = len(view)
+        self.room = MAX_ELEMENTS
 
     def fixed(self, form: struct.Struct) -> Any:
         """The one value that `form` describes."""
@@ -127,12 +132,12 @@ def refuse_length(where: str, length: int, left: int) -> NoReturn:
     raise RemoteProtocolError(f"{where}: {length} bytes are announced where {left} are left")
 
 
-def refuse_count(where: str, count: int, left: int) -> NoReturn:
+def refuse_count(where: str, count: int, room: int, left: int) -> NoReturn:
     """Raise for a number of elements that is negative, too large, or more than what is left can hold."""
     if count < 0:
         raise RemoteProtocolError(f"{where}: {count} elements are not allowed here")
-    if count > MAX_ARRAY_LENGTH:
-        raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {MAX_ARRAY_LENGTH}")
+    if count > room:
+        raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {MAX_ELEMENTS} in a message")
     raise RemoteProtocolError(f"{where}: {count} elements are announced where {left} bytes are left")
 
 

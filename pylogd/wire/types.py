@@ -20,7 +20,6 @@ from construct import Construct
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import InvalidValue
 from pylogd.wire.stream import (
-    MAX_ARRAY_LENGTH,
     Cursor,
     GatherWriter,
     Opaque,
@@ -260,8 +259,9 @@ class Array(Prefixed):
 
     def _parse_content(self, length: int, stream: Cursor) -> list[Any]:
         left = stream.end - stream.at
-        if not 0 <= length <= MAX_ARRAY_LENGTH or length * self.element.minimum > left:
-            refuse_count(self.where, length, left)
+        if not 0 <= length <= stream.room or length * self.element.minimum > left:
+            refuse_count(self.where, length, stream.room, left)
+        stream.room -= length
         return [self.element._parse(stream, None, "") for _ in range(length)]
 
     def _build_content(self, obj: list[Any], stream: GatherWriter) -> None:
@@ -271,8 +271,9 @@ class Array(Prefixed):
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         minimum = self.element.minimum
-        with out.block(f"if not 0 <= {length} <= {MAX_ARRAY_LENGTH} or {length} * {minimum} > end - at:"):
-            out.line(f"refuse_count({self.where!r}, {length}, end - at)")
+        with out.block(f"if not 0 <= {length} <= room or {length} * {minimum} > end - at:"):
+            out.line(f"refuse_count({self.where!r}, {length}, room, end - at)")
+        out.line(f"room -= {length}")
         if isinstance(self.element, Fixed) and len(self.element.form) == 1:
             out.line(f"{target} = list(unpack_from('>%d{self.element.form}' % {length}, view, at))")
             out.line(f"at += {length} * {minimum}")

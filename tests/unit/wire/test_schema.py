@@ -32,7 +32,7 @@ from pylogd.wire.schema import (
     response_header_version,
     schema_versions,
 )
-from pylogd.wire.stream import MAX_ARRAY_LENGTH, unsigned_varint
+from pylogd.wire.stream import MAX_ELEMENTS, unsigned_varint
 
 
 class Slice:
@@ -102,13 +102,20 @@ def test_records_may_be_null() -> None:
         assert codec.decode(joined(codec, produce(None))) == produce(None)
 
 
-def test_an_array_over_the_limit_is_refused() -> None:
+def test_more_elements_than_the_limit_are_refused() -> None:
     codec = request_codec(ApiKey.DESCRIBE_LOG_DIRS, 1)
-    head = struct.pack(">ih1si", 1, 1, b"t", MAX_ARRAY_LENGTH + 1)
+    head = struct.pack(">ih1si", 1, 1, b"t", MAX_ELEMENTS + 1)
     with pytest.raises(RemoteProtocolError, match="over the limit"):
-        codec.decode(head + bytes(4 * (MAX_ARRAY_LENGTH + 1)))
-    message = DescribeLogDirsRequest([DescribableLogDirTopic("t", [0] * MAX_ARRAY_LENGTH)])
+        codec.decode(head + bytes(4 * (MAX_ELEMENTS + 1)))
+
+
+def test_the_elements_of_all_arrays_count_together() -> None:
+    codec = request_codec(ApiKey.DESCRIBE_LOG_DIRS, 1)
+    half = DescribableLogDirTopic("t", [0] * (MAX_ELEMENTS // 2 - 1))
+    message = DescribeLogDirsRequest([half, half])
     assert codec.decode(joined(codec, message)) == message
+    with pytest.raises(RemoteProtocolError, match="over the limit of 1000000 in a message"):
+        codec.decode(joined(codec, DescribeLogDirsRequest([half, half, half])))
 
 
 def test_an_array_larger_than_the_frame_is_refused_before_its_elements_are_read() -> None:
