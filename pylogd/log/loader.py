@@ -228,3 +228,8 @@ def sort_files(fs: FileSystem, directory: str) -> list[int]:
         elif name not in _KNOWN_NAMES and not name.endswith(ORPHANED_SUFFIX):
             _log.warning("%s is none of ours and is left alone", path)
     return bases
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file of that name belongs to a segment."""
+    return _SEGMENT_NAME.match(name) is not None

@@ -37,7 +37,7 @@ _ID_BYTES = 16
 _NAME_LIMIT = 255
 _CHECKPOINT_MS = 60_000
 _RECOVERY_THREADS = 2
-_KNOWN_NAMES = frozenset(
+DATA_DIRECTORY_FILES = frozenset(
     {
         LOCK_FILE,
         checkpoints.META_PROPERTIES,
@@ -184,14 +184,13 @@ class LogManager:
         found = []
         for name in sorted(self.fs.listdir(entry.path)):
             path = os.path.join(entry.path, name)
-            topic, _, partition = name.rpartition("-")
+            key = split_name(name)
             if name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
                 remove_tree(self.fs, path)
-            elif topic and partition.isascii() and partition.isdigit() and self.fs.isdir(path):
-                key = topic, int(partition)
+            elif key is not None and self.fs.isdir(path):
                 recovery_point, start = entry.recovery_points.get(key, 0), entry.log_starts.get(key, 0)
                 found.append(Found(path, *key, self._topic_id(path), recovery_point, start, entry.clean))
-            elif name not in _KNOWN_NAMES and not name.endswith(".tmp"):
+            elif name not in DATA_DIRECTORY_FILES and not name.endswith(".tmp"):
                 _log.warning("%s is none of ours and is left alone", path)
         return found
 
@@ -372,6 +371,12 @@ class LogManager:
                     checkpoints.write_clean_shutdown(self.fs, entry.path)
         except (StorageError, OSError) as error:
             _log.error("the clean stop can't be marked: %s", error)
+
+
+def split_name(name: str) -> TopicPartition | None:
+    """The partition of a directory's name, `None` if it is no partition's."""
+    topic, _, partition = name.rpartition("-")
+    return (topic, int(partition)) if topic and partition.isascii() and partition.isdigit() else None
 
 
 def _keep(log: Log, now_ms: int) -> None:
