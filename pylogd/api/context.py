@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime
-
     from pylogd.config import Settings
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
@@ -20,17 +18,24 @@ if TYPE_CHECKING:
 
 
 class BrokerParts(Protocol):
-    """The parts of a broker that handlers use."""
+    """The parts of a broker that handlers use. Each is the real class of its room."""
 
-    settings: Settings
-    topics: TopicRegistry
-    cluster: Cluster
-    broker_configs: BrokerConfigs
-    replicas: ReplicaManager
-    logs: LogManager
-    node_id: int
-    cluster_id: str
-    clock: IReactorTime
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def topics(self) -> TopicRegistry: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def broker_configs(self) -> BrokerConfigs: ...
+    @property
+    def replicas(self) -> ReplicaManager: ...
+    @property
+    def logs(self) -> LogManager: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def cluster_id(self) -> str: ...
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """The (host, port) that a client of `listener` should connect to."""

@@ -37,8 +37,7 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
     topics = []
     for topic in request.topics:
         results = [
-            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset)
-            for wanted in topic.partitions
+            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset) for wanted in topic.partitions
         ]
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     return DeleteRecordsResponse(topics=topics)

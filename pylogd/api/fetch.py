@@ -197,9 +197,7 @@ class FetchJob:
             self._cold[-1].data = data
         return data
 
-    def _data(
-        self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset
-    ) -> PartitionData:
+    def _data(self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset) -> PartitionData:
         high_watermark = partition.high_watermark
         return PartitionData(
             partition.index, 0, high_watermark, high_watermark, log_start, diverging, _NO_LEADER, _NO_SNAPSHOT,

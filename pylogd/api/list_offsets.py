@@ -93,9 +93,7 @@ def _answer(
     return answer
 
 
-def _look_up(
-    partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool
-) -> None:
+def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool) -> None:
     log = partition.log
     if timestamp == LATEST:
         answer.offset = partition.high_watermark

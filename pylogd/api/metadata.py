@@ -102,7 +102,8 @@ def _answers(
                 answers.append(MetadataResponseTopic(code, name, wanted.topic_id))
                 continue
         elif wanted.name is None:
-            answers.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, "" if context.version < _FIRST_BY_ID else None))
+            name = None if context.version >= _FIRST_BY_ID else ""
+            answers.append(MetadataResponseTopic(ErrorCode.INVALID_REQUEST, name))
             continue
         else:
             topic = registry.get(wanted.name)

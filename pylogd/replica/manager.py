@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 
 log = Logger()
 
+#: A round of housekeeping does all that is due; the most frequent of its duties says how often it comes.
+_HOUSEKEEPING_INTERVALS = (
+    "log.retention.check.interval.ms",
+    "log.flush.scheduler.interval.ms",
+    "log.flush.offset.checkpoint.interval.ms",
+)
+_NO_ID = bytes(16)
+
 InThread = Callable[..., "Deferred[Any]"]
 
 
@@ -81,7 +89,8 @@ class ReplicaManager:
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
-        self._housekeeping: list[tuple[LoopingCall, Deferred[Any]]] = []
+        self._housekeeping = LoopingCall(self._tick)
+        self._housekeeping.clock = clock
         self._failures = 0
 
     # -- life
@@ -98,13 +107,28 @@ class ReplicaManager:
             self._topics.subscribe(self._registry_changed),
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
-        for key, stored in list(self._logs.logs.items()):
-            topic = self._topics.get(key[0])
-            if topic is None or topic.topic_id != stored.topic_id:
-                self._condemned.setdefault(key[0], []).append(key)
+        self._condemn_strays()
         for name in {*self._condemned, *(topic.name for topic in self._topics.all())}:
             await self._settle(name)
-        self._every("log.retention.check.interval.ms", self._logs.tick)
+        self._keep_house()
+
+    def _condemn_strays(self) -> None:
+        """Find the logs of topics that were deleted while this broker was down."""
+        strays = []
+        for key, stored in self._logs.logs.items():
+            topic = self._topics.get(key[0])
+            if topic is None or stored.topic_id not in (topic.topic_id, _NO_ID):
+                strays.append(key)
+        if strays and not self._topics.all():
+            log.warn(
+                "the metadata has no topic at all, the data directories have {count} partitions: left alone, since "
+                "the metadata may be the wrong one",
+                count=len(strays),
+            )
+            return
+        for key in strays:
+            log.warn("{topic}-{index} is of a topic that was deleted: it goes", topic=key[0], index=key[1])
+            self._condemned.setdefault(key[0], []).append(key)
 
     def stop(self) -> Deferred[None]:
         """End the housekeeping and every wait, as if its time were up. The logs stay open for their owner to close."""
@@ -116,21 +140,19 @@ class ReplicaManager:
         self._unsubscribe = []
         self.append_waits.expire_all()
         self.fetch_waits.expire_all()
-        rounds, self._housekeeping = self._housekeeping, []
-        for call, ended in rounds:
-            call.stop()
-            await ended
+        if self._housekeeping.running:
+            self._housekeeping.stop()
+            await self._housekeeping_done
 
-    def _every(self, setting: str, work: Callable[[], object]) -> None:
-        def round_() -> Deferred[Any]:
-            return self.in_thread(work).addErrback(self._housekeeping_failed, setting)
+    def _keep_house(self) -> None:
+        interval_ms = min(self._settings.integer(name) for name in _HOUSEKEEPING_INTERVALS)
+        self._housekeeping_done = self._housekeeping.start(interval_ms / 1000, now=False)
 
-        call = LoopingCall(round_)
-        call.clock = self._clock
-        self._housekeeping.append((call, call.start(self._settings.integer(setting) / 1000, now=False)))
+    def _tick(self) -> Deferred[Any]:
+        return self.in_thread(self._logs.tick).addErrback(self._tick_failed)
 
-    def _housekeeping_failed(self, failure: Failure, setting: str) -> None:
-        log.failure("a round of housekeeping ({setting}) failed", failure, setting=setting)
+    def _tick_failed(self, failure: Failure) -> None:
+        log.failure("a round of housekeeping failed", failure)
 
     # -- what requests do
 
@@ -232,7 +254,10 @@ class ReplicaManager:
                 self._refresh(partition, state, config)
                 continue
             stored = self._logs.logs.get((topic.name, state.index))
-            if stored is None or stored.topic_id != topic.topic_id:
+            if stored is not None and stored.topic_id not in (topic.topic_id, _NO_ID):
+                await self._delete_log((topic.name, state.index))
+                stored = None
+            if stored is None:
                 missing.append(state)
             else:
                 self._add(topic, state, stored, config)

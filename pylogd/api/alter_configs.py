@@ -1,0 +1,63 @@
+"""AlterConfigs (33), versions 0 to 2: replace all settings of topics and brokers.
+
+Behaviour: what the request doesn't name falls back to its default. Each resource is changed, or refused with a text, by
+itself; all of its settings or none. A broker is named by its id, all brokers by the empty name. `validate_only` checks
+all that the change would. A resource that stands twice in a request is INVALID_REQUEST.
+Gaps: as DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.api.resources import ResourceType, broker_of, repeated, topic_of, unsupported
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.metadata.errors import InvalidConfig
+from pylogd.wire.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+@handles(AlterConfigsRequest, 0, 2)
+def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Deferred[AlterConfigsResponse]:
+    """Replace the settings of every resource."""
+    return Deferred.fromCoroutine(_alter_all(context, request))
+
+
+async def _alter_all(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    twice = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
+    responses = []
+    for resource in request.resources:
+        answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
+            await _alter(context, resource, request.validate_only)
+        except PylogdError as error:
+            answer.error_code, answer.error_message = explain(error)
+        responses.append(answer)
+    return AlterConfigsResponse(responses=responses)
+
+
+async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    broker = context.broker
+    configs: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise InvalidConfig(f"{config.name} needs a value")
+        configs[config.name] = config.value
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = topic_of(context, resource.resource_name)
+        await broker.topics.set_topic_configs(topic.name, configs, validate_only=validate_only)
+        await broker.replicas.settled(topic.name)
+    elif resource.resource_type == ResourceType.BROKER:
+        whose = broker_of(context, resource.resource_name)
+        await broker.broker_configs.replace(whose, configs, validate_only=validate_only)
+    else:
+        raise unsupported(resource.resource_type)

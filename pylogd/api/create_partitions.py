@@ -1,0 +1,54 @@
+"""CreatePartitions (37), versions 0 to 3: give topics more partitions.
+
+Behaviour: every topic of the request is answered, by itself. `count` is the new total; replicas are placed by the
+broker unless the client assigns them. A topic is answered once its new partitions can be used. A name that stands twice
+in a request is INVALID_REQUEST.
+Gaps: `timeout_ms` is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+@handles(CreatePartitionsRequest, 0, 3)
+def create_partitions(context: RequestContext, request: CreatePartitionsRequest) -> Deferred[CreatePartitionsResponse]:
+    """Extend every topic of the request."""
+    return Deferred.fromCoroutine(_create_all(context, request))
+
+
+async def _create_all(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for wanted in {topic.name: topic for topic in request.topics}.values():
+        result = CreatePartitionsTopicResult(wanted.name)
+        try:
+            if named[wanted.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+            await _create(context, wanted, request.validate_only)
+        except PylogdError as error:
+            result.error_code, result.error_message = explain(error)
+        results.append(result)
+    return CreatePartitionsResponse(results=results)
+
+
+async def _create(context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
+    assignment = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
+    await context.broker.topics.add_partitions(
+        wanted.name, wanted.count, assignment=assignment or None, validate_only=validate_only
+    )
+    if not validate_only:
+        await context.broker.replicas.settled(wanted.name)

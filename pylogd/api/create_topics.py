@@ -1,0 +1,82 @@
+"""CreateTopics (19), versions 0 to 7: make topics.
+
+Behaviour: each topic is made, or refused with a text, by itself. -1 partitions or replicas means the broker's default;
+an assignment of replicas by the client takes their place. A topic is answered once its partitions can be used. From
+version 5 on the answer has the topic's settings, defaults included. `validate_only` checks all that creation would. A
+name that stands twice in a request is INVALID_REQUEST.
+Gaps: `timeout_ms` is not looked at; a topic is made in the time that it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.metadata.errors import InvalidReplicaAssignment
+from pylogd.metadata.image import Topic
+from pylogd.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+_NO_ID = bytes(16)
+
+
+@handles(CreateTopicsRequest, 0, 7)
+def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+    """Make every topic of the request."""
+    return Deferred.fromCoroutine(_create_all(context, request))
+
+
+async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for wanted in {topic.name: topic for topic in request.topics}.values():
+        try:
+            if named[wanted.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+            results.append(await _create(context, wanted, request.validate_only))
+        except PylogdError as error:
+            code, message = explain(error)
+            results.append(CreatableTopicResult(wanted.name, error_code=code, error_message=message, configs=[]))
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create(context: RequestContext, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    broker = context.broker
+    assignment = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
+    if len(assignment) < len(wanted.assignments):
+        raise InvalidReplicaAssignment("a partition is assigned twice")
+    topic = await broker.topics.create_topic(
+        wanted.name,
+        partitions=wanted.num_partitions,
+        replication_factor=wanted.replication_factor,
+        assignment=assignment or None,
+        configs={config.name: config.value for config in wanted.configs},
+        validate_only=validate_only,
+    )
+    if not validate_only:
+        await broker.replicas.settled(topic.name)
+    return CreatableTopicResult(
+        topic.name,
+        _NO_ID if validate_only else topic.topic_id,
+        error_message=None,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=_configs(context, topic),
+    )
+
+
+def _configs(context: RequestContext, topic: Topic) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(entry.name, entry.value, entry.read_only, entry.source, entry.sensitive)
+        for entry in context.broker.settings.describe_topic(topic.configs)
+    ]

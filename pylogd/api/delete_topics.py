@@ -1,0 +1,69 @@
+"""DeleteTopics (20), versions 0 to 6: delete topics by name or, from version 6 on, by id.
+
+Behaviour: each topic is deleted, or refused with a text, by itself. It is answered once it is gone from here: its name
+is free again, and fetches that waited on it have been told. Unknown ids are UNKNOWN_TOPIC_ID. A topic that stands twice
+in a request, or has both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid it all.
+Gaps: `timeout_ms` is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+_FIRST_BY_ID = 6
+_NO_ID = bytes(16)
+
+
+@handles(DeleteTopicsRequest, 0, 6)
+def delete_topics(context: RequestContext, request: DeleteTopicsRequest) -> Deferred[DeleteTopicsResponse]:
+    """Delete every topic of the request."""
+    return Deferred.fromCoroutine(_delete_all(context, request))
+
+
+async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    if context.version >= _FIRST_BY_ID:
+        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [(name, _NO_ID) for name in request.topic_names]
+    counts = Counter(asked)
+    return DeleteTopicsResponse(
+        responses=[await _delete(context, DeleteTopicState(*topic), count) for topic, count in counts.items()]
+    )
+
+
+async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int) -> DeletableTopicResult:
+    registry = context.broker.topics
+    result = DeletableTopicResult(wanted.name, wanted.topic_id)
+    try:
+        if count > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+        if (wanted.name is None) == (wanted.topic_id == _NO_ID):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is deleted by its name or by its id.")
+        name = wanted.name
+        if name is None:
+            topic = registry.by_id(wanted.topic_id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            result.name = name = topic.name
+        else:
+            topic = registry.get(name)
+        await registry.delete_topic(name)
+        if topic is not None:
+            result.topic_id = topic.topic_id
+        await context.broker.replicas.settled(name)
+    except PylogdError as error:
+        result.error_code, result.error_message = explain(error)
+    return result

@@ -1,0 +1,54 @@
+"""DescribeLogDirs (35), versions 0 to 5: what the data directories hold and how much room they have.
+
+Behaviour: sizes are bytes of segments; from version 4 on the volume's total and usable bytes. Null topics means all
+partitions; otherwise those asked for that are here, and every directory is listed whatever it holds. Read in a thread.
+Gaps: replicas are never moved between directories, so none is a future one; no directory is cordoned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from pylogd.log.manager import DirectoryUsage
+
+
+@handles(DescribeLogDirsRequest, 0, 5)
+def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Deferred[DescribeLogDirsResponse]:
+    """Every directory, with the partitions asked for."""
+    return Deferred.fromCoroutine(_describe(context, request))
+
+
+async def _describe(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    broker = context.broker
+    usage: list[DirectoryUsage] = await broker.replicas.in_thread(broker.logs.usage)
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return DescribeLogDirsResponse(results=[_directory(found, wanted) for found in usage])
+
+
+def _directory(usage: DirectoryUsage, wanted: set[tuple[str, int]] | None) -> DescribeLogDirsResult:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for found in usage.partitions:
+        if wanted is None or (found.topic, found.partition) in wanted:
+            topic = topics.setdefault(found.topic, DescribeLogDirsTopic(found.topic))
+            topic.partitions.append(DescribeLogDirsPartition(found.partition, found.size))
+    return DescribeLogDirsResult(
+        log_dir=usage.path,
+        topics=list(topics.values()),
+        total_bytes=usage.total_bytes,
+        usable_bytes=usage.usable_bytes,
+    )

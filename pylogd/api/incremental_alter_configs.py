@@ -1,0 +1,75 @@
+"""IncrementalAlterConfigs (44), versions 0 and 1: change some settings of topics and brokers (KIP-339).
+
+Behaviour: SET, DELETE (back to the default), APPEND and SUBTRACT (lists only); settings that the request doesn't name
+stay. Each resource is changed, or refused with a text, by itself; all of its settings or none. A broker is named by its
+id, all brokers by the empty name. `validate_only` checks all that the change would. A resource that stands twice in a
+request, or a setting twice in a resource, is INVALID_REQUEST.
+Gaps: as DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.api.resources import ResourceType, broker_of, repeated, topic_of, unsupported
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.metadata.configs import ConfigChange, ConfigOperation
+from pylogd.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+@handles(IncrementalAlterConfigsRequest, 0, 1)
+def incremental_alter_configs(
+    context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> Deferred[IncrementalAlterConfigsResponse]:
+    """Change the settings of every resource."""
+    return Deferred.fromCoroutine(_alter_all(context, request))
+
+
+async def _alter_all(
+    context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    twice = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
+    responses = []
+    for resource in request.resources:
+        answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
+            await _alter(context, resource, request.validate_only)
+        except PylogdError as error:
+            answer.error_code, answer.error_message = explain(error)
+        responses.append(answer)
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    broker = context.broker
+    changes = [_change(config) for config in resource.configs]
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = topic_of(context, resource.resource_name)
+        await broker.topics.alter_topic_configs(topic.name, changes, validate_only=validate_only)
+        await broker.replicas.settled(topic.name)
+    elif resource.resource_type == ResourceType.BROKER:
+        whose = broker_of(context, resource.resource_name)
+        await broker.broker_configs.alter(whose, changes, validate_only=validate_only)
+    else:
+        raise unsupported(resource.resource_type)
+
+
+def _change(config: AlterableConfig) -> ConfigChange:
+    try:
+        operation = ConfigOperation(config.config_operation)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{config.name}: there is no operation {config.config_operation}"
+        ) from None
+    return ConfigChange(config.name, operation, config.value)
