@@ -1,0 +1,47 @@
+"""Brokers' metadata rooms on one embedded tree that answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pylogd.config import Settings
+from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.configs import BrokerConfigs
+from pylogd.metadata.image import Broker, Endpoint, TopicChange
+from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.sqlite import SqliteStore
+from pylogd.metadata.topics import TopicRegistry
+from tests.fakes.metadata import InlineWorker, result_of
+
+
+class Peer:
+    """One broker of several on the same store: what `service.Metadata` puts together, with its ears open."""
+
+    def __init__(self, store: IMetadataStore, node_id: int, **settings: object) -> None:
+        self.settings = Settings({"node.id": node_id, **{k.replace("_", "."): v for k, v in settings.items()}})
+        self.cluster = Cluster(store, node_id)
+        self.feed = ChangeFeed(store)
+        self.configs = BrokerConfigs(store, self.settings, node_id, self.feed)
+        self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed)
+        self.changes: list[TopicChange] = []
+        self.topics.subscribe(self.changes.append)
+        result_of(self.cluster.start())
+        result_of(self.feed.start())
+        result_of(self.cluster.register(Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(tmp_path / "metadata.sqlite", worker=InlineWorker())
+    result_of(made.start())
+    yield made
+    result_of(made.close())
+
+
+@pytest.fixture
+def peer(store: SqliteStore) -> Peer:
+    return Peer(store, 1)

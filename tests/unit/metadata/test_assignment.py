@@ -1,0 +1,89 @@
+"""Where replicas go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylogd.metadata.assignment import assign_replicas, check_assignment
+from pylogd.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
+
+
+def test_kafkas_own_example() -> None:
+    """Five brokers, ten partitions, three replicas (the comment of Kafka's AdminUtils)."""
+    assignment = assign_replicas(dict.fromkeys(range(5)), 10, 3)
+    assert assignment == [
+        (0, 1, 2),
+        (1, 2, 3),
+        (2, 3, 4),
+        (3, 4, 0),
+        (4, 0, 1),
+        (0, 2, 3),
+        (1, 3, 4),
+        (2, 4, 0),
+        (3, 0, 1),
+        (4, 1, 2),
+    ]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> dict[int, str | None]:
+    brokers = draw(st.lists(st.integers(0, 1000), min_size=1, max_size=12, unique=True))
+    racks = draw(st.sampled_from([None, ["a"], ["a", "b"], ["a", "b", "c"]]))
+    return {broker: None if racks is None else draw(st.sampled_from(racks)) for broker in brokers}
+
+
+@given(clusters(), st.integers(1, 60), st.data())
+def test_any_assignment(racks: dict[int, str | None], partitions: int, data: st.DataObject) -> None:
+    factor = data.draw(st.integers(1, len(racks)))
+    start = data.draw(st.integers(0, 2**32))
+    first = data.draw(st.integers(0, 20))
+    assignment = assign_replicas(racks, partitions, factor, start=start, first=first)
+    assert len(assignment) == partitions
+    check_assignment(dict(enumerate(assignment, first)), racks, first=first)
+    leaders = Counter(replicas[0] for replicas in assignment)
+    assert max(leaders.values()) - min(leaders.get(broker, 0) for broker in racks) <= 1
+    distinct = len({rack for rack in racks.values() if rack is not None})
+    for replicas in assignment:
+        assert len(replicas) == factor
+        if distinct:
+            assert len({racks[broker] for broker in replicas}) == min(factor, distinct)
+
+
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 30), st.integers(0, 100))
+def test_adding_partitions_goes_on_where_the_topic_ended(brokers: int, have: int, more: int, start: int) -> None:
+    racks = dict.fromkeys(range(brokers))
+    whole = assign_replicas(racks, have + more, min(brokers, 3), start=start)
+    assert assign_replicas(racks, more, min(brokers, 3), start=start, first=have) == whole[have:]
+
+
+def test_some_brokers_without_a_rack_mean_no_racks() -> None:
+    mixed: dict[int, str | None] = {1: "a", 2: None, 3: "b"}
+    assert assign_replicas(mixed, 6, 2) == assign_replicas(dict.fromkeys(mixed), 6, 2)
+
+
+def test_impossible_numbers() -> None:
+    with pytest.raises(InvalidPartitions):
+        assign_replicas({1: None}, 0, 1)
+    for factor in (0, -2, 2):
+        with pytest.raises(InvalidReplicationFactor):
+            assign_replicas({1: None}, 1, factor)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reason"),
+    [
+        ({0: [1], 2: [1]}, "gaps"),
+        ({1: [1]}, "gaps"),
+        ({0: []}, "no replicas"),
+        ({0: [1, 1]}, "twice"),
+        ({0: [1], 1: [1, 2]}, "differ"),
+        ({0: [9]}, "not alive"),
+    ],
+)
+def test_impossible_assignments(assignment: dict[int, list[int]], reason: str) -> None:
+    with pytest.raises(InvalidReplicaAssignment, match=reason):
+        check_assignment(assignment, {1: None, 2: None})

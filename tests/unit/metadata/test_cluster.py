@@ -1,0 +1,157 @@
+"""The cluster's id, its live brokers, producer ids, and brokers' own dynamic settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pylogd.config import Settings
+from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
+from pylogd.metadata.configs import ConfigChange, ConfigOperation
+from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
+from pylogd.metadata.image import Broker, Endpoint, id_from_text
+from pylogd.metadata.interfaces import SessionState
+from pylogd.metadata.layout import BROKERS, PRODUCER_IDS, CorruptMetadata, broker_config_path, encode_configs
+from pylogd.metadata.service import Metadata, open_store
+from pylogd.metadata.sqlite import SqliteStore
+from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
+from tests.unit.metadata.conftest import Peer
+
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+
+
+def test_the_clusters_id_is_made_once(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    assert one.cluster.cluster_id == two.cluster.cluster_id
+    assert len(id_from_text(one.cluster.cluster_id)) == 16
+
+
+def test_a_damaged_cluster_id_is_refused(store: SqliteStore) -> None:
+    result_of(store.ensure("/cluster/id"))
+    with pytest.raises(CorruptMetadata, match="/cluster/id"):
+        result_of(Cluster(store, 1).start())
+
+
+def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
+    one = Peer(store, 1)
+    heard: list[int] = []
+    one.cluster.subscribe(lambda: heard.append(len(one.cluster.brokers)))
+    two = Peer(store, 2)
+    assert one.cluster.brokers == two.cluster.brokers
+    assert one.cluster.brokers[2].host == "host2"
+    assert (one.cluster.controller_id, two.cluster.controller_id) == (1, 2)
+    result_of(store.delete(f"{BROKERS}/2"))
+    assert sorted(one.cluster.brokers) == [1]
+    assert two.cluster.controller_id == 1
+    assert heard == [2, 1]
+
+
+def test_a_broker_may_register_anew(peer: Peer) -> None:
+    moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1")
+    result_of(peer.cluster.register(moved))
+    assert peer.cluster.brokers[1] == moved
+    assert moved.endpoint("OUT") == Endpoint("OUT", "kafka.example", 6)
+    assert moved.endpoint("ELSE") is None
+    assert (moved.host, moved.port) == ("::1", 5)
+
+
+def test_a_node_id_is_taken_once(store: SqliteStore) -> None:
+    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
+    cluster = Cluster(store, 1)
+    result_of(cluster.start())
+    with pytest.raises(NodeIdInUse, match=r"node\.id 1"):
+        result_of(cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
+    assert cluster.controller_id == -1
+
+
+def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> None:
+    result_of(store.delete(f"{BROKERS}/1"))
+    assert not peer.cluster.brokers
+    peer.cluster._registered_in = 0  # as after an expired session
+    store._tell(SessionState.CONNECTED)
+    assert sorted(peer.cluster.brokers) == [1]
+    peer.cluster.stop()
+
+
+def test_producer_ids_are_never_given_twice(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    ids = [result_of(peer.cluster.next_producer_id()) for _ in range(PRODUCER_ID_BLOCK + 5) for peer in (one, two)]
+    assert len(set(ids)) == len(ids)
+    assert min(ids) == 0
+    restarted = Cluster(store, 1)
+    assert result_of(restarted.next_producer_id()) > max(ids)
+
+
+def test_concurrent_callers_get_different_producer_ids(peer: Peer) -> None:
+    deferreds = [peer.cluster.next_producer_id() for _ in range(10)]
+    assert [result_of(deferred) for deferred in deferreds] == list(range(10))
+
+
+def test_a_damaged_block_of_producer_ids_is_refused(peer: Peer, store: SqliteStore) -> None:
+    result_of(store.set(PRODUCER_IDS, b"{}"))
+    with pytest.raises(CorruptMetadata):
+        result_of(peer.cluster.next_producer_id())
+
+
+def test_broker_settings_take_effect_everywhere(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    result_of(one.configs.alter(None, [ConfigChange("log.segment.bytes", SET, "100")]))
+    result_of(one.configs.alter(2, [ConfigChange("log.segment.bytes", SET, "200")]))
+    assert (one.settings["log.segment.bytes"], two.settings["log.segment.bytes"]) == (100, 200)
+    result_of(two.configs.replace(None, {"log.retention.ms": "5"}))
+    assert (one.settings["log.segment.bytes"], one.settings["log.retention.ms"]) == (1 << 30, 5)
+    result_of(two.configs.alter(2, [ConfigChange("log.segment.bytes", DELETE)]))
+    assert two.settings["log.segment.bytes"] == 1 << 30
+    late = Peer(store, 3)
+    assert late.settings["log.retention.ms"] == 5
+
+
+@pytest.mark.parametrize("broker", [None, 1])
+def test_bad_broker_settings_are_refused(peer: Peer, broker: int | None) -> None:
+    lags = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
+    for configs in ({"node.id": "2"}, {"no.such": "1"}, {"log.segment.bytes": "x"}, lags):
+        with pytest.raises(InvalidConfig):
+            result_of(peer.configs.replace(broker, configs))
+    result_of(peer.configs.replace(broker, {"log.segment.bytes": "99"}, validate_only=True))
+    assert peer.settings["log.segment.bytes"] == 1 << 30
+
+
+def test_stored_settings_that_this_release_cannot_obey_are_passed_over(store: SqliteStore) -> None:
+    result_of(store.ensure(broker_config_path(None)))
+    stored = {"log.segment.bytes": "100", "of.a.later.release": "1", "log.retention.ms": "x"}
+    result_of(store.set(broker_config_path(None), encode_configs(stored)))
+    assert Peer(store, 1).settings["log.segment.bytes"] == 100
+
+
+def test_the_room_is_put_together_and_taken_apart(tmp_path: Path) -> None:
+    settings = Settings({"log.dirs": [str(tmp_path)]})
+    metadata = Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker()))
+    result_of(metadata.start())
+    result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
+    made = result_of(metadata.topics.create_topic("a"))
+    result_of(metadata.broker_configs.alter(1, [ConfigChange("log.segment.bytes", SET, "100")]))
+    result_of(metadata.stop())
+
+    settings = Settings({"log.dirs": [str(tmp_path)]})
+    reactor = ThreadsOnly()
+    metadata = Metadata(settings, open_store(settings, reactor))
+    result_of(metadata.start(), reactor.run_one)
+    assert metadata.topics.all() == [made]
+    assert settings["log.segment.bytes"] == 100
+    assert not metadata.cluster.brokers
+    result_of(metadata.stop(), reactor.run_one)
+
+
+def test_a_start_that_fails_closes_the_store(tmp_path: Path) -> None:
+    settings = Settings({"log.dirs": [str(tmp_path)]})
+    store = SqliteStore(settings.metadata_path, worker=InlineWorker())
+    result_of(store.start())
+    with pytest.raises(StoreFailure, match="another process"):
+        result_of(Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker())).start())
+    result_of(store.ensure("/cluster/id"))
+    result_of(store.close())
+    with pytest.raises(CorruptMetadata):
+        result_of(Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker())).start())
+    result_of(store.start())
+    result_of(store.close())

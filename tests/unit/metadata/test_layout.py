@@ -1,0 +1,101 @@
+"""What stands in the tree, and ids."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylogd.metadata.image import Broker, Endpoint, Topic, id_from_text, id_to_text, new_id
+from pylogd.metadata.layout import (
+    CorruptMetadata,
+    decode_broker,
+    decode_change,
+    decode_configs,
+    decode_producer_block_end,
+    decode_topic,
+    encode_broker,
+    encode_change,
+    encode_configs,
+    encode_producer_block,
+    encode_topic,
+)
+
+
+def test_a_topic_is_spelled_as_kafka_spells_it() -> None:
+    document = json.loads(encode_topic(bytes(range(16)), [(1, 2), (2, 1)]))
+    assert document == {
+        "version": 3,
+        "topic_id": "AAECAwQFBgcICQoLDA0ODw",
+        "partitions": {"0": [1, 2], "1": [2, 1]},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    }
+
+
+@given(st.binary(min_size=16, max_size=16), st.lists(st.lists(st.integers(0, 99), min_size=1), min_size=1))
+def test_topics_come_back(topic_id: bytes, replicas: list[list[int]]) -> None:
+    assert decode_topic("/t", encode_topic(topic_id, replicas)) == (topic_id, [tuple(one) for one in replicas])
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_settings_come_back(configs: dict[str, str]) -> None:
+    assert decode_configs("/c", encode_configs(configs)) == configs
+
+
+@pytest.mark.parametrize("host", ["a.example", "10.0.0.1", "fe80::1"])
+@pytest.mark.parametrize("rack", [None, "r"])
+def test_brokers_come_back(host: str, rack: str | None) -> None:
+    broker = Broker(7, (Endpoint("IN", host, 1), Endpoint("OUT", "b", 65535)), rack)
+    assert decode_broker("/brokers/ids/7", encode_broker(broker)) == broker
+
+
+def test_blocks_and_changes_come_back() -> None:
+    assert decode_producer_block_end(encode_producer_block(1, 5, 9)) == 9
+    assert decode_producer_block_end(b"") == -1
+    assert decode_change(encode_change(["/a", "/b"])) == ["/a", "/b"]
+
+
+@given(
+    st.binary()
+    | st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(["partitions", "topic_id", "endpoints", "config", "block_end", "paths", "0"]), inner
+            )
+        ),
+    ).map(lambda document: json.dumps(document).encode())
+)
+def test_anything_else_is_said_to_be_damaged(data: bytes) -> None:
+    for decode in (
+        lambda: decode_topic("/x", data),
+        lambda: decode_configs("/x", data),
+        lambda: decode_broker("/brokers/ids/1", data),
+        lambda: decode_producer_block_end(data),
+        lambda: decode_change(data),
+    ):
+        try:
+            decode()
+        except CorruptMetadata as error:
+            assert "\n" not in str(error)[:60]
+
+
+def test_new_ids() -> None:
+    ids = {new_id() for _ in range(2000)}
+    assert len(ids) == 2000
+    assert not any(id_to_text(raw).startswith("-") for raw in ids)
+    assert all(id_from_text(id_to_text(raw)) == raw and len(id_to_text(raw)) == 22 for raw in ids)
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "A" * 21 + "!", "A" * 24, "A" * 200])
+def test_what_is_no_id(text: str) -> None:
+    with pytest.raises(ValueError):
+        id_from_text(text)
+
+
+def test_topics_of_the_brokers_own() -> None:
+    assert Topic("__consumer_offsets", bytes(16), (), {}).internal

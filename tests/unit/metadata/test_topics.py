@@ -1,0 +1,285 @@
+"""Topics: made, changed, deleted, and heard of by every broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pylogd.metadata.configs import ConfigChange, ConfigOperation
+from pylogd.metadata.errors import (
+    InvalidChange,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTopicName,
+    StoreClosed,
+    TopicDeletionDisabled,
+    TopicError,
+    TopicExists,
+    UnknownTopic,
+)
+from pylogd.metadata.image import PartitionState, TopicChange
+from pylogd.metadata.layout import TOPICS, CorruptMetadata, encode_topic, topic_config_path, topic_path
+from pylogd.metadata.sqlite import SqliteStore
+from tests.fakes.metadata import result_of
+from tests.unit.metadata.conftest import Peer
+
+
+def test_a_new_topic_is_found_at_once(peer: Peer) -> None:
+    topic = result_of(peer.topics.create_topic("flights", partitions=2, configs={"retention.ms": " 5 "}))
+    assert topic.partitions == (PartitionState(0, (1,), (1,), 1), PartitionState(1, (1,), (1,), 1))
+    assert topic.configs == {"retention.ms": "5"}
+    assert peer.topics.get("flights") is topic
+    assert peer.topics.by_id(topic.topic_id) is topic
+    assert peer.topics.all() == [topic]
+    assert len(peer.topics) == 1
+    assert peer.changes == [TopicChange(None, topic)]
+    assert not topic.internal
+
+
+def test_defaults_are_the_brokers(store: SqliteStore) -> None:
+    peer = Peer(store, 1, num_partitions=3)
+    assert len(result_of(peer.topics.create_topic("a")).partitions) == 3
+    assert len(result_of(peer.topics.create_topic("b", partitions=-1, replication_factor=-1)).partitions) == 3
+
+
+def test_replicas_are_spread(store: SqliteStore) -> None:
+    peers = [Peer(store, node_id) for node_id in (1, 2, 3)]
+    topic = result_of(peers[0].topics.create_topic("a", partitions=6, replication_factor=2))
+    assert sorted(state.leader for state in topic.partitions) == [1, 1, 2, 2, 3, 3]
+    assert all(len(set(state.replicas)) == 2 and state.isr == state.replicas for state in topic.partitions)
+    given = result_of(peers[0].topics.create_topic("b", assignment={1: [2, 1], 0: [3, 2]}))
+    assert [state.replicas for state in given.partitions] == [(3, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"name": ""}, InvalidTopicName),
+        ({"name": "."}, InvalidTopicName),
+        ({"name": "a" * 250}, InvalidTopicName),
+        ({"name": "caf\u00e9"}, InvalidTopicName),
+        ({"name": "a/b"}, InvalidTopicName),
+        ({"name": "a b\n"}, InvalidTopicName),
+        ({"name": "there"}, TopicExists),
+        ({"name": "with_dot"}, InvalidTopicName),
+        ({"name": "x", "partitions": 0}, InvalidPartitions),
+        ({"name": "x", "partitions": 10_001}, InvalidPartitions),
+        ({"name": "x", "replication_factor": 2}, InvalidReplicationFactor),
+        ({"name": "x", "replication_factor": 0}, InvalidReplicationFactor),
+        ({"name": "x", "assignment": {0: [1], 2: [1]}}, InvalidReplicaAssignment),
+        ({"name": "x", "assignment": {0: [2]}}, InvalidReplicaAssignment),
+        ({"name": "x", "assignment": {0: [1]}, "partitions": 1}, InvalidChange),
+        ({"name": "x", "configs": {"no.such": "1"}}, InvalidConfig),
+        ({"name": "x", "configs": {"retention.ms": None}}, InvalidConfig),
+        ({"name": "x", "configs": {"retention.ms": "soon"}}, InvalidConfig),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_what_cannot_be_made(
+    peer: Peer, arguments: dict[str, Any], error: type[TopicError], validate_only: bool
+) -> None:
+    result_of(peer.topics.create_topic("there"))
+    result_of(peer.topics.create_topic("with.dot"))
+    with pytest.raises(error) as caught:
+        result_of(peer.topics.create_topic(**arguments, validate_only=validate_only))
+    assert caught.value.code
+    assert len(peer.topics) == 2
+
+
+def test_a_refused_topic_leaves_its_name_free(peer: Peer, store: SqliteStore) -> None:
+    result_of(store.create(topic_config_path("a.b")))
+    with pytest.raises(TopicExists):
+        result_of(peer.topics.create_topic("a.b"))
+    assert result_of(peer.topics.create_topic("a_b")).name == "a_b"
+
+
+def test_names_are_free_again_after_deletion(peer: Peer) -> None:
+    first = result_of(peer.topics.create_topic("a.b"))
+    result_of(peer.topics.delete_topic("a.b"))
+    result_of(peer.topics.create_topic("a_b"))
+    result_of(peer.topics.delete_topic("a_b"))
+    again = result_of(peer.topics.create_topic("a.b"))
+    assert again.topic_id != first.topic_id
+    assert peer.topics.by_id(first.topic_id) is None
+
+
+def test_validation_alone_writes_nothing(peer: Peer, store: SqliteStore) -> None:
+    topic = result_of(peer.topics.create_topic("a", partitions=2, validate_only=True))
+    assert len(topic.partitions) == 2
+    assert peer.topics.get("a") is None
+    assert result_of(store.children(TOPICS)) == []
+    result_of(peer.topics.create_topic("a"))
+    assert len(result_of(peer.topics.add_partitions("a", 5, validate_only=True)).partitions) == 5
+    assert result_of(peer.topics.set_topic_configs("a", {"retention.ms": "1"}, validate_only=True)).configs
+    topic_now = peer.topics.get("a")
+    assert topic_now is not None
+    assert (len(topic_now.partitions), topic_now.configs) == (1, {})
+
+
+def test_a_deleted_topic_is_gone(peer: Peer, store: SqliteStore) -> None:
+    topic = result_of(peer.topics.create_topic("a", configs={"retention.ms": "1"}))
+    result_of(peer.topics.delete_topic("a"))
+    assert peer.topics.get("a") is None
+    assert peer.topics.by_id(topic.topic_id) is None
+    assert peer.changes[-1] == TopicChange(topic, None)
+    assert result_of(store.exists(topic_config_path("a"))) is None
+    with pytest.raises(UnknownTopic):
+        result_of(peer.topics.delete_topic("a"))
+
+
+def test_deletion_can_be_forbidden(store: SqliteStore) -> None:
+    peer = Peer(store, 1, delete_topic_enable=False)
+    result_of(peer.topics.create_topic("a"))
+    with pytest.raises(TopicDeletionDisabled):
+        result_of(peer.topics.delete_topic("a"))
+    assert peer.topics.get("a") is not None
+
+
+def test_partitions_are_added(peer: Peer) -> None:
+    before = result_of(peer.topics.create_topic("a", partitions=2, configs={"retention.ms": "1"}))
+    after = result_of(peer.topics.add_partitions("a", 4))
+    assert after.topic_id == before.topic_id
+    assert after.configs == before.configs
+    assert after.partitions[:2] == before.partitions
+    assert [state.index for state in after.partitions] == [0, 1, 2, 3]
+    assert peer.changes[-1] == TopicChange(before, after)
+    assert len(result_of(peer.topics.add_partitions("a", 5, assignment=[[1]])).partitions) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "assignment", "error"),
+    [
+        ("none", 2, None, UnknownTopic),
+        ("a", 1, None, InvalidPartitions),
+        ("a", 0, None, InvalidPartitions),
+        ("a", 20_000, None, InvalidPartitions),
+        ("a", 3, [[1]], InvalidChange),
+        ("a", 2, [[9]], InvalidReplicaAssignment),
+        ("a", 2, [[]], InvalidReplicaAssignment),
+    ],
+)
+def test_partitions_that_cannot_be_added(
+    peer: Peer, name: str, total: int, assignment: list[list[int]] | None, error: type[TopicError]
+) -> None:
+    result_of(peer.topics.create_topic("a"))
+    with pytest.raises(error):
+        result_of(peer.topics.add_partitions(name, total, assignment=assignment))
+
+
+def test_settings_are_replaced_and_altered(peer: Peer) -> None:
+    result_of(peer.topics.create_topic("a", configs={"retention.ms": "1", "segment.bytes": "100"}))
+    assert result_of(peer.topics.set_topic_configs("a", {"retention.ms": "2"})).configs == {"retention.ms": "2"}
+    changes = [
+        ConfigChange("retention.ms", ConfigOperation.DELETE),
+        ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact"),
+        ConfigChange("flush.ms", ConfigOperation.SET, "7"),
+    ]
+    topic = result_of(peer.topics.alter_topic_configs("a", changes))
+    assert topic.configs == {"cleanup.policy": "delete,compact", "flush.ms": "7"}
+    assert peer.topics.get("a") is topic
+    assert peer.topics.by_id(topic.topic_id) is topic
+    subtract = [ConfigChange("cleanup.policy", ConfigOperation.SUBTRACT, "delete")]
+    assert result_of(peer.topics.alter_topic_configs("a", subtract)).configs["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (ConfigChange("no.such", ConfigOperation.SET, "1"), InvalidConfig),
+        (ConfigChange("no.such", ConfigOperation.DELETE), InvalidConfig),
+        (ConfigChange("retention.ms", ConfigOperation.SET, "soon"), InvalidConfig),
+        (ConfigChange("retention.ms", ConfigOperation.SET, None), InvalidConfig),
+        (ConfigChange("retention.ms", ConfigOperation.APPEND, "1"), InvalidConfig),
+        (ConfigChange("cleanup.policy", ConfigOperation.APPEND, "shred"), InvalidConfig),
+        (ConfigChange("segment.bytes", ConfigOperation.SET, "1"), InvalidConfig),
+    ],
+)
+def test_changes_that_are_refused(peer: Peer, change: ConfigChange, error: type[TopicError]) -> None:
+    result_of(peer.topics.create_topic("a"))
+    with pytest.raises(error):
+        result_of(peer.topics.alter_topic_configs("a", [change]))
+    with pytest.raises(UnknownTopic):
+        result_of(peer.topics.alter_topic_configs("b", [change]))
+
+
+def test_a_setting_named_twice_is_refused(peer: Peer) -> None:
+    result_of(peer.topics.create_topic("a"))
+    change = ConfigChange("retention.ms", ConfigOperation.SET, "1")
+    with pytest.raises(InvalidChange):
+        result_of(peer.topics.alter_topic_configs("a", [change, change]))
+
+
+def test_every_broker_hears_of_every_change(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    result_of(one.topics.create_topic("a"))
+    result_of(two.topics.create_topic("b", configs={"retention.ms": "1"}))
+    result_of(one.topics.set_topic_configs("b", {}))
+    result_of(two.topics.add_partitions("a", 3))
+    result_of(one.topics.delete_topic("b"))
+    assert one.topics.all() == two.topics.all()
+    assert one.changes == two.changes
+    assert len(one.changes) == 5
+    late = Peer(store, 3)
+    assert late.topics.all() == one.topics.all()
+    assert late.changes == [TopicChange(None, topic) for topic in one.topics.all()]
+
+
+def test_a_broker_that_missed_writes_catches_up_with_all_of_them(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    result_of(one.topics.create_topic("kept"))
+    result_of(one.topics.create_topic("anew"))
+    kept = two.topics.get("kept")
+    two.changes.clear()
+    two.feed._watched = True  # its watch is lost: nothing tells it
+    two.feed._started = False
+    result_of(one.topics.create_topic("new"))
+    result_of(one.topics.delete_topic("anew"))
+    result_of(one.topics.create_topic("anew", partitions=2))
+    two.feed._started = True
+    result_of(two.topics.create_topic("own"))
+    assert two.topics.all() == one.topics.all()
+    assert two.topics.get("kept") is kept  # not decoded again
+    names = [(change.before and change.before.name, change.after and change.after.name) for change in two.changes]
+    assert sorted(names, key=str) == sorted([("anew", None), (None, "anew"), (None, "new"), (None, "own")], key=str)
+
+
+def test_a_listener_that_raises_harms_nobody(peer: Peer) -> None:
+    def broken(_: TopicChange) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    forget = peer.topics.subscribe(broken)
+    heard: list[TopicChange] = []
+    peer.topics.subscribe(heard.append)
+    result_of(peer.topics.create_topic("a"))
+    assert len(heard) == 1
+    forget()
+
+
+def test_a_damaged_topic_stops_the_start_with_its_name(store: SqliteStore) -> None:
+    for data in (b"", b"[]", b'{"partitions":{}}', encode_topic(bytes(15), [[1]]), encode_topic(bytes(16), [[]])):
+        result_of(store.ensure(topic_path("broken")))
+        result_of(store.set(topic_path("broken"), data))
+        with pytest.raises(CorruptMetadata, match="/brokers/topics/broken"):
+            Peer(store, 1)
+
+
+def test_writes_fail_once_the_feed_is_stopped(peer: Peer) -> None:
+    peer.feed.stop()
+    waiting = peer.topics.create_topic("a")
+    peer.feed.stop()
+    with pytest.raises(StoreClosed):
+        result_of(waiting)
+
+
+def test_many_partitions_fit_in_one_node(peer: Peer) -> None:
+    assert len(result_of(peer.topics.create_topic("wide", partitions=10_000)).partitions) == 10_000
+
+
+def test_a_node_has_its_limit(store: SqliteStore) -> None:
+    peer = Peer(store, 1, max_partitions_per_request=1_000_000)
+    with pytest.raises(InvalidPartitions, match="too many"):
+        result_of(peer.topics.create_topic("wider", partitions=200_000))
+    assert peer.topics.get("wider") is None
