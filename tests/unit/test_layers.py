@@ -31,6 +31,7 @@ REACTOR = (
     "net",
     "tap",
     "broker",
+    "daemon",
     "client.deferred",
     "replica.purgatory",
     "replica.manager",
