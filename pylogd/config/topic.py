@@ -24,14 +24,12 @@ def fallback_value(factor: int, value: Value) -> Value:
 
 
 def _shipped_default(setting: Setting) -> Value:
-    """The default of a broker setting, through its own synonyms where it is unset."""
-    if setting.default is not None:
-        return setting.default
-    for name, factor in setting.synonyms:
-        value = fallback_value(factor, SETTINGS[name].default)
-        if value is not None:
-            return value
-    return None
+    """The default of a broker setting, through its synonyms where it has none of its own."""
+    candidates = [
+        setting.default,
+        *(fallback_value(factor, SETTINGS[name].default) for name, factor in setting.synonyms),
+    ]
+    return next(value for value in candidates if value is not None)
 
 
 def _topic(name: str, broker_name: str, doc: str) -> Setting:

@@ -387,8 +387,8 @@ def _unknown(name: str) -> UnknownTopic:
 
 
 def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
-    def absent(failure: Failure) -> None:
-        failure.trap(NoNode)  # type: ignore[no-untyped-call]
+    def absent(failure: Failure) -> Failure | None:
+        return None if isinstance(failure.value, NoNode) else failure
 
     asked: Deferred[Node | None] = store.get(path).addErrback(absent)
     return asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,9 @@ from tests.fakes.metadata import InlineWorker, result_of
 class Peer:
     """One broker of several on the same store: what `service.Metadata` puts together, with its ears open."""
 
-    def __init__(self, store: IMetadataStore, node_id: int, **settings: object) -> None:
+    def __init__(
+        self, store: IMetadataStore, node_id: int, run: Callable[[], None] | None = None, **settings: object
+    ) -> None:
         self.settings = Settings({"node.id": node_id, **{k.replace("_", "."): v for k, v in settings.items()}})
         self.cluster = Cluster(store, node_id)
         self.feed = ChangeFeed(store)
@@ -29,9 +31,10 @@ class Peer:
         self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed)
         self.changes: list[TopicChange] = []
         self.topics.subscribe(self.changes.append)
-        result_of(self.cluster.start())
-        result_of(self.feed.start())
-        result_of(self.cluster.register(Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))))
+        result_of(self.cluster.start(), run)
+        result_of(self.feed.start(), run)
+        broker = Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))
+        result_of(self.cluster.register(broker), run)
 
 
 @pytest.fixture
