@@ -1,0 +1,246 @@
+"""A file system in memory that fails on cue: storage tests run on it without a disk, and see what a crash leaves.
+
+It knows two states of everything: what a running process sees, and what is on stable storage. `kill` drops what a
+process holds (descriptors, locks); `lose_power` also drops what was never synced, names included.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Inode:
+    """A file's bytes, and those of them that are on stable storage."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.mtime_ms = 0
+
+
+@dataclass(slots=True)
+class Fault:
+    """`error` at the call of `operation` after `after` good ones, on paths that contain `path`; for ever if `lasting`.
+
+    For `pwritev`, `partial` bytes are written before the failure; with `error` 0 that is an ordinary short write.
+    """
+
+    operation: str
+    error: int
+    path: str = ""
+    after: int = 0
+    partial: int | None = None
+    lasting: bool = False
+    hits: int = field(default=0, init=False)
+
+
+class MemoryFileSystem:
+    """The `FileSystem` of storage, in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Inode] = {}
+        self.directories: set[str] = {"/"}
+        self.durable_names: dict[str, Inode] = {}
+        self.durable_directories: set[str] = {"/"}
+        self.faults: list[Fault] = []
+        self.cold: set[str] = set()  # paths that the page cache does not have
+        self.calls: list[str] = []
+        self.now_ms = 0
+        self._fds: dict[int, tuple[str, Inode]] = {}
+        self._next_fd = 1000
+        self._locks: dict[str, int] = {}
+
+    # Cues ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def failing(self, operation: str, error: int, **how: object) -> Iterator[Fault]:
+        """Fail while the block runs; see `Fault`."""
+        fault = Fault(operation, error, **how)  # type: ignore[arg-type]
+        self.faults.append(fault)
+        try:
+            yield fault
+        finally:
+            self.faults.remove(fault)
+
+    def kill(self) -> None:
+        """The process is gone; the kernel wrote, or will write, all that it was given."""
+        self._fds.clear()
+        self._locks.clear()
+        self.faults.clear()
+
+    def lose_power(self) -> None:
+        """The machine is gone: what was never synced never was."""
+        self.kill()
+        self.files = dict(self.durable_names)
+        for inode in self.files.values():
+            inode.data = bytearray(inode.durable)
+        self.directories = set(self.durable_directories)
+        self.files = {path: inode for path, inode in self.files.items() if os.path.dirname(path) in self.directories}
+
+    def open_paths(self) -> list[str]:
+        """The paths of all open descriptors."""
+        return [path for path, _ in self._fds.values()]
+
+    def _call(self, operation: str, path: str) -> Fault | None:
+        self.calls.append(f"{operation} {path}")
+        for fault in self.faults:
+            if fault.operation != operation or fault.path not in path:
+                continue
+            fault.hits += 1
+            if fault.hits == fault.after + 1 or (fault.lasting and fault.hits > fault.after):
+                if fault.partial is None:
+                    raise OSError(fault.error, os.strerror(fault.error), path)
+                return fault
+        return None
+
+    # FileSystem ----------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, flags: int) -> int:
+        self._call("open", path)
+        inode = self.files.get(path)
+        if inode is None:
+            if not flags & os.O_CREAT:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            if os.path.dirname(path) not in self.directories:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            inode = self.files[path] = Inode()
+            inode.mtime_ms = self.now_ms
+        if flags & os.O_TRUNC:
+            inode.data.clear()
+        self._next_fd += 1
+        self._fds[self._next_fd] = path, inode
+        return self._next_fd
+
+    def close(self, fd: int) -> None:
+        self._fds.pop(fd, None)
+        self._locks = {path: holder for path, holder in self._locks.items() if holder != fd}
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        path, inode = self._file(fd)
+        self._call("pread", path)
+        return bytes(inode.data[position : position + length])
+
+    def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
+        path, inode = self._file(fd)
+        self._call("preadv", path)
+        if flags and path in self.cold:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        count = 0
+        for buffer in buffers:
+            part = inode.data[position : position + len(buffer)]
+            buffer[: len(part)] = part
+            count += len(part)
+            position += len(part)
+        return count
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        path, inode = self._file(fd)
+        data = b"".join(buffers)
+        fault = self._call("pwritev", path)
+        if fault is not None:
+            data = data[: fault.partial]
+        if position > len(inode.data):
+            inode.data += bytes(position - len(inode.data))
+        inode.data[position : position + len(data)] = data
+        inode.mtime_ms = self.now_ms
+        if fault is not None and fault.error:
+            raise OSError(fault.error, os.strerror(fault.error), path)
+        return len(data)
+
+    def fsync(self, fd: int) -> None:
+        path, inode = self._file(fd)
+        self._call("fsync", path)
+        inode.durable = bytes(inode.data)
+
+    def fsync_dir(self, path: str) -> None:
+        self._call("fsync_dir", path)
+        here = {name: inode for name, inode in self.files.items() if os.path.dirname(name) == path}
+        self.durable_names = {
+            name: inode for name, inode in self.durable_names.items() if os.path.dirname(name) != path
+        } | here
+        self.durable_directories = {
+            name for name in self.durable_directories if os.path.dirname(name) != path or name == "/"
+        } | {name for name in self.directories if os.path.dirname(name) == path}
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        path, inode = self._file(fd)
+        self._call("ftruncate", path)
+        del inode.data[size:]
+        inode.data += bytes(size - len(inode.data))
+
+    def size(self, path: str) -> int:
+        return len(self._inode(path).data)
+
+    def mtime_ms(self, path: str) -> int:
+        return self._inode(path).mtime_ms
+
+    def rename(self, source: str, target: str) -> None:
+        self._call("rename", source)
+        if source in self.directories:
+            self._move(lambda path: target + path[len(source) :], source)
+            return
+        self.files[target] = self._inode(source)
+        del self.files[source]
+
+    def _move(self, renamed: Callable[[str], str], source: str) -> None:
+        def new(path: str) -> str:
+            return renamed(path) if path == source or path.startswith(source + "/") else path
+
+        self.directories = {new(path) for path in self.directories}
+        self.files = {new(path): inode for path, inode in self.files.items()}
+
+    def unlink(self, path: str) -> None:
+        self._call("unlink", path)
+        self._inode(path)
+        del self.files[path]
+
+    def listdir(self, path: str) -> list[str]:
+        self._call("listdir", path)
+        if path not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        names = [*self.files, *(self.directories - {"/"})]
+        return [os.path.basename(name) for name in names if os.path.dirname(name) == path]
+
+    def isdir(self, path: str) -> bool:
+        return path in self.directories
+
+    def exists(self, path: str) -> bool:
+        return path in self.files or path in self.directories
+
+    def mkdir(self, path: str) -> None:
+        self._call("mkdir", path)
+        while path not in self.directories:
+            self.directories.add(path)
+            path = os.path.dirname(path)
+
+    def rmdir(self, path: str) -> None:
+        self._call("rmdir", path)
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        self.directories.remove(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        return 1 << 40, 1 << 39
+
+    def lock(self, path: str) -> int | None:
+        if path in self._locks:
+            return None
+        fd = self.open(path, os.O_RDWR | os.O_CREAT)
+        self._locks[path] = fd
+        return fd
+
+    def _file(self, fd: int) -> tuple[str, Inode]:
+        if fd not in self._fds:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        return self._fds[fd]
+
+    def _inode(self, path: str) -> Inode:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return self.files[path]

@@ -1,0 +1,139 @@
+"""What storage tests share: batches, a manager on the memory file system, corruption, and the final check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pylogd.log.config import LogConfig
+from pylogd.log.files import read_file, write_file
+from pylogd.log.log import AppendResult, Log
+from pylogd.log.manager import LogManager
+from pylogd.log.verify import Finding, Severity, verify_log_dir
+from pylogd.wire.records import CRC_START, HEADER, BatchHeader, Record, crc32c, decode_batch, encode_batch, iter_batches
+from tests.fakes.filesystem import MemoryFileSystem
+
+DATA = "/data"
+TOPIC_ID = bytes(range(16))
+START_MS = 1_700_000_000_000
+
+
+def batch(*values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: int) -> bytes:
+    """A batch as a client sends it, one record a value; time stamps one millisecond apart."""
+    records = [(key, value, timestamp + at, ()) for at, value in enumerate(values or (b"v",))]
+    return encode_batch(records, **options)
+
+
+def with_header(data: bytes, **fields: int) -> bytes:
+    """The batch with other header fields and the CRC that fits them."""
+    header = BatchHeader._make(HEADER.unpack_from(data))._replace(**fields)
+    return fix_crc(HEADER.pack(*header) + data[HEADER.size :])
+
+
+def fix_crc(data: bytes) -> bytes:
+    """The batch with the CRC of the bytes that it has."""
+    return data[: CRC_START - 4] + crc32c(data[CRC_START:]).to_bytes(4, "big") + data[CRC_START:]
+
+
+def flip_byte(fs: MemoryFileSystem, path: str, position: int) -> None:
+    """Damage one byte of a file."""
+    fs.files[path].data[position] ^= 0xFF
+
+
+def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:
+    """Cut a file."""
+    del fs.files[path].data[size:]
+
+
+class House:
+    """A manager on a memory file system with a clock of its own, and what happens to them."""
+
+    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: object) -> None:
+        self.fs = MemoryFileSystem() if fs is None else fs
+        self.now_ms = START_MS
+        self.fs.now_ms = self.now_ms
+        self.config = replace(config or LogConfig(), **settings)  # type: ignore[arg-type]
+        self.manager = self.start()
+
+    def start(self) -> LogManager:
+        """A broker's storage starts."""
+        manager = LogManager(
+            [DATA], config=self.config, fs=self.fs, now_ms=lambda: self.now_ms, node_id=1, cluster_id="c",
+            recovery_threads=1,
+        )  # fmt: skip
+        manager.load()
+        self.manager = manager
+        return manager
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let the clock go on."""
+        self.now_ms += milliseconds
+        self.fs.now_ms = self.now_ms
+
+    def create(self, topic: str = "t", partition: int = 0) -> Log:
+        """A new partition."""
+        return self.manager.create(topic, partition, TOPIC_ID, self.config)
+
+    def restart(self) -> Log:
+        """Stop in order and start again."""
+        self.manager.close()
+        return self.start().logs["t", 0]
+
+    def kill(self) -> Log:
+        """End the process without warning and start again."""
+        self.fs.kill()
+        return self.start().logs["t", 0]
+
+    def lose_power(self) -> None:
+        """End the machine; what was not synced is gone."""
+        self.fs.lose_power()
+        self.start()
+
+    def check(self) -> None:
+        """Every storage test ends here: nothing on disk is wrong."""
+        for entry in self.manager.directories:
+            bad = [finding for finding in verify_log_dir(entry.path, records=True, fs=self.fs) if is_bad(finding)]
+            assert not bad, bad
+
+
+def is_bad(finding: Finding) -> bool:
+    """Whether a finding should not be in a log that nobody damaged."""
+    return finding.severity is not Severity.INFO
+
+
+def append(log: Log, *values: bytes, epoch: int = 0, **options: int) -> AppendResult:
+    """Append one batch."""
+    return log.append(batch(*values, **options), leader_epoch=epoch)
+
+
+def read_all(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
+    """All records from `start` on, fetched as a consumer does."""
+    offset = log.log_start_offset if start is None else start
+    records: list[Record] = []
+    while (found := log.read(offset, max_bytes, allow_cold=True)) is not None:
+        batches = list(iter_batches(found.read(), allow_partial=True))
+        assert batches, "a fetch brings at least one whole batch"
+        for header, data in batches:
+            records += [record for record in decode_batch(data, header) if record.offset >= offset]
+        offset = batches[-1][0].next_offset
+    return records
+
+
+def values(log: Log, start: int | None = None) -> list[bytes | None]:
+    """The values of all records from `start` on."""
+    return [record.value for record in read_all(log, start)]
+
+
+def contents(fs: MemoryFileSystem, path: str) -> bytes:
+    """A file's bytes."""
+    return read_file(fs, path)
+
+
+def overwrite(fs: MemoryFileSystem, path: str, data: bytes) -> None:
+    """Put other bytes in a file."""
+    write_file(fs, path, data, sync=True)
+
+
+def names(fs: MemoryFileSystem, suffix: str = "", directory: str = f"{DATA}/t-0") -> Sequence[str]:
+    """The names in a directory that end so, sorted."""
+    return sorted(name for name in fs.listdir(directory) if name.endswith(suffix))

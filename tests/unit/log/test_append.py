@@ -1,0 +1,314 @@
+"""Appends: what is accepted, what is refused, and that a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from pylogd.log.config import LogConfig, TimestampType
+from pylogd.log.errors import (
+    CorruptRecord,
+    InvalidAppend,
+    InvalidRecord,
+    InvalidTimestamp,
+    LogClosed,
+    OffsetsOutOfOrder,
+    RecordListTooLarge,
+    RecordTooLarge,
+    StorageFailure,
+    UnsupportedCompressionType,
+    UnsupportedMessageFormat,
+)
+from pylogd.log.validator import AppendOrigin
+from pylogd.wire.records import CONTROL, LOG_APPEND_TIME, parse_header
+from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
+
+HOUR_MS = 3_600_000
+
+
+def test_offsets_and_epoch_are_written_into_the_batch() -> None:
+    house = House()
+    log = house.create()
+    assert append(log, b"a", b"b", epoch=3)[:2] == (0, 1)
+    result = append(log, b"c", epoch=3)
+    assert result == (2, 2, -1, 0, False)
+    found = log.read(2, 1000)
+    assert found is not None
+    header = parse_header(found.read())
+    assert (header.base_offset, header.leader_epoch) == (2, 3)
+    assert values(log) == [b"a", b"b", b"c"]
+    house.check()
+
+
+def test_batches_of_one_request_are_written_in_one_go() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"first")
+    house.fs.calls.clear()
+    result = log.append(batch(b"a", b"b") + batch(b"c"), leader_epoch=0)
+    assert (result.base_offset, result.last_offset) == (1, 3)
+    assert [call.split()[0] for call in house.fs.calls] == ["pwritev"]
+    assert values(log, 1) == [b"a", b"b", b"c"]
+    house.check()
+
+
+def test_more_batches_than_one_call_takes() -> None:
+    house = House()
+    log = house.create()
+    result = log.append(batch(b"x") * 700, leader_epoch=0)
+    assert result.last_offset == 699
+    assert len(read_all(log)) == 700
+    house.check()
+
+
+DAMAGED = {
+    "no batch": (b"", InvalidRecord),
+    "too short": (batch(b"x")[:40], CorruptRecord),
+    "cut": (batch(b"x" * 50)[:-1], CorruptRecord),
+    "bytes left over": (batch(b"x") + b"\0", CorruptRecord),
+    "length below a header": (with_header(batch(), batch_length=10), CorruptRecord),
+    "negative length": (with_header(batch(), batch_length=-5), CorruptRecord),
+    "CRC": (batch()[:-1] + b"\x7f", CorruptRecord),
+    "magic 1": (with_header(batch(), magic=1), UnsupportedMessageFormat),
+    "magic 0, short": (bytes(16) + b"\0" + bytes(9), UnsupportedMessageFormat),
+    "codec 5": (with_header(batch(), attributes=5), UnsupportedCompressionType),
+    "count": (with_header(batch(), record_count=2), InvalidRecord),
+    "no records": (with_header(batch(), record_count=0, last_offset_delta=-1), InvalidRecord),
+    "base offset": (with_header(batch(), base_offset=7), InvalidRecord),
+    "negative base offset": (with_header(batch(), base_offset=-1), InvalidRecord),
+    "control batch": (with_header(batch(), attributes=CONTROL), InvalidRecord),
+    "producer without sequence": (with_header(batch(), producer_id=1, producer_epoch=0), InvalidRecord),
+    "time stamp type": (with_header(batch(), attributes=LOG_APPEND_TIME), InvalidTimestamp),
+    "far ahead": (batch(timestamp=START_MS + HOUR_MS + 1), InvalidTimestamp),
+    "too large": (batch(b"x" * 2000), RecordTooLarge),
+    "second of two": (batch() + batch()[:-1] + b"\x7f", CorruptRecord),
+}
+
+
+@pytest.mark.parametrize(("data", "error"), DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("before", [0, 1], ids=["empty", "written"])
+def test_a_bad_batch_is_refused_and_leaves_nothing(data: bytes, error: type[InvalidAppend], before: int) -> None:
+    house = House(max_message_bytes=1000)
+    log = house.create()
+    for _ in range(before):
+        append(log, b"good")
+    size = log.size
+    with pytest.raises(error):
+        log.append(memoryview(data), leader_epoch=0)
+    assert (log.log_end_offset, log.size) == (before, size)
+    append(log, b"good")
+    assert values(log) == [b"good"] * (before + 1)
+    house.check()
+
+
+def test_a_time_stamp_too_old() -> None:
+    house = House(message_timestamp_before_max_ms=1000)
+    log = house.create()
+    append(log, timestamp=START_MS - 1000)
+    for _ in range(2):
+        with pytest.raises(InvalidTimestamp):
+            append(log, timestamp=START_MS - 1001)
+    house.check()
+
+
+def test_records_without_time_stamps_are_taken() -> None:
+    house = House(message_timestamp_before_max_ms=1000)
+    log = house.create()
+    for _ in range(3):
+        log.append(with_header(batch(), base_timestamp=-1, max_timestamp=-1), leader_epoch=0)
+    assert log.log_end_offset == 3
+    assert log.max_timestamp() is None
+    house.check()
+
+
+def test_batches_larger_than_a_segment() -> None:
+    house = House(segment_bytes=500)
+    log = house.create()
+    with pytest.raises(RecordListTooLarge):
+        log.append(batch(b"x" * 300) * 2, leader_epoch=0)
+    assert log.size == 0
+    house.check()
+
+
+def test_log_append_time_is_the_brokers() -> None:
+    house = House(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    log = house.create()
+    house.pass_time(5)
+    for _ in range(2):
+        assert append(log, b"a", b"b", timestamp=1).log_append_time == START_MS + 5
+    records = read_all(log)
+    assert {record.timestamp for record in records} == {START_MS + 5}
+    assert log.offset_for_timestamp(START_MS + 5) == (START_MS + 5, 0, 0)
+    house.check()
+
+
+def test_settings_change_while_the_log_is_in_use() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"x" * 100)
+    log.config = replace(log.config, max_message_bytes=100)
+    with pytest.raises(RecordTooLarge):
+        append(log, b"x" * 100)
+    log.config = replace(log.config, max_message_bytes=1000, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    assert append(log, b"x" * 100).log_append_time == START_MS
+    house.check()
+
+
+def test_a_replica_keeps_offsets_and_epochs() -> None:
+    house = House()
+    log = house.create()
+    copied = with_header(batch(b"a", b"b"), base_offset=5, leader_epoch=2)
+    result = log.append(copied, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+    assert (result.base_offset, result.last_offset, log.log_end_offset) == (5, 6, 7)
+    assert log.epochs.entries() == [(2, 5)]
+    with pytest.raises(OffsetsOutOfOrder):
+        log.append(copied, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+    house.check()
+
+
+def test_a_coordinator_may_write_control_batches() -> None:
+    house = House()
+    log = house.create()
+    log.append(with_header(batch(), attributes=CONTROL), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    assert log.log_end_offset == 1
+    house.check()
+
+
+def test_disk_full_appends_nothing_and_space_helps() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"a")
+    with house.fs.failing("pwritev", errno.ENOSPC, partial=30), pytest.raises(StorageFailure) as caught:
+        append(log, b"b")
+    assert caught.value.cause.errno == errno.ENOSPC
+    assert log.log_end_offset == 1
+    assert house.fs.size(log.active.path) == log.size
+    append(log, b"c")
+    assert values(log) == [b"a", b"c"]
+    assert values(house.kill()) == [b"a", b"c"]
+    house.check()
+
+
+def test_a_short_write_is_finished() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"a")
+    with house.fs.failing("pwritev", 0, partial=10):
+        append(log, b"b")
+    assert values(log) == [b"a", b"b"]
+    house.check()
+
+
+def test_a_short_write_that_can_not_be_finished_is_cut_off() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"a")
+    with (
+        house.fs.failing("pwritev", 0, partial=10),
+        house.fs.failing("pwritev", errno.EIO),
+        pytest.raises(StorageFailure),
+    ):
+        append(log, b"b")
+    assert house.fs.size(log.active.path) == log.size
+    house.check()
+
+
+def test_what_can_not_be_cut_off_is_overwritten() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"a")
+    with (
+        house.fs.failing("pwritev", errno.EIO, partial=40),
+        house.fs.failing("ftruncate", errno.EIO),
+        pytest.raises(StorageFailure),
+    ):
+        append(log, b"b" * 100)
+    assert values(log) == [b"a"]
+    append(log, b"c")
+    assert values(log) == [b"a", b"c"]
+    assert values(house.restart()) == [b"a", b"c"]
+    house.check()
+
+
+def test_a_closed_log_takes_nothing() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"a")
+    log.close()
+    with pytest.raises(LogClosed):
+        append(log, b"b")
+    house.check()
+
+
+def test_segments_roll_by_size() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    for at in range(10):
+        append(log, b"%d" % at + b"x" * 20)
+    assert len(log.segments) == 5
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6, 8]
+    assert len(read_all(log)) == 10
+    log.flush()
+    house.check()
+
+
+def test_segments_roll_by_the_age_of_their_time_stamps() -> None:
+    house = House(segment_ms=1000)
+    log = house.create()
+    append(log, timestamp=START_MS)
+    append(log, timestamp=START_MS + 1000)
+    assert len(log.segments) == 1
+    append(log, timestamp=START_MS + 1001)
+    assert len(log.segments) == 2
+    log.flush()
+    house.check()
+
+
+def test_segments_without_time_stamps_roll_by_the_clock() -> None:
+    house = House(segment_ms=1000)
+    log = house.create()
+    data = with_header(batch(), base_timestamp=-1, max_timestamp=-1)
+    log.append(data, leader_epoch=0)
+    house.pass_time(1001)
+    log.append(data, leader_epoch=0)
+    assert len(log.segments) == 2
+    log.flush()
+    house.check()
+
+
+def test_segments_roll_before_relative_offsets_overflow() -> None:
+    house = House()
+    log = house.create()
+    for base in (0, (1 << 31) - 1, 1 << 31, 1 << 33):
+        log.append(with_header(batch(), base_offset=base), leader_epoch=0, origin=AppendOrigin.REPLICATION)
+    assert [segment.base_offset for segment in log.segments] == [0, 1 << 31, 1 << 33]
+    assert [record.offset for record in read_all(log)] == [0, (1 << 31) - 1, 1 << 31, 1 << 33]
+    append(log, b"x")
+    assert log.log_end_offset == (1 << 33) + 2
+
+
+def test_segments_roll_when_their_index_is_full() -> None:
+    house = House(LogConfig(index_interval_bytes=0))
+    log = house.create()
+    append(log, b"x")
+    log.active.max_entries = 3
+    for _ in range(5):
+        append(log, b"x")
+    assert [segment.base_offset for segment in log.segments] == [0, 4]
+    log.flush()
+    house.check()
+
+
+def test_a_roll_that_fails_appends_nothing() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    append(log, b"x" * 100)
+    with house.fs.failing("open", errno.ENOSPC), pytest.raises(StorageFailure):
+        append(log, b"x" * 100)
+    assert (log.log_end_offset, len(log.segments)) == (1, 1)
+    append(log, b"x" * 100)
+    assert len(log.segments) == 2
+    log.flush()
+    house.check()
