@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from pylogd.broker import run_foreground
 from pylogd.config import ConfigError, Settings, parse_assignments
+from pylogd.daemon import run_foreground
 
 BAD_SETTINGS = 2
 
@@ -51,4 +51,4 @@ def broker(
     except ConfigError as error:
         click.echo(f"pylogd broker: {error}", err=True)
         ctx.exit(BAD_SETTINGS)
-    ctx.exit(run_foreground(settings))
+    ctx.exit(run_foreground(settings, click.echo))

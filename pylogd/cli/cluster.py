@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, json_option, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, format_bytes, json_option, print_json, print_table
 from pylogd.client import Admin
 
 
@@ -18,7 +18,7 @@ def cluster(as_json: bool, bootstrap: str) -> None:
 
     In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes.
     """
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         directories = admin.describe_log_dirs(broker.node_id for broker in found.brokers)
     brokers = {broker.node_id: broker for broker in found.brokers}

@@ -13,9 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from pylogd.client import Cluster
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,6 +40,13 @@ def bootstrap_option(function: Function) -> Function:
         callback=_check_addresses,
         help="Brokers to ask first. Also from PYLOGD_BOOTSTRAP_SERVER.",
     )(function)
+
+
+def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
+    """The cluster, for the clients of a command. Whoever types a command wants to hear at once that nobody is there."""
+    from pylogd.client import Cluster
+
+    return Cluster(bootstrap, client_id="pylogd-cli", bootstrap_timeout=0.0, auto_create_topics=auto_create_topics)
 
 
 def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_time, note, parse_time, text_or_base64
+from pylogd.cli.common import bootstrap_option, connect, format_time, note, parse_time, text_or_base64
 from pylogd.client import Consumer, Record, TopicPartition
 
 _NUMBER = re.compile(r"-?\d+")
@@ -48,7 +48,7 @@ def consume(
     pylogd consume events --from 15m --count 100
     """
     render = _renderer(form, key_separator.encode())
-    with Consumer(bootstrap) as consumer:
+    with connect(bootstrap) as connected, Consumer(connected) as consumer:
         chosen = [p for topic in topics for p in _choose(consumer, topic, partitions)]
         consumer.assign(_start(consumer, chosen, start))
         ends = None if follow else consumer.end_offsets(chosen)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from pylogd.cli.common import bootstrap_option, json_option, parse_time, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option, parse_time, print_json, print_table
 from pylogd.client import Admin
 from pylogd.client.offsets import EARLIEST, LATEST
 
@@ -30,7 +30,7 @@ def offsets(names: Sequence[str], when: str | None, as_json: bool, bootstrap: st
     timestamp = None
     if when is not None and (timestamp := parse_time(when)) is None:
         raise click.BadParameter(f"{when!r} is no time", param_hint="--time")
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         topics = list(names) or [topic.name for topic in admin.list_topics()]
         partitions = [partition for name in topics for partition in admin.cluster.partitions(name)]
         begins = admin.offsets(dict.fromkeys(partitions, EARLIEST))

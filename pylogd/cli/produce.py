@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, note
+from pylogd.cli.common import bootstrap_option, connect, format_bytes, note
 from pylogd.client import BatchResult, Producer
 from pylogd.errors import PylogdError
 
@@ -64,10 +64,11 @@ def produce(
     shape = _Shape(key, key_separator, partition, _headers(headers), null_value)
     tally = _Tally()
     options: Any = {"acks": "all" if acks == "all" else int(acks)}
+    connected = connect(bootstrap, auto_create_topics=True)
     producer = Producer(
-        bootstrap, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms, on_batch=tally.add, **options
+        connected, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms, on_batch=tally.add, **options
     )
-    with producer, _progress(files, quiet) as progress:
+    with connected, producer, _progress(files, quiet) as progress:
         for source in files or [Path("-")]:
             with _open(source) as stream:
                 _pump(producer, topic, stream, shape, _Pace(rate), tally, progress)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import assignments, bootstrap_option, json_option, note, print_json, print_table
+from pylogd.cli.common import assignments, bootstrap_option, connect, json_option, note, print_json, print_table
 from pylogd.client import Admin, NewTopic
 from pylogd.client.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
@@ -47,7 +47,7 @@ def create(
     pylogd topics create clicks views -p 12 -c compression.type=zstd -c retention.bytes=1000000000
     """
     new = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in names]
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.create_topics(new, validate_only=validate_only)
     _report(outcome, ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else None)
 
@@ -58,7 +58,7 @@ def create(
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
     """List topics, one name a line."""
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         names = [topic.name for topic in admin.list_topics(internal=internal)]
     if as_json:
         print_json(names)
@@ -76,7 +76,7 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 
     In a pipe, a line for each partition: topic, partition, leader, replicas, in-sync replicas.
     """
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         found = [admin.describe_topic(name) for name in names] if names else admin.list_topics()
         settings = {
             topic.name: {
@@ -107,7 +107,7 @@ def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> 
     """Delete topics with all their records. Asks first if there is a terminal to ask on."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"Delete {', '.join(names)} with all records?", abort=True, err=True)
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_topics(names)
     _report(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None)
 
@@ -128,7 +128,7 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
     """
     if not (partitions or configs or deleted):
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
-    with Admin(bootstrap) as admin:
+    with connect(bootstrap) as connected, Admin(connected) as admin:
         if configs or deleted:
             admin.alter_configs("topic", name, {**configs, **dict.fromkeys(deleted)})
         if partitions:

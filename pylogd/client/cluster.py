@@ -53,10 +53,13 @@ class Cluster:
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
         retry_timeout: float = 60.0,
+        bootstrap_timeout: float | None = None,
         auto_create_topics: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """Nothing is connected yet. `retry_timeout` bounds a call with all its tries. ValueError: a bad address."""
+        """Nothing is connected yet. `retry_timeout` bounds a call with all its tries, `bootstrap_timeout` the same
+        before any broker was found (by default it is as long). ValueError: a bad address.
+        """
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.bootstrap = [parse_address(server) for server in servers if server.strip()]
         if not self.bootstrap:
@@ -66,6 +69,7 @@ class Cluster:
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
+        self.bootstrap_timeout = retry_timeout if bootstrap_timeout is None else bootstrap_timeout
         self.auto_create_topics = auto_create_topics
         self.cluster_id: str | None = None
         self.controller_id = -1
@@ -135,7 +139,8 @@ class Cluster:
 
     def call(self, attempt: Callable[[], T], timeout: float | None = None) -> T:
         """What `attempt` returns, tried again after retriable errors until `timeout` seconds are over."""
-        deadline = self.clock.monotonic() + (self.retry_timeout if timeout is None else timeout)
+        began = self.clock.monotonic()
+        patience = self.retry_timeout if timeout is None else timeout
         backoff = Backoff()
         while True:
             try:
@@ -143,7 +148,8 @@ class Cluster:
             except PylogdError as error:
                 self.note(error)
                 pause = backoff.next()
-                if not is_retriable(error) or self.clock.monotonic() + pause > deadline:
+                limit = patience if self._brokers else min(patience, self.bootstrap_timeout)
+                if not is_retriable(error) or self.clock.monotonic() + pause > began + limit:
                     raise
             self.clock.sleep(pause)
 

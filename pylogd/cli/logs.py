@@ -1,0 +1,70 @@
+"""`pylogd verify-log` and `pylogd dump-log`: the files of a log, looked at without a broker."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from pylogd.cli.common import note, print_json
+from pylogd.log.dump import dump_file
+from pylogd.log.verify import Severity, verify_log_dir
+
+_COLOURS = {Severity.INFO: None, Severity.WARNING: "yellow", Severity.ERROR: "red"}
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--records", is_flag=True, help="Also decompress and decode every record.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing: only the exit code.")
+def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> None:
+    """Check the log of a partition, or all of a data directory.
+
+    Every batch: its CRC, its length, its offsets; the indexes against the batches; the checkpoints. A line for each
+    finding; nothing is changed. Exit code 1 if something is damaged. While a broker runs on the directory, the end of
+    a newest segment may be caught half-written.
+
+    \b
+    pylogd verify-log /var/lib/pylogd
+    pylogd verify-log /var/lib/pylogd/events-0 --records
+    """
+    damage = 0
+    found = []
+    for finding in verify_log_dir(str(directory), records=records):
+        damage += finding.severity is Severity.ERROR
+        if as_json:
+            found.append(
+                {
+                    "severity": finding.severity.value,
+                    "path": finding.path,
+                    "position": finding.position,
+                    "message": finding.message,
+                }
+            )
+        elif not quiet:
+            click.secho(str(finding), fg=_COLOURS[finding.severity] if sys.stdout.isatty() else None)
+    if as_json and not quiet:
+        print_json(found)
+    if damage:
+        raise click.exceptions.Exit(1)
+    if not as_json and not quiet and sys.stderr.isatty():
+        note("no damage")
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--records", is_flag=True, help="Also the records of each batch.")
+def dump_log(file: Path, records: bool) -> None:
+    """Show what is in a file of a log: a segment, an index, a producer snapshot or a checkpoint.
+
+    \b
+    pylogd dump-log /var/lib/pylogd/events-0/00000000000000000000.log --records
+    pylogd dump-log /var/lib/pylogd/events-0/00000000000000000000.timeindex
+    """
+    try:
+        for line in dump_file(str(file), records=records):
+            click.echo(line)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
