@@ -174,14 +174,6 @@ _NETWORK_SETTINGS: Final = [
         minimum=-1,
     ),
     Setting(
-        "queued.max.requests",
-        _INT,
-        500,
-        "Requests of all connections that may wait for their answer before the broker stops reading further ones.",
-        _NETWORK,
-        minimum=1,
-    ),
-    Setting(
         "connection.max.inflight.requests",
         _INT,
         100,

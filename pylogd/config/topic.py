@@ -124,7 +124,9 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 "In-sync replicas that must have a message before acks=all is answered.",
             ),
             _topic(
-                "preallocate", "log.preallocate", "Whether a new segment file gets its full size on the disk at once."
+                "preallocate",
+                "log.preallocate",
+                "Taken and shown for the sake of tools that set it; files always grow as they are written.",
             ),
             _topic(
                 "retention.bytes",

@@ -18,7 +18,6 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
 from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignment
@@ -387,11 +386,13 @@ def _unknown(name: str) -> UnknownTopic:
 
 
 def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
-    def absent(failure: Failure) -> Failure | None:
-        return None if isinstance(failure.value, NoNode) else failure
+    async def ask() -> Node | None:
+        try:
+            return await store.get(path)
+        except NoNode:
+            return None
 
-    asked: Deferred[Node | None] = store.get(path).addErrback(absent)
-    return asked
+    return Deferred.fromCoroutine(ask())
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:
