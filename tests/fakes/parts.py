@@ -1,0 +1,150 @@
+"""A broker's parts without a network: real settings, metadata, logs and replicas, on a fake clock and file system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Clock
+
+from pylogd.api import HANDLERS
+from pylogd.api.context import RequestContext
+from pylogd.config import Settings
+from pylogd.log.manager import LogManager
+from pylogd.metadata.image import Broker, Endpoint, Topic
+from pylogd.metadata.service import Metadata
+from pylogd.metadata.sqlite import SqliteStore
+from pylogd.replica.configs import log_config
+from pylogd.replica.manager import ReplicaManager
+from pylogd.wire import schema
+from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
+from tests.fakes.filesystem import MemoryFileSystem
+from tests.fakes.metadata import InlineWorker, result_of
+
+NODE = 1
+NOW_MS = 1_700_000_000_000
+
+
+class Threads:
+    """Threads that run at once, or when told to."""
+
+    def __init__(self) -> None:
+        self.hold = False
+        self.held: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        if not self.hold:
+            return maybeDeferred(function, *args)
+        done: Deferred[Any] = Deferred()
+        self.held.append((done, lambda: function(*args)))
+        return done
+
+    def release(self) -> None:
+        """Run what is held, and what that makes."""
+        while self.held:
+            done, work = self.held.pop(0)
+            maybeDeferred(work).chainDeferred(done)
+
+
+class FakeConnection:
+    """A client's connection as handlers see it."""
+
+    host = "127.0.0.1"
+    listener = "PLAINTEXT"
+
+
+class Parts:
+    """What `pylogd.api.context.BrokerParts` asks for, started."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        self.settings = Settings({"node.id": NODE, "log.dirs": "/data", **named})
+        self.node_id = NODE
+        self.time = Clock()
+        self.time.advance(NOW_MS / 1000)
+        self.clock = cast(IReactorTime, self.time)
+        self.fs = MemoryFileSystem()
+        self.threads = Threads()
+        self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
+        self.cluster = self.metadata.cluster
+        self.topics = self.metadata.topics
+        self.broker_configs = self.metadata.broker_configs
+        self.connection = FakeConnection()
+        self.boot()
+        result_of(self.metadata.start())
+        result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
+        result_of(self.replicas.start())
+
+    def boot(self) -> None:
+        """Make the logs and the replicas, as at a start on what the file system has."""
+        self.logs = LogManager(
+            ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, node_id=NODE
+        )
+        self.logs.load()
+        self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, NODE, self.threads)
+
+    def close(self) -> None:
+        """Stop all, and see that nothing is left behind."""
+        self.threads.hold = False
+        self.threads.release()
+        result_of(self.replicas.stop())
+        assert not len(self.replicas.fetch_waits)
+        assert not len(self.replicas.append_waits)
+        assert not self.time.getDelayedCalls()
+        self.logs.close()
+        result_of(self.metadata.stop())
+
+    @property
+    def cluster_id(self) -> str:
+        return self.cluster.cluster_id
+
+    def advertised(self, listener: str) -> tuple[str, int]:
+        assert listener == "PLAINTEXT"
+        return "localhost", 9092
+
+    def now_ms(self) -> int:
+        return round(self.time.seconds() * 1000)
+
+    # -- requests
+
+    def ask(self, request: Any, version: int) -> Any:
+        """What the handler returns: a response, a Deferred, or None."""
+        return HANDLERS[request.API_KEY](RequestContext(self, self.connection, version, "test"), request)
+
+    def call(self, request: Any, version: int | None = None) -> Any:
+        """The response, which must be there, and which must be one that the wire can carry in that version."""
+        if version is None:
+            version = schema.schema_versions(request.API_KEY)[1]
+        answer = self.ask(request, version)
+        if isinstance(answer, Deferred):
+            answer = result_of(answer)
+        if answer is not None:
+            schema.response_codec(request.API_KEY, version).encode(answer)
+        return answer
+
+    # -- what tests need first
+
+    def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
+        """Make a topic; its settings with underscores for dots."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        topic = result_of(self.topics.create_topic(name, partitions=partitions, configs=named))
+        result_of(self.replicas.settled(name))
+        return topic
+
+    def append(self, name: str, *values: bytes, partition: int = 0) -> None:
+        """Append one batch past the handlers."""
+        self.replicas.append(self.replicas.partitions[name, partition], batch(*values, now_ms=self.now_ms()), False)
+
+
+def batch(*values: bytes, now_ms: int = NOW_MS, **fields: Any) -> bytes:
+    """A record batch with these values."""
+    return encode_batch([(None, value, now_ms, ()) for value in values or (b"v",)], **fields)
+
+
+def records_in(data: Any) -> list[Record]:
+    """The records in a response's field, a file slice or bytes."""
+    raw = data if isinstance(data, bytes) else data.read()
+    return [record for header, view in iter_batches(raw, allow_partial=True) for record in decode_batch(view, header)]

@@ -1,0 +1,190 @@
+"""Produce: acks, versions, errors one partition at a time, and waiting for replicas."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.errors import CloseConnection, ErrorCode
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import NOW_MS, Parts, batch
+
+
+def request(name: str, *records: Any, acks: int = 1, topic_id: bytes = bytes(16), **fields: Any) -> ProduceRequest:
+    data = [PartitionProduceData(index, one) for index, one in enumerate(records)]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name, topic_id, data)], **fields)
+
+
+def only(response: ProduceResponse) -> Any:
+    (topic,) = response.responses
+    (partition,) = topic.partition_responses
+    return partition
+
+
+def test_appends_and_answers_at_once(parts: Parts) -> None:
+    parts.create("t")
+    for base in (0, 3, 6):
+        answer = parts.ask(request("t", batch(b"a", b"b", b"c")), 12)
+        assert isinstance(answer, ProduceResponse)
+        partition = only(answer)
+        assert (partition.error_code, partition.base_offset, partition.log_start_offset) == (0, base, 0)
+        assert partition.log_append_time_ms == -1
+        assert partition.error_message is None
+    assert parts.replicas.partitions["t", 0].high_watermark == 9
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_every_version(parts: Parts, version: int) -> None:
+    topic = parts.create("t")
+    partition = only(parts.call(request("t", batch(), topic_id=topic.topic_id), version))
+    assert (partition.error_code, partition.base_offset) == (0, 0)
+
+
+def test_log_append_time(parts: Parts) -> None:
+    parts.create("t", message_timestamp_type="LogAppendTime")
+    partition = only(parts.call(request("t", batch(now_ms=5)), 12))
+    assert partition.log_append_time_ms == parts.now_ms()
+
+
+def test_acks_0_is_not_answered(parts: Parts) -> None:
+    parts.create("t")
+    assert parts.ask(request("t", batch(), acks=0), 9) is None
+    assert parts.replicas.partitions["t", 0].high_watermark == 1
+
+
+def test_acks_0_closes_the_connection_on_an_error(parts: Parts) -> None:
+    with pytest.raises(CloseConnection, match="acks=0"):
+        parts.ask(request("unknown", batch(), acks=0), 9)
+    with pytest.raises(CloseConnection):
+        parts.ask(request("unknown", batch(), acks=0, transactional_id="x"), 9)
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_acks_that_cannot_be(parts: Parts, acks: int) -> None:
+    parts.create("t")
+    assert only(parts.call(request("t", batch(), acks=acks), 9)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert parts.replicas.partitions["t", 0].high_watermark == 0
+
+
+def test_transactions_are_refused_in_words(parts: Parts) -> None:
+    parts.create("t")
+    partition = only(parts.call(request("t", batch(), acks=-1, transactional_id="tx"), 9))
+    assert partition.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "ransaction" in partition.error_message
+
+
+def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
+    topic = parts.create("t")
+    assert only(parts.call(request("nope", batch()), 12)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    both = parts.call(request("t", batch(), batch()), 12).responses[0].partition_responses
+    assert [one.error_code for one in both] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [one.base_offset for one in both] == [0, -1]
+    assert only(parts.call(request("", batch(), topic_id=b"x" * 16), 13)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    both = parts.call(request("", batch(), batch(), topic_id=topic.topic_id), 13).responses[0].partition_responses
+    assert [one.error_code for one in both] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_log_that_is_being_made_is_not_led_yet(parts: Parts) -> None:
+    parts.threads.hold = True
+    result_of(parts.topics.create_topic("t"))
+    assert only(parts.call(request("t", batch()), 12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    parts.threads.release()
+    assert only(parts.call(request("t", batch()), 12)).error_code == 0
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (None, ErrorCode.INVALID_RECORD),
+        (b"", ErrorCode.INVALID_RECORD),
+        (flipped(batch(b"abc"), 65), ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"abc")[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch(b"x" * 2_000_000), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_bad_records_append_nothing(parts: Parts, records: bytes | None, code: ErrorCode) -> None:
+    parts.create("t")
+    partition = only(parts.call(request("t", records), 12))
+    assert partition.error_code == code
+    assert partition.error_message
+    assert partition.base_offset == -1
+    assert parts.replicas.partitions["t", 0].log.log_end_offset == 0
+
+
+def test_one_bad_partition_does_not_stop_the_other(parts: Parts) -> None:
+    parts.create("t", partitions=2)
+    answers = parts.call(request("t", b"junk", batch()), 12).responses[0].partition_responses
+    assert [bool(one.error_code) for one in answers] == [True, False]
+
+
+def test_zstd_needs_version_7(parts: Parts) -> None:
+    parts.create("t")
+    records = batch(b"abc", compression=4)
+    assert only(parts.call(request("t", records), 6)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert only(parts.call(request("t", records), 7)).error_code == 0
+
+
+def test_a_full_disk(parts: Parts) -> None:
+    parts.create("t")
+    with parts.fs.failing("pwritev", errno.ENOSPC, lasting=True):
+        assert only(parts.call(request("t", batch()), 12)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert only(parts.call(request("t", batch()), 12)).base_offset == 0
+
+
+def test_a_duplicate_gets_its_first_offset(parts: Parts) -> None:
+    parts.create("t")
+    first = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+    assert only(parts.call(request("t", first, acks=-1), 12)).base_offset == 0
+    assert only(parts.call(request("t", batch()), 12)).base_offset == 1
+    assert only(parts.call(request("t", first, acks=-1), 12)).base_offset == 0
+    gap = batch(producer_id=7, producer_epoch=0, base_sequence=5)
+    assert only(parts.call(request("t", gap), 12)).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class TestReplicas:
+    def two(self, parts: Parts) -> Any:
+        parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        partition.isr = (1, 2)
+        return partition
+
+    def test_too_few_in_sync(self, parts: Parts) -> None:
+        parts.create("t", min_insync_replicas="2")
+        assert only(parts.call(request("t", batch(), acks=-1), 12)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert parts.replicas.partitions["t", 0].log.log_end_offset == 0
+        assert only(parts.call(request("t", batch(), acks=1), 12)).error_code == 0
+
+    def test_acks_all_waits_for_the_others(self, parts: Parts) -> None:
+        partition = self.two(parts)
+        answer = parts.ask(request("t", batch(b"a", b"b"), acks=-1), 12)
+        assert isinstance(answer, Deferred)
+        partition.high_watermark = 1
+        parts.replicas.append_waits.check(partition.key)
+        assert not answer.called
+        partition.high_watermark = 2
+        parts.replicas.append_waits.check(partition.key)
+        assert only(result_of(answer)).error_code == 0
+
+    def test_acks_1_does_not_wait(self, parts: Parts) -> None:
+        self.two(parts)
+        assert only(parts.call(request("t", batch()), 12)).error_code == 0
+
+    def test_the_time_is_up(self, parts: Parts) -> None:
+        self.two(parts)
+        answer = parts.ask(request("t", batch(), acks=-1), 12)
+        parts.time.advance(1)
+        assert only(result_of(answer)).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    def test_the_topic_is_deleted_meanwhile(self, parts: Parts) -> None:
+        self.two(parts)
+        answer = parts.ask(request("t", batch(), acks=-1), 12)
+        result_of(parts.topics.delete_topic("t"))
+        assert only(result_of(answer)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
