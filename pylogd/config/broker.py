@@ -219,14 +219,6 @@ _REQUEST_SETTINGS: Final = [
         _REQUESTS,
         minimum=0,
     ),
-    Setting(
-        "max.request.partition.size.limit",
-        _INT,
-        2000,
-        "Most partitions in the answer to one DescribeTopicPartitions; the client asks again for the rest.",
-        _REQUESTS,
-        minimum=1,
-    ),
 ]
 
 _REPLICATION_SETTINGS: Final = [

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from pylogd.config import SETTINGS, Settings
+import pylogd
+from pylogd.config import SETTINGS, TOPIC_SETTINGS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,3 +45,22 @@ def test_the_example_with_its_comments_taken_off_is_the_defaults(tmp_path: Path)
     file.write_text(re.sub(r'^#(?=".+" = (?!\.\.\.))', "", text, flags=re.MULTILINE), encoding="utf-8")
     loaded, shipped = Settings.load(file), Settings()
     assert {name: loaded[name] for name in loaded} == {name: shipped[name] for name in shipped}
+
+
+#: Settings that are taken without being read: no tool that sets them is to be turned away.
+FOR_COMPATIBILITY = {
+    "log.preallocate",  # the reference says so
+    "unclean.leader.election.enable",  # a broker alone has no replica to prefer
+}
+
+
+def test_every_setting_is_obeyed_by_somebody() -> None:
+    package = Path(pylogd.__file__).parent
+    sources = [path for path in package.rglob("*.py") if "config" not in path.relative_to(package).parts]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    read = {name for name in SETTINGS if re.search(rf"""["']{name}["']""", text)} | FOR_COMPATIBILITY
+    for setting in TOPIC_SETTINGS.values():
+        if f'"{setting.name}"' in text or re.search(rf"\b{setting.attribute}\b", text):
+            read.update(name for name, _ in setting.synonyms)
+    read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # through properties of Settings
+    assert sorted(SETTINGS.keys() - read) == []
