@@ -12,6 +12,7 @@ module knows what the bytes mean.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -290,13 +291,13 @@ def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
 def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     """Replace the file by one that holds `data`: a reader, or a crash, sees the old one or the new one."""
     temporary = path + ".tmp"
-    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        write_all(fs, fd, data)
-        fs.fsync(fd)
-    finally:
-        fs.close(fd)
-    fs.rename(temporary, path)
+        write_file(fs, temporary, data, sync=True)
+        fs.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
     fs.fsync_dir(os.path.dirname(path))
 
 

@@ -241,6 +241,9 @@ class Segment:
             return 0
         dropped = self.size - found.position
         try:
+            for path in self.file_paths()[1:]:  # indexes that know more than the log will have
+                if self.storage.fs.exists(path):
+                    self.storage.fs.unlink(path)
             self.storage.fs.ftruncate(self.file.fd, found.position)
         except OSError as error:
             raise StorageFailure(self.path, error) from error

@@ -91,6 +91,8 @@ class House:
 
     def check(self) -> None:
         """Every storage test ends here: nothing on disk is wrong."""
+        for log in self.manager.logs.values():
+            log.seal()
         for entry in self.manager.directories:
             bad = [finding for finding in verify_log_dir(entry.path, records=True, fs=self.fs) if is_bad(finding)]
             assert not bad, bad

@@ -1,0 +1,234 @@
+"""Reads: the right batch first, the limits honoured, and no waiting for the disk unless it is allowed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pylogd.log.config import LogConfig
+from pylogd.log.errors import ColdRead, OffsetOutOfRange
+from pylogd.log.log import Log
+from pylogd.log.validator import AppendOrigin
+from pylogd.wire.records import iter_batches, parse_header
+from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
+
+
+def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, **how: int) -> int | None:
+    """The base offset of the first batch that a read brings."""
+    found = log.read(offset, max_bytes, allow_cold=True, **how)
+    return None if found is None else parse_header(found.read()).base_offset
+
+
+def filled(house: House, batches: int = 30) -> Log:
+    """A log of batches of three records in segments of four batches."""
+    log = house.create()
+    for at in range(batches):
+        append(log, b"%d" % at, b"x" * 10, b"y")
+    return log
+
+
+def test_every_offset_is_found_in_its_batch() -> None:
+    house = House(LogConfig(index_interval_bytes=150, segment_bytes=460))
+    log = filled(house)
+    assert len(log.segments) > 5
+    for _ in range(2):
+        for offset in range(log.log_end_offset):
+            assert first_offset(log, offset) == offset // 3 * 3
+        log.seal()  # the second time by index files
+    house.check()
+
+
+def test_the_end_and_beyond() -> None:
+    house = House()
+    log = filled(house, 2)
+    assert log.read(6, 1000) is None
+    for offset in (7, -1):
+        with pytest.raises(OffsetOutOfRange) as caught:
+            log.read(offset, 1000)
+        assert (caught.value.offset, caught.value.start, caught.value.end) == (offset, 0, 6)
+    house.check()
+
+
+def test_a_reader_of_the_end_goes_on_where_it_stopped() -> None:
+    house = House()
+    log = filled(house, 2)
+    offset = 3
+    for at in range(5):
+        found = log.read(offset, 1 << 20)
+        assert found is not None
+        assert parse_header(found.read()).base_offset == offset
+        offset = log.log_end_offset
+        assert log.read(offset, 1 << 20) is None
+        append(log, b"new %d" % at)
+        if at == 3:
+            log.truncate_to(offset)
+            append(log, b"other")
+    assert first_offset(log, offset) == offset
+    house.check()
+
+
+def test_the_first_batch_is_whole_and_the_limit_cuts_the_rest() -> None:
+    house = House()
+    log = filled(house, 3)
+    size = log.size // 3
+    found = log.read(0, 1)
+    assert found is not None
+    assert len(found) == len(found.read()) == size
+    assert log.read(0, 1, min_one=False) is None
+    found = log.read(1, size + 10, min_one=False)
+    assert found is not None
+    assert len(found) == size + 10
+    assert [header.base_offset for header, _ in iter_batches(found.read(), allow_partial=True)] == [0]
+    house.check()
+
+
+@pytest.mark.parametrize("end", range(31))
+def test_nothing_behind_the_end_offset_is_shown(end: int) -> None:
+    house = House(LogConfig(index_interval_bytes=100, segment_bytes=460))
+    log = filled(house, 10)
+    offset = seen = 0
+    while (found := log.read(offset, 1 << 20, end_offset=end)) is not None:
+        for header, _ in iter_batches(found.read()):
+            offset = header.next_offset
+            seen += 1
+    assert offset == end // 3 * 3
+    assert seen == end // 3
+    house.check()
+
+
+def test_a_hole_is_passed_over() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    for base in (0, 10, 20, 30, 40):
+        data = with_header(batch(b"%d" % base), base_offset=base)
+        log.append(data, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+    assert [first_offset(log, offset) for offset in range(41)] == [-(-offset // 10) * 10 for offset in range(41)]
+    assert first_offset(log, 5, end_offset=11) == 10
+    assert log.read(5, 1000, end_offset=10) is None
+
+
+def test_a_slice_outlives_its_segment() -> None:
+    house = House(segment_bytes=200, retention_ms=0)
+    log = filled(house, 5)
+    found = log.read(0, 1000)
+    assert found is not None
+    path = found.file.path
+    log.seal()
+    house.pass_time(10)
+    house.manager.tick()
+    house.pass_time(log.config.file_delete_delay_ms)
+    house.manager.tick()
+    assert not house.fs.exists(path)
+    assert parse_header(found.read()).base_offset == 0
+    assert path in house.fs.open_paths()
+    del found
+    assert path not in house.fs.open_paths()
+    house.check()
+
+
+def test_a_cold_page_is_not_waited_for() -> None:
+    house = House()
+    log = filled(house, 5)
+    house.fs.cold.add(log.active.path)
+    with pytest.raises(ColdRead):
+        log.read(3, 1000)
+    found = log.read(3, 1000, allow_cold=True)
+    assert found is not None
+    assert not found.is_warm(found.position, found.length)
+    house.fs.cold.clear()
+    assert found.is_warm(found.position, found.length)
+    assert log.read(3, 1000) is not None
+    house.check()
+
+
+def test_a_closed_file_is_opened_in_a_thread_and_then_kept() -> None:
+    house = House(segment_bytes=300)
+    filled(house, 10)
+    log = house.restart()
+    with pytest.raises(ColdRead):
+        log.read(0, 1000)
+    assert log.read(0, 1000, allow_cold=True) is not None
+    assert log.read(0, 1000) is not None
+    with pytest.raises(ColdRead):
+        log.offset_for_timestamp(START_MS + 3)
+    assert log.offset_for_timestamp(START_MS + 3, allow_cold=True) is None
+    assert log.offset_for_timestamp(START_MS + 3) is None
+    house.check()
+
+
+def test_descriptors_of_old_segments_are_bounded() -> None:
+    house = House(segment_bytes=300)
+    log = filled(house, 40)
+    house.manager.storage.files.capacity = 3
+    log.flush()
+    assert len(read_all(log)) == 120
+    opened = [path for path in house.fs.open_paths() if path.endswith(".log")]
+    assert len(opened) <= 4
+    house.check()
+
+
+def test_time_stamps_are_found() -> None:
+    house = House(LogConfig(index_interval_bytes=100, segment_bytes=600))
+    log = house.create()
+    for at in range(20):
+        append(log, b"a", b"b", b"c", timestamp=START_MS + at * 100, epoch=at // 10)
+    for _ in range(2):
+        for at in range(20):
+            stamp = START_MS + at * 100
+            assert log.offset_for_timestamp(stamp) == (stamp, at * 3, at // 10)
+            assert log.offset_for_timestamp(stamp + 1) == (stamp + 1, at * 3 + 1, at // 10)
+            assert log.offset_for_timestamp(stamp - 50) == (stamp, at * 3, at // 10)
+        assert log.offset_for_timestamp(0) == (START_MS, 0, 0)
+        assert log.offset_for_timestamp(START_MS + 1903) is None
+        assert log.max_timestamp() == (START_MS + 1902, 59, 1)
+        log.flush()
+    log.delete_records_before(31)
+    assert log.offset_for_timestamp(0) == (START_MS + 1001, 31, 1)
+    house.check()
+
+
+def test_time_stamps_that_go_back_and_compressed_batches() -> None:
+    house = House(LogConfig(index_interval_bytes=0, segment_bytes=2000))
+    log = house.create()
+    for at, stamp in enumerate((500, 100, 300, 700, 600)):
+        append(log, b"a", b"b", timestamp=START_MS + stamp, compression=at)
+    assert log.offset_for_timestamp(START_MS + 50) == (START_MS + 500, 0, 0)
+    assert log.offset_for_timestamp(START_MS + 502) == (START_MS + 700, 6, 0)
+    assert log.max_timestamp() == (START_MS + 701, 7, 0)
+    assert len(values(log)) == 10
+    house.check()
+
+
+def test_epochs_end_where_the_next_one_starts() -> None:
+    house = House()
+    log = house.create()
+    assert log.end_offset_for_epoch(0) == (-1, -1)
+    for epoch in (1, 1, 3, 6):
+        append(log, epoch=epoch)
+    answers = {epoch: log.end_offset_for_epoch(epoch) for epoch in range(8)}
+    assert answers == {
+        0: (0, 0), 1: (1, 2), 2: (1, 2), 3: (3, 3), 4: (3, 3), 5: (3, 3), 6: (6, 4), 7: (-1, -1),
+    }  # fmt: skip
+    assert [log.epochs.epoch_of(offset) for offset in range(4)] == [1, 1, 3, 6]
+    assert log.end_offset_for_epoch(-1) == (-1, -1)
+    house.check()
+
+
+def test_a_read_in_the_active_segment_costs_one_call() -> None:
+    house = House()
+    log = filled(house, 30)
+    house.fs.calls.clear()
+    log.read(50, 1 << 20)
+    assert [call.split()[0] for call in house.fs.calls] == ["preadv"]
+    house.fs.calls.clear()
+    log.read(log.log_end_offset, 1 << 20)
+    assert house.fs.calls == []
+    house.check()
+
+
+def test_paths_are_kafkas() -> None:
+    house = House()
+    log = filled(house, 1)
+    assert os.path.relpath(log.active.path, "/data") == "t-0/00000000000000000000.log"
+    house.check()
