@@ -46,7 +46,9 @@ def _describe(
         result.error_code, result.error_message = explain(error)
         return result
     wanted = resource.configuration_keys
-    result.configs = [_result(request, entry) for entry in entries if not wanted or entry.name in wanted]
+    result.configs = [
+        _result(context.version, request, entry) for entry in entries if not wanted or entry.name in wanted
+    ]
     return result
 
 
@@ -69,14 +71,14 @@ def _for_all_brokers(entry: ConfigEntry) -> ConfigEntry | None:
     return None
 
 
-def _result(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
+def _result(version: int, request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
     return DescribeConfigsResourceResult(
         entry.name,
         entry.value,
         entry.read_only,
         entry.source,
-        entry.source is ConfigSource.DEFAULT,
+        version == 0 and entry.source is ConfigSource.DEFAULT,  # later versions have the source instead
         entry.sensitive,
         [DescribeConfigsSynonym(synonym.name, synonym.value, synonym.source) for synonym in synonyms],
         entry.type,

@@ -46,6 +46,7 @@ from pylogd.wire.messages.fetch import (
     SnapshotId,
 )
 
+_FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
 _FIRST_WITH_ENDPOINTS = 16
 _READ_COMMITTED = 1
@@ -187,7 +188,7 @@ class FetchJob:
             records = self._read(partition, wanted)
         except PylogdError as error:
             self.due = True
-            return _failure(wanted.partition, explain(error)[0], partition)
+            return self._refusal(partition, explain(error)[0])
         if records is None:
             if self._session is not None and not entry.is_news(partition.high_watermark, log_start):
                 return None
@@ -203,6 +204,12 @@ class FetchJob:
             partition.index, 0, high_watermark, high_watermark, log_start, diverging, _NO_LEADER, _NO_SNAPSHOT,
             self._aborted, -1, records,
         )  # fmt: skip
+
+    def _refusal(self, partition: Partition, code: ErrorCode) -> PartitionData:
+        data = _failure(partition.index, code)
+        if code == ErrorCode.FENCED_LEADER_EPOCH and self._context.version >= _FIRST_WITH_LEADER:
+            data.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
+        return data
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> Sized | None:
         """The records within the limits, None if there are none, or `_COLD` if they have to be read in a thread."""
@@ -326,12 +333,14 @@ class ColdPartition:
 
     def read(self) -> None:
         """Fill `data`. Runs in a thread; nobody else looks at it meanwhile."""
+        self.data.records = _NO_RECORDS
         try:
             records = self.partition.read(self.offset, self.limit, min_one=self.min_one, allow_cold=True)
         except PylogdError as error:
             self.data.error_code = explain(error)[0]
         else:
-            self.data.records = _NO_RECORDS if records is None else records
+            if records is not None:
+                self.data.records = records
 
 
 def _read_cold(cold: list[ColdPartition]) -> None:
@@ -339,8 +348,8 @@ def _read_cold(cold: list[ColdPartition]) -> None:
         partition.read()
 
 
-def _failure(index: int, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
-    data = PartitionData(
+def _failure(index: int, code: ErrorCode) -> PartitionData:
+    return PartitionData(
         partition_index=index,
         error_code=code,
         high_watermark=-1,
@@ -348,6 +357,3 @@ def _failure(index: int, code: ErrorCode, partition: Partition | None = None) ->
         aborted_transactions=None,
         records=_NO_RECORDS,
     )
-    if partition is not None and code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-        data.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
-    return data

@@ -17,7 +17,7 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
-from pylogd.replica.partition import Partition
+from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -32,6 +32,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+_FIRST_WITH_EPOCH = 4
 #: The first version at which a place has its name.
 _FIRST_VERSION = {
     LATEST: 1,
@@ -69,7 +70,8 @@ def list_offsets(
         ]
     )
     if cold:
-        return context.broker.replicas.in_thread(_look_up_cold, cold).addCallback(lambda _: response)
+        with_epoch = context.version >= _FIRST_WITH_EPOCH
+        return context.broker.replicas.in_thread(_look_up_cold, cold, with_epoch).addCallback(lambda _: response)
     return response
 
 
@@ -90,6 +92,8 @@ def _answer(
         cold.append(_Cold(partition, wanted.timestamp, answer))
     except PylogdError as error:
         answer.error_code = explain(error)[0]
+    if context.version < _FIRST_WITH_EPOCH:
+        answer.leader_epoch = NO_EPOCH
     return answer
 
 
@@ -111,10 +115,12 @@ def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionR
             answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
-def _look_up_cold(cold: list[_Cold]) -> None:
+def _look_up_cold(cold: list[_Cold], with_epoch: bool) -> None:
     """Runs in a thread; nobody else looks at the answers meanwhile."""
     for one in cold:
         try:
             _look_up(one.partition, one.timestamp, one.answer, allow_cold=True)
         except PylogdError as error:
             one.answer.error_code = explain(error)[0]
+        if not with_epoch:
+            one.answer.leader_epoch = NO_EPOCH

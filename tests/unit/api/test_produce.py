@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from pylogd.errors import CloseConnection, ErrorCode
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import NOW_MS, Parts, batch
+from tests.fakes.parts import Parts, batch
 
 
 def request(name: str, *records: Any, acks: int = 1, topic_id: bytes = bytes(16), **fields: Any) -> ProduceRequest:

@@ -1,0 +1,147 @@
+"""What is registered: coherent with the schemas, and answerable in every version that is served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import pylogd.api
+from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.wire import schema
+from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
+from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.incremental_alter_configs import (
+    AlterableConfig as IncrementalConfig,
+)
+from pylogd.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource as IncrementalResource,
+)
+from pylogd.wire.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+)
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
+from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pylogd.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.fakes.parts import Parts, batch
+
+#: One useful request of each API; "t" exists.
+REQUESTS: list[Any] = [
+    ProduceRequest(acks=1, topic_data=[TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])]),
+    FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0, partition_max_bytes=100)])]),
+    ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])]),
+    MetadataRequest(topics=[MetadataRequestTopic(name="t"), MetadataRequestTopic(name="nope")]),
+    FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"]),
+    ApiVersionsRequest("test", "1"),
+    CreateTopicsRequest([CreatableTopic("new", 1, 1), CreatableTopic("t", 1, 1)]),
+    DeleteTopicsRequest([DeleteTopicState("t"), DeleteTopicState("nope")], ["t", "nope"]),
+    DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
+    InitProducerIdRequest(transactional_id=None),
+    OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0)])]),
+    DescribeConfigsRequest([DescribeConfigsResource(2, "t", None), DescribeConfigsResource(4, "1", None)], True, True),
+    AlterConfigsRequest([AlterConfigsResource(2, "t", [AlterableConfig("retention.ms", "5")])]),
+    IncrementalAlterConfigsRequest([IncrementalResource(2, "t", [IncrementalConfig("retention.ms", 0, "5")])]),
+    DescribeLogDirsRequest(None),
+    CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]),
+    DescribeClusterRequest(),
+    DescribeTopicPartitionsRequest(),
+]
+BY_KEY = {request.API_KEY: request for request in REQUESTS}
+FIRST_BY_ID = 6  # of DeleteTopics
+FIRST_WITH_MANY = 4  # of FindCoordinator
+SERVED = [(key, version) for key, (first, last) in served_versions().items() for version in range(first, last + 1)]
+
+
+def request_at(api_key: int, version: int) -> Any:
+    """The API's request with nothing in it that the version does not have."""
+    request = BY_KEY[api_key]
+    if api_key == DeleteTopicsRequest.API_KEY:
+        return replace(request, topic_names=[]) if version >= FIRST_BY_ID else replace(request, topics=[])
+    if api_key == FindCoordinatorRequest.API_KEY:
+        return replace(request, key="") if version >= FIRST_WITH_MANY else replace(request, coordinator_keys=[])
+    if api_key == DescribeConfigsRequest.API_KEY:
+        return replace(request, include_synonyms=version > 0, include_documentation=version > 2)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), SERVED, ids=[f"{REGISTRATIONS[key].name}-{version}" for key, version in SERVED]
+)
+def test_a_request_off_the_wire_gets_a_reply_for_the_wire(parts: Parts, api_key: int, version: int) -> None:
+    topic = parts.create("t")
+    codec = schema.request_codec(api_key, version)
+    frame = b"".join(bytes(part) for part in codec.encode(request_at(api_key, version)))  # type: ignore[arg-type]
+    request = codec.decode(frame)
+    for entry in [*getattr(request, "topic_data", []), *(getattr(request, "topics", None) or [])]:
+        if api_key in (0, 1):
+            entry.topic_id = topic.topic_id
+    response = parts.call(request, version)
+    raw = b"".join(bytes(part) for part in schema.response_codec(api_key, version).encode(response))  # type: ignore[arg-type]
+    schema.response_codec(api_key, version).decode(raw)
+
+
+def test_every_registration_lies_within_its_schema_and_reaches_the_newest_version() -> None:
+    for registration in REGISTRATIONS.values():
+        first, last = schema.schema_versions(registration.api_key)
+        assert first <= registration.first <= registration.last == last
+        assert registration.advertise_from <= registration.first
+
+
+def test_every_handler_module_is_imported() -> None:
+    modules = {registration.handler.__module__ for registration in REGISTRATIONS.values()}
+    assert modules == {
+        f"pylogd.api.{name}" for name in pylogd.api.__all__ if name.islower() and name in vars(pylogd.api)
+    } - {
+        "pylogd.api.served_versions",
+        "pylogd.api.unsupported_api_versions",
+    }
+
+
+def test_an_api_has_one_handler() -> None:
+    with pytest.raises(ValueError, match="Produce has a handler already"):
+        handles(ProduceRequest, 3, 13)(lambda context, request: None)
+
+
+class TestApiVersions:
+    def test_what_is_served_is_told(self, parts: Parts) -> None:
+        told = {one.api_key: (one.min_version, one.max_version) for one in parts.call(BY_KEY[18]).api_keys}
+        served = served_versions()
+        # librdkafka compresses only for brokers with Produce version 0.
+        assert told.pop(0) == (0, served.pop(0)[1])
+        assert told == served
+
+    def test_an_unknown_version_is_answered_with_the_list(self) -> None:
+        answer = unsupported_api_versions()
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert 18 in {one.api_key for one in answer.api_keys}
+        schema.response_codec(18, 0).encode(answer)
+
+    @pytest.mark.parametrize(
+        ("name", "version"), [("", "1"), ("a b", "1"), ("-x", "1"), ("x-", "1"), ("x", ""), ("x", "1\n"), ("é", "1")]
+    )
+    def test_a_client_that_names_itself_badly(self, parts: Parts, name: str, version: str) -> None:
+        for api_version, code in ((2, 0), (3, ErrorCode.INVALID_REQUEST)):
+            assert parts.call(ApiVersionsRequest(name, version), api_version).error_code == code
+
+    @pytest.mark.parametrize("name", ["a", "apache-kafka-java", "librdkafka", "x.y-1"])
+    def test_a_client_that_names_itself_well(self, parts: Parts, name: str) -> None:
+        assert parts.call(ApiVersionsRequest(name, "4.0.0"), 4).error_code == 0
