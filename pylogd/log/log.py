@@ -467,14 +467,15 @@ class Log:
     def seal(self) -> None:
         """Make segments that were rolled durable, with indexes and snapshots. Waits for the disk."""
         with self.maintenance:
-            self._seal()
+            self.seal_held()
 
     def flush(self) -> None:
         """Make everything appended so far durable and move the recovery point. Waits for the disk: use a thread."""
         with self.maintenance:
             self._flush()
 
-    def _seal(self) -> None:
+    def seal_held(self) -> None:
+        """`seal`, for who holds `maintenance`."""
         with self.lock:
             sealed = [segment for segment in self.segments[:-1] if segment.file is not None]
             snapshots = list(self._snapshots)
@@ -502,7 +503,7 @@ class Log:
         if end <= self.recovery_point and not self.epochs.dirty:
             return
         active = self._active  # with what was rolled after `end` was read, it is sealed below
-        self._seal()
+        self.seal_held()
         active.sync()
         try:
             self._sync_entries()

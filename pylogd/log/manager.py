@@ -124,6 +124,7 @@ class LogManager:
             for path in self._paths:
                 self.directories.append(self._open_directory(path))
             self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
+            self.checkpoint()
         except OSError as error:
             self.close(clean=False)
             raise StorageFailure(error.filename or self._paths[0], error) from error
@@ -167,7 +168,9 @@ class LogManager:
 
     def _read_offsets(self, entry: LogDirectory, name: str) -> dict[TopicPartition, int]:
         try:
-            return checkpoints.read_offsets(self.fs, entry.path, name)
+            offsets = checkpoints.read_offsets(self.fs, entry.path, name)
+            self._checkpointed[entry.path, name] = offsets
+            return offsets
         except CorruptFile as error:
             _log.warning("%s: every log in the directory is scanned instead", error)
             entry.clean = False

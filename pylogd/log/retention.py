@@ -29,6 +29,7 @@ def retain(log: Log, now_ms: int) -> int:
         if len(reasons) == len(log.segments):
             with log.lock:
                 log.roll(log.log_end_offset, now_ms)
+            log.seal_held()  # the producers' snapshot has to be there before the batches go
         if reasons:
             _remove(log, reasons, now_ms)
         return len(reasons)

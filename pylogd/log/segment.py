@@ -307,11 +307,13 @@ class Segment:
             position += at
 
     def last_batch(self, *, allow_cold: bool) -> BatchHeader | None:
-        """The header of the last batch, `None` of an empty segment."""
-        start = self._indexes(allow_cold=allow_cold).offsets.last_position()
+        """The header of the last batch, `None` of an empty segment; `CorruptLog` if it does not end with the file."""
+        end = self._indexes(allow_cold=allow_cold).offsets.last_position()
         last = None
-        for _, header in self.headers(start, allow_cold=allow_cold):
-            last = header
+        for position, header in self.headers(end, allow_cold=allow_cold):
+            last, end = header, position + header.size
+        if end != self.size:
+            raise CorruptLog(f"{self.path}: the last batch ends with byte {end}, the file with {self.size}")
         return last
 
     def largest_timestamp(self, *, allow_cold: bool) -> tuple[int, int]:

@@ -1,0 +1,176 @@
+"""Idempotent producers: retries are known, gaps and ghosts refused, and a restart forgets neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.log.log import AppendResult, Log
+from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
+from tests.fakes.storage import START_MS, House, append, batch, flip_byte, names, values
+
+
+def send(log: Log, sequence: int, *data: bytes, producer: int = 7, epoch: int = 0) -> AppendResult:
+    """Append as an idempotent producer."""
+    return append(log, *(data or (b"v",)), producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_a_retry_is_answered_with_the_first_offsets() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"other")
+    first = send(log, 0, b"a", b"b")
+    for sequence in range(2, 6):
+        send(log, sequence)
+    assert send(log, 0, b"a", b"b") == first._replace(duplicate=True)
+    assert log.log_end_offset == 7
+    send(log, 6)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 0, b"a", b"b")  # the sixth from the end: no longer remembered
+    house.check()
+
+
+def test_gaps_and_half_repeats_are_refused() -> None:
+    house = House()
+    log = house.create()
+    send(log, 0, b"a", b"b")
+    for sequence in (1, 3, 5):
+        with pytest.raises(OutOfOrderSequence):
+            send(log, sequence)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 0, b"a")
+    assert send(log, 2).base_offset == 2
+    house.check()
+
+
+def test_an_unknown_producer_may_start_anywhere() -> None:
+    house = House()
+    log = house.create()
+    assert send(log, 1000).base_offset == 0
+    assert send(log, 1001).base_offset == 1
+    house.check()
+
+
+def test_epochs() -> None:
+    house = House()
+    log = house.create()
+    send(log, 0, epoch=1)
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 1, epoch=0)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 1, epoch=2)
+    assert send(log, 0, epoch=2).base_offset == 1
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 0, epoch=1)
+    house.check()
+
+
+def test_sequences_start_over() -> None:
+    house = House()
+    log = house.create()
+    send(log, MAX_SEQUENCE - 1)
+    last = send(log, MAX_SEQUENCE, b"a", b"b", b"c")
+    assert send(log, 2).base_offset == 4
+    assert send(log, MAX_SEQUENCE, b"a", b"b", b"c") == last._replace(duplicate=True)
+    assert values(house.kill()) == [b"v", b"a", b"b", b"c", b"v"]
+    house.check()
+
+
+def test_several_batches_of_one_producer_in_one_append() -> None:
+    house = House()
+    log = house.create()
+    options = {"producer_id": 7, "producer_epoch": 0}
+    pair = batch(b"a", b"b", base_sequence=0, **options) + batch(b"c", base_sequence=2, **options)
+    log.append(pair, leader_epoch=0)
+    assert log.append(pair, leader_epoch=0).duplicate
+    gap = batch(b"d", base_sequence=3, **options) + batch(b"e", base_sequence=5, **options)
+    with pytest.raises(OutOfOrderSequence):
+        log.append(gap, leader_epoch=0)
+    assert values(log) == [b"a", b"b", b"c"]
+    house.check()
+
+
+def test_state_survives_a_clean_stop_a_crash_and_a_lost_snapshot() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    for sequence in range(6):
+        send(log, sequence)
+    log = house.restart()
+    assert send(log, 5).duplicate
+    send(log, 6)
+    log = house.kill()
+    assert send(log, 6).duplicate
+    send(log, 7)
+    house.manager.close()
+    for name in names(house.fs, ".snapshot"):
+        flip_byte(house.fs, f"/data/t-0/{name}", 7)
+    log = house.start().logs["t", 0]
+    assert send(log, 7).duplicate
+    send(log, 8)
+    house.check()
+
+
+def test_truncation_takes_the_state_back() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    for sequence in range(8):
+        send(log, sequence)
+    log.truncate_to(3)
+    assert send(log, 2).duplicate
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 5)
+    assert send(log, 3).base_offset == 3
+    log.truncate_to(0)
+    assert send(log, 0).base_offset == 0
+    house.check()
+
+
+def test_retention_leaves_the_state() -> None:
+    house = House(segment_bytes=200, retention_ms=1000)
+    log = house.create()
+    for sequence in range(7):
+        send(log, sequence)
+    house.pass_time(5000)
+    house.manager.tick()
+    assert log.log_start_offset == 7
+    log = house.kill()
+    assert send(log, 6).duplicate
+    house.check()
+
+
+def test_silent_producers_are_forgotten() -> None:
+    house = House(producer_id_expiration_ms=1000)
+    log = house.create()
+    send(log, 0)
+    house.pass_time(1000)
+    house.manager.tick()
+    assert len(log.producers) == 1
+    house.pass_time(1)
+    house.manager.tick()
+    assert len(log.producers) == 0
+    assert send(log, 50).base_offset == 1
+    house.check()
+
+
+def test_a_snapshot_is_read_as_it_was_written() -> None:
+    producers = Producers()
+    producers.wrote(7, 1, 5, 2, 100, START_MS)
+    producers.wrote(9, 0, 0, 0, 103, START_MS + 1)
+    data = producers.to_snapshot()
+    assert [entry[:6] for entry in read_snapshot(data)] == [
+        (7, 1, 7, 102, 2, START_MS), (9, 0, 0, 103, 0, START_MS + 1),
+    ]  # fmt: skip
+    twin = Producers()
+    twin.restore(data)
+    assert twin.to_snapshot() == data
+    for bad in (b"", data[:-1], b"\0\2" + data[2:], data[:8] + b"\xff" + data[9:]):
+        with pytest.raises(SnapshotCorrupt):
+            read_snapshot(bad)
+
+
+def test_who_is_not_idempotent_costs_nothing() -> None:
+    house = House()
+    log = house.create()
+    append(log)
+    assert len(log.producers) == 0
+    house.check()
