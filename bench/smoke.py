@@ -144,6 +144,7 @@ class Bench:
         with running("pylogd", self.folder) as peer:
             admin = AdminClient({"bootstrap.servers": peer.address})
             admin.create_topics([NewTopic("many", MANY, 1)], operation_timeout=60)["many"].result(60)
+            del admin
             yield peer
 
     def cost(self, row: str, column: str, peer: Peer) -> None:
