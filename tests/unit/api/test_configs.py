@@ -1,0 +1,168 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pylogd.config import SETTINGS, TOPIC_SETTINGS
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.alter_configs import AlterableConfig as Config
+from pylogd.wire.messages.alter_configs import AlterConfigsRequest
+from pylogd.wire.messages.alter_configs import AlterConfigsResource as Resource
+from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.incremental_alter_configs import AlterableConfig as Change
+from pylogd.wire.messages.incremental_alter_configs import AlterConfigsResource as ChangedResource
+from pylogd.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from tests.fakes.parts import Parts
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+DEFAULT, OWN, ALL_BROKERS, THIS_BROKER = 5, 1, 3, 2
+
+
+def describe(parts: Parts, kind: int, name: str, *keys: str, version: int = 4, **fields: bool) -> Any:
+    resource = DescribeConfigsResource(kind, name, list(keys) or None)
+    return parts.call(DescribeConfigsRequest([resource], **fields), version).results[0]
+
+
+def shown(parts: Parts, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
+    return {one.name: (one.value, one.config_source) for one in describe(parts, kind, name, *keys).configs}
+
+
+class TestDescribeConfigs:
+    def test_all_settings_of_a_topic_defaults_too(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        found = shown(parts, TOPIC, "t")
+        assert set(found) == set(TOPIC_SETTINGS)
+        assert found["retention.ms"] == ("5000", OWN)
+        assert found["segment.bytes"] == (str(1 << 30), DEFAULT)
+
+    def test_all_settings_of_this_broker(self, parts: Parts) -> None:
+        assert set(shown(parts, BROKER, "1")) == set(SETTINGS)
+
+    def test_some(self, parts: Parts) -> None:
+        parts.create("t")
+        assert set(shown(parts, TOPIC, "t", "retention.ms", "nope")) == {"retention.ms"}
+        asked = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "t", [])])
+        assert len(parts.call(asked).results[0].configs) == len(TOPIC_SETTINGS)
+
+    def test_synonyms_types_and_documentation(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        plain = describe(parts, TOPIC, "t", "retention.ms").configs[0]
+        assert (plain.synonyms, plain.documentation, plain.config_type) == ([], None, 5)
+        full = describe(parts, TOPIC, "t", "retention.ms", include_synonyms=True, include_documentation=True).configs[0]
+        assert [(one.name, one.source) for one in full.synonyms][:1] == [("retention.ms", OWN)]
+        assert "log.retention.hours" in {one.name for one in full.synonyms}
+        assert full.documentation
+
+    def test_version_0_tells_the_default(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        found = {one.name: one.is_default for one in describe(parts, TOPIC, "t", version=0).configs}
+        assert (found["retention.ms"], found["segment.bytes"]) == (False, True)
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "code"),
+        [
+            (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            (BROKER, "2", ErrorCode.INVALID_REQUEST),
+            (BROKER, "x", ErrorCode.INVALID_REQUEST),
+            (LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_errors(self, parts: Parts, kind: int, name: str, code: ErrorCode) -> None:
+        answer = describe(parts, kind, name)
+        assert (answer.error_code, answer.configs) == (code, [])
+        assert answer.error_message
+        altered = parts.call(AlterConfigsRequest([Resource(kind, name, [Config("retention.ms", "1")])])).responses[0]
+        assert altered.error_code == code
+
+
+class TestAlterConfigs:
+    def alter(self, parts: Parts, kind: int, name: str, validate_only: bool = False, **values: str | None) -> Any:
+        configs = [Config(key.replace("_", "."), value) for key, value in values.items()]
+        return parts.call(AlterConfigsRequest([Resource(kind, name, configs)], validate_only)).responses[0]
+
+    def test_what_is_not_named_falls_back(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        answer = self.alter(parts, TOPIC, "t", max_message_bytes="100")
+        assert (answer.error_code, answer.error_message) == (0, None)
+        found = shown(parts, TOPIC, "t")
+        assert (found["max.message.bytes"], found["retention.ms"][1]) == (("100", OWN), DEFAULT)
+        assert parts.logs.logs["t", 0].config.max_message_bytes == 100
+
+    def test_brokers(self, parts: Parts) -> None:
+        assert self.alter(parts, BROKER, "", log_retention_ms="60000").error_code == 0
+        assert shown(parts, BROKER, "") == {"log.retention.ms": ("60000", ALL_BROKERS)}
+        assert shown(parts, BROKER, "1", "log.retention.ms") == {"log.retention.ms": ("60000", ALL_BROKERS)}
+        assert self.alter(parts, BROKER, "1", log_retention_ms="70000").error_code == 0
+        assert shown(parts, BROKER, "1", "log.retention.ms") == {"log.retention.ms": ("70000", THIS_BROKER)}
+        assert self.alter(parts, BROKER, "1", log_dirs="/x").error_code == ErrorCode.INVALID_CONFIG
+
+    @pytest.mark.parametrize("values", [{"nope": "1"}, {"retention_ms": "x"}, {"retention_ms": None}])
+    def test_bad_values_change_nothing(self, parts: Parts, values: dict[str, str | None]) -> None:
+        parts.create("t", retention_ms="5000")
+        for validate_only in (True, False):
+            answer = self.alter(parts, TOPIC, "t", validate_only, max_message_bytes="100", **values)
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert answer.error_message
+        assert shown(parts, TOPIC, "t")["retention.ms"] == ("5000", OWN)
+
+    def test_validate_only(self, parts: Parts) -> None:
+        parts.create("t")
+        assert self.alter(parts, TOPIC, "t", True, retention_ms="5").error_code == 0
+        assert shown(parts, TOPIC, "t")["retention.ms"][1] == DEFAULT
+
+    def test_a_resource_that_stands_twice(self, parts: Parts) -> None:
+        parts.create("t")
+        answers = parts.call(AlterConfigsRequest([Resource(TOPIC, "t", [])] * 2)).responses
+        assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+class TestIncrementalAlterConfigs:
+    def change(
+        self, parts: Parts, *changes: Change, kind: int = TOPIC, name: str = "t", validate_only: bool = False
+    ) -> int:
+        resource = ChangedResource(kind, name, list(changes))
+        answer = parts.call(IncrementalAlterConfigsRequest([resource], validate_only)).responses[0]
+        assert bool(answer.error_code) == bool(answer.error_message)
+        code: int = answer.error_code
+        return code
+
+    def test_set_and_delete(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        assert self.change(parts, Change("max.message.bytes", SET, "100")) == 0
+        found = shown(parts, TOPIC, "t")
+        assert (found["max.message.bytes"], found["retention.ms"]) == (("100", OWN), ("5000", OWN))
+        assert self.change(parts, Change("retention.ms", DELETE, None)) == 0
+        assert shown(parts, TOPIC, "t")["retention.ms"][1] == DEFAULT
+
+    def test_append_and_subtract(self, parts: Parts) -> None:
+        parts.create("t")
+        assert self.change(parts, Change("cleanup.policy", APPEND, "compact")) == 0
+        assert shown(parts, TOPIC, "t")["cleanup.policy"] == ("delete,compact", OWN)
+        assert self.change(parts, Change("cleanup.policy", SUBTRACT, "delete")) == 0
+        assert shown(parts, TOPIC, "t")["cleanup.policy"] == ("compact", OWN)
+
+    def test_refused(self, parts: Parts) -> None:
+        parts.create("t")
+        assert self.change(parts, Change("retention.ms", APPEND, "1")) == ErrorCode.INVALID_CONFIG
+        assert self.change(parts, Change("retention.ms", SET, None)) == ErrorCode.INVALID_CONFIG
+        assert self.change(parts, Change("retention.ms", 9, "1")) == ErrorCode.INVALID_REQUEST
+        twice = [Change("retention.ms", SET, "1"), Change("retention.ms", SET, "2")]
+        assert self.change(parts, *twice) == ErrorCode.INVALID_REQUEST
+        assert self.change(parts, name="nope") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert self.change(parts, kind=LOGGER) == ErrorCode.INVALID_REQUEST
+        assert self.change(parts, kind=BROKER, name="9") == ErrorCode.INVALID_REQUEST
+        same = [ChangedResource(TOPIC, "t", [])] * 2
+        answers = parts.call(IncrementalAlterConfigsRequest(same)).responses
+        assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+
+    def test_brokers_and_validate_only(self, parts: Parts) -> None:
+        change = Change("log.retention.ms", SET, "60000")
+        assert self.change(parts, change, kind=BROKER, name="1", validate_only=True) == 0
+        assert shown(parts, BROKER, "1", "log.retention.ms")["log.retention.ms"][1] == DEFAULT
+        assert self.change(parts, change, kind=BROKER, name="1") == 0
+        assert shown(parts, BROKER, "1", "log.retention.ms")["log.retention.ms"] == ("60000", THIS_BROKER)

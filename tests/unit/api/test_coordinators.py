@@ -1,0 +1,62 @@
+"""FindCoordinator and InitProducerId."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.defer import fail
+
+from pylogd.errors import ErrorCode
+from pylogd.metadata.errors import StoreFailure
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
+from tests.fakes.parts import Parts
+
+
+class TestFindCoordinator:
+    def test_groups_are_coordinated_here(self, parts: Parts) -> None:
+        one = parts.call(FindCoordinatorRequest("g"), 3)
+        assert (one.error_code, one.node_id, one.host, one.port) == (0, 1, "localhost", 9092)
+        many = parts.call(FindCoordinatorRequest(coordinator_keys=["g", "h"]), 6).coordinators
+        assert [(found.key, found.node_id, found.error_code) for found in many] == [("g", 1, 0), ("h", 1, 0)]
+
+    @pytest.mark.parametrize(
+        ("key_type", "code"),
+        [(1, ErrorCode.UNSUPPORTED_VERSION), (2, ErrorCode.INVALID_REQUEST), (9, ErrorCode.INVALID_REQUEST)],
+    )
+    def test_other_keys_are_refused_in_words(self, parts: Parts, key_type: int, code: ErrorCode) -> None:
+        one = parts.call(FindCoordinatorRequest("x", key_type), 1)
+        assert (one.error_code, one.node_id) == (code, -1)
+        assert one.error_message
+        (found,) = parts.call(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"]), 4).coordinators
+        assert (found.error_code, found.node_id, found.key) == (code, -1, "x")
+
+
+class TestInitProducerId:
+    def test_ids_are_never_given_twice(self, parts: Parts) -> None:
+        answers = [parts.call(InitProducerIdRequest(None)) for _ in range(1500)]
+        assert {(one.error_code, one.producer_epoch) for one in answers} == {(0, 0)}
+        assert len({one.producer_id for one in answers}) == 1500
+
+    def test_a_producer_keeps_its_id_with_the_next_epoch(self, parts: Parts) -> None:
+        answer = parts.call(InitProducerIdRequest(None, 0, 7, 3))
+        assert (answer.producer_id, answer.producer_epoch) == (7, 4)
+
+    def test_a_producer_that_has_used_up_its_epochs_gets_a_new_id(self, parts: Parts) -> None:
+        parts.call(InitProducerIdRequest(None))
+        answer = parts.call(InitProducerIdRequest(None, 0, 0, 0x7FFE))
+        assert answer.producer_id > 0
+        assert answer.producer_epoch == 0
+
+    @pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (-1, 0), (-5, -5)])
+    def test_half_an_identity(self, parts: Parts, producer_id: int, epoch: int) -> None:
+        answer = parts.call(InitProducerIdRequest(None, 0, producer_id, epoch))
+        assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+    def test_transactions_are_refused(self, parts: Parts) -> None:
+        assert parts.call(InitProducerIdRequest("tx")).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert parts.call(InitProducerIdRequest("")).error_code == ErrorCode.INVALID_REQUEST
+
+    def test_a_store_that_fails(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parts.cluster, "next_producer_id", lambda: fail(StoreFailure("disk full")))
+        answer = parts.call(InitProducerIdRequest(None))
+        assert (answer.error_code, answer.producer_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)

@@ -1,0 +1,168 @@
+"""Metadata, DescribeCluster and DescribeTopicPartitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
+from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+
+
+def ask(*names: str | None, **fields: Any) -> MetadataRequest:
+    return MetadataRequest([MetadataRequestTopic(name=name) for name in names], **fields)
+
+
+def names(response: MetadataResponse) -> list[str | None]:
+    return [topic.name for topic in response.topics]
+
+
+class TestMetadata:
+    def test_the_cluster(self, parts: Parts) -> None:
+        answer = parts.call(ask())
+        (broker,) = answer.brokers
+        assert (broker.node_id, broker.host, broker.port, broker.rack) == (1, "localhost", 9092, "r1")
+        assert (answer.controller_id, answer.cluster_id) == (1, parts.cluster_id)
+        assert answer.cluster_authorized_operations == -(1 << 31)
+
+    def test_none_and_all(self, parts: Parts) -> None:
+        parts.create("a")
+        parts.create("b")
+        assert names(parts.call(MetadataRequest([]), 0)) == ["a", "b"]
+        assert names(parts.call(MetadataRequest([]), 1)) == []
+        assert names(parts.call(MetadataRequest(None), 1)) == ["a", "b"]
+
+    def test_a_topic(self, parts: Parts) -> None:
+        made = parts.create("t", partitions=2)
+        (topic,) = parts.call(ask("t")).topics
+        assert (topic.error_code, topic.name, topic.topic_id, topic.is_internal) == (0, "t", made.topic_id, False)
+        assert [(one.partition_index, one.leader_id, one.isr_nodes) for one in topic.partitions] == [
+            (0, 1, [1]),
+            (1, 1, [1]),
+        ]
+
+    def test_by_id(self, parts: Parts) -> None:
+        made = parts.create("t")
+        asked = [MetadataRequestTopic(made.topic_id, None), MetadataRequestTopic(b"x" * 16, None)]
+        known, unknown = parts.call(MetadataRequest(asked), 12).topics
+        assert (known.name, known.error_code) == ("t", 0)
+        assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, b"x" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
+        assert [one.error_code for one in parts.call(MetadataRequest(asked), 10).topics] == [
+            ErrorCode.INVALID_REQUEST
+        ] * 2
+
+    def test_neither_name_nor_id(self, parts: Parts) -> None:
+        assert parts.call(ask(None), 12).topics[0].error_code == ErrorCode.INVALID_REQUEST
+        assert parts.call(ask(None), 11).topics[0].error_code == ErrorCode.INVALID_REQUEST
+
+    @pytest.mark.parametrize("version", [0, 3, 4, 13])
+    def test_an_unknown_name_is_made_and_can_be_used(self, parts: Parts, version: int) -> None:
+        (topic,) = parts.call(ask("new"), version).topics
+        assert (topic.error_code, len(topic.partitions)) == (0, 1)
+        assert ("new", 0) in parts.replicas.partitions
+
+    def test_it_is_answered_once_its_log_is_there(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        answer = parts.ask(ask("new"), 9)
+        assert isinstance(answer, Deferred)
+        assert not answer.called
+        parts.threads.release()
+        assert result_of(answer).topics[0].error_code == 0
+
+    def test_two_clients_make_the_same_topic(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        first, second = parts.ask(ask("new"), 9), parts.ask(ask("new", "other"), 9)
+        parts.threads.release()
+        assert result_of(first).topics[0].topic_id == result_of(second).topics[0].topic_id
+
+    def test_nothing_is_made_where_it_is_not_wanted(self, parts: Parts) -> None:
+        answer = parts.ask(ask("new", allow_auto_topic_creation=False), 4)
+        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not parts.topics.all()
+
+    def test_nothing_is_made_where_the_broker_forbids_it(self, tmp_path: Any) -> None:
+        parts = Parts(tmp_path, auto_create_topics_enable=False)
+        assert parts.ask(ask("new"), 0).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        parts.close()
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "é", "x" * 250])
+    def test_names_that_cannot_be(self, parts: Parts, name: str) -> None:
+        assert parts.ask(ask(name), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    def test_names_that_collide(self, parts: Parts) -> None:
+        parts.create("a.b")
+        assert parts.call(ask("a_b"), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    def test_authorized_operations_on_request_only(self, parts: Parts) -> None:
+        parts.create("t")
+        asked = ask("t", include_cluster_authorized_operations=True, include_topic_authorized_operations=True)
+        answer = parts.call(asked, 8)
+        assert answer.cluster_authorized_operations > 0
+        assert answer.topics[0].topic_authorized_operations > 0
+        assert parts.call(ask("t"), 8).topics[0].topic_authorized_operations == -(1 << 31)
+
+    def test_the_answer_for_a_topic_is_kept_until_it_changes(self, parts: Parts) -> None:
+        parts.create("t")
+        first = parts.call(ask("t")).topics[0]
+        assert parts.call(MetadataRequest(None)).topics[0] is first
+        result_of(parts.topics.add_partitions("t", 2))
+        assert len(parts.call(ask("t")).topics[0].partitions) == 2
+        result_of(parts.topics.delete_topic("t"))
+        assert parts.call(MetadataRequest(None)).topics == []
+        assert len(parts.call(ask("t")).topics[0].partitions) == 1
+
+
+class TestDescribeCluster:
+    def test_brokers(self, parts: Parts) -> None:
+        answer = parts.call(DescribeClusterRequest(include_cluster_authorized_operations=True))
+        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, parts.cluster_id, 1)
+        assert [(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers] == [
+            (1, "localhost", 9092, "r1")
+        ]
+        assert answer.cluster_authorized_operations > 0
+
+    def test_controllers(self, parts: Parts) -> None:
+        answer = parts.call(DescribeClusterRequest(endpoint_type=2))
+        assert answer.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+
+
+class TestDescribeTopicPartitions:
+    def pages(self, parts: Parts, limit: int, *topics: str) -> list[list[tuple[str, list[int]]]]:
+        pages: list[list[tuple[str, list[int]]]] = []
+        cursor = None
+        while True:
+            asked = DescribeTopicPartitionsRequest([TopicRequest(name) for name in topics], limit, cursor)
+            answer = parts.call(asked)
+            pages.append([(one.name, [part.partition_index for part in one.partitions]) for one in answer.topics])
+            if answer.next_cursor is None:
+                return pages
+            cursor = Cursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+
+    def test_pages(self, parts: Parts) -> None:
+        parts.create("a", partitions=3)
+        parts.create("b", partitions=2)
+        assert self.pages(parts, 2000) == [[("a", [0, 1, 2]), ("b", [0, 1])]]
+        assert self.pages(parts, 2) == [[("a", [0, 1])], [("a", [2]), ("b", [0])], [("b", [1])]]
+        assert self.pages(parts, 3) == [[("a", [0, 1, 2])], [("b", [0, 1])]]
+        assert self.pages(parts, 0, "b") == [[("b", [0])], [("b", [1])]]
+
+    def test_a_cursor_whose_topic_is_gone(self, parts: Parts) -> None:
+        parts.create("c")
+        answer = parts.call(DescribeTopicPartitionsRequest(cursor=Cursor("b", 5)))
+        assert [one.name for one in answer.topics] == ["c"]
+
+    def test_unknown_and_impossible_names(self, parts: Parts) -> None:
+        asked = [TopicRequest("nope"), TopicRequest("a b")]
+        answer = parts.call(DescribeTopicPartitionsRequest(asked))
+        assert {one.name: one.error_code for one in answer.topics} == {
+            "a b": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        refused = parts.call(DescribeTopicPartitionsRequest(asked, cursor=Cursor("a", -1)))
+        assert {one.error_code for one in refused.topics} == {ErrorCode.INVALID_REQUEST}

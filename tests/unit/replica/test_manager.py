@@ -1,0 +1,225 @@
+"""The replica manager follows the registry, wakes who waits, and survives restarts and failing disks."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+from twisted.logger import LogEvent, globalLogPublisher
+
+from pylogd.log.errors import StorageFailure
+from pylogd.replica.partition import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    PartitionOffline,
+    Role,
+    UnknownLeaderEpoch,
+)
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts, batch
+
+
+@pytest.fixture
+def logged() -> Iterator[list[LogEvent]]:
+    events: list[LogEvent] = []
+    globalLogPublisher.addObserver(events.append)
+    yield events
+    globalLogPublisher.removeObserver(events.append)
+
+
+def restart(parts: Parts) -> None:
+    """Stop the broker's storage and start it again on the same files and the same metadata."""
+    result_of(parts.replicas.stop())
+    parts.logs.close()
+    parts.boot()
+    result_of(parts.replicas.start())
+
+
+class TestFollowing:
+    def test_a_topic_is_found_by_name_and_by_id(self, parts: Parts) -> None:
+        topic = parts.create("t", partitions=2)
+        for index in (0, 1):
+            partition = parts.replicas.partitions["t", index]
+            assert parts.replicas.partitions_by_id[topic.topic_id, index] is partition
+            assert partition.role is Role.LEADING
+            assert partition.isr == (1,)
+        assert len(parts.logs.logs) == 2
+
+    def test_files_are_made_and_deleted_in_a_thread(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        result_of(parts.topics.create_topic("t"))
+        assert not parts.replicas.partitions
+        settled = parts.replicas.settled("t")
+        assert not settled.called
+        parts.threads.release()
+        assert settled.called
+        assert ("t", 0) in parts.replicas.partitions
+
+    def test_a_deleted_topic_is_gone_at_once_and_its_log_after_that(self, parts: Parts) -> None:
+        topic = parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        parts.threads.hold = True
+        result_of(parts.topics.delete_topic("t"))
+        assert not parts.replicas.partitions
+        assert not parts.replicas.partitions_by_id
+        assert partition.role is Role.DELETED
+        assert parts.logs.logs
+        parts.threads.hold = False
+        parts.threads.release()
+        assert not parts.logs.logs
+        assert topic.topic_id != parts.create("t").topic_id
+
+    def test_deleted_while_it_is_made(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        result_of(parts.topics.create_topic("t", partitions=2))
+        result_of(parts.topics.delete_topic("t"))
+        parts.threads.release()
+        assert not parts.replicas.partitions
+        assert not parts.logs.logs
+
+    def test_deleted_and_made_again_at_once(self, parts: Parts) -> None:
+        parts.create("t")
+        parts.append("t", b"old")
+        parts.threads.hold = True
+        result_of(parts.topics.delete_topic("t"))
+        again = result_of(parts.topics.create_topic("t"))
+        parts.threads.release()
+        assert parts.replicas.partitions["t", 0].topic_id == again.topic_id
+        assert parts.logs.logs["t", 0].topic_id == again.topic_id
+        assert parts.logs.logs["t", 0].log_end_offset == 0
+
+    def test_more_partitions(self, parts: Parts) -> None:
+        parts.create("t")
+        first = parts.replicas.partitions["t", 0]
+        result_of(parts.topics.add_partitions("t", 3))
+        assert parts.replicas.partitions["t", 0] is first
+        assert {index for _, index in parts.replicas.partitions} == {0, 1, 2}
+
+    def test_settings_of_the_topic_reach_its_logs(self, parts: Parts) -> None:
+        parts.create("t", retention_ms="5000")
+        log = parts.logs.logs["t", 0]
+        assert log.config.retention_ms == 5000
+        result_of(parts.topics.set_topic_configs("t", {"max.message.bytes": "100", "min.insync.replicas": "2"}))
+        assert (log.config.max_message_bytes, log.config.retention_ms) == (100, 7 * 24 * 3600 * 1000)
+        assert parts.replicas.partitions["t", 0].min_insync_replicas == 2
+
+    def test_settings_of_the_broker_reach_all_logs_without_their_own(self, parts: Parts) -> None:
+        parts.create("t")
+        parts.create("own", retention_ms="5000")
+        result_of(parts.broker_configs.replace(None, {"log.retention.ms": "60000"}))
+        assert parts.logs.logs["t", 0].config.retention_ms == 60000
+        assert parts.logs.logs["own", 0].config.retention_ms == 5000
+
+
+class TestRestart:
+    def test_partitions_come_back_with_what_was_committed(self, parts: Parts) -> None:
+        parts.create("t", partitions=2)
+        parts.append("t", b"a", b"b", partition=1)
+        restart(parts)
+        assert parts.replicas.partitions["t", 1].high_watermark == 2
+        assert parts.replicas.partitions["t", 0].high_watermark == 0
+
+    def test_a_topic_deleted_meanwhile_goes(self, parts: Parts) -> None:
+        parts.create("t")
+        parts.create("kept")
+        result_of(parts.replicas.stop())
+        result_of(parts.topics.delete_topic("t"))
+        restart(parts)
+        assert set(parts.logs.logs) == {("kept", 0)}
+
+    def test_a_topic_made_anew_meanwhile_starts_empty(self, parts: Parts) -> None:
+        parts.create("t")
+        parts.append("t", b"old")
+        result_of(parts.replicas.stop())
+        result_of(parts.topics.delete_topic("t"))
+        again = result_of(parts.topics.create_topic("t"))
+        restart(parts)
+        assert parts.logs.logs["t", 0].topic_id == again.topic_id
+        assert parts.replicas.partitions["t", 0].high_watermark == 0
+
+    def test_no_topic_at_all_may_be_the_wrong_metadata_and_nothing_goes(
+        self, parts: Parts, logged: list[LogEvent]
+    ) -> None:
+        parts.create("t")
+        result_of(parts.replicas.stop())
+        result_of(parts.topics.delete_topic("t"))
+        restart(parts)
+        assert set(parts.logs.logs) == {("t", 0)}
+        assert not parts.replicas.partitions
+        assert any("may be the wrong one" in str(event.get("log_format")) for event in logged)
+
+
+class TestTrouble:
+    def test_a_log_that_cannot_be_made_is_offline(self, parts: Parts) -> None:
+        with parts.fs.failing("mkdir", errno.ENOSPC, path="t-1"):
+            parts.create("t", partitions=2)
+        assert parts.replicas.partitions["t", 0].role is Role.LEADING
+        offline = parts.replicas.partitions["t", 1]
+        assert offline.role is Role.OFFLINE
+        with pytest.raises(PartitionOffline):
+            parts.replicas.append(offline, batch(), False)
+        with pytest.raises(PartitionOffline):
+            offline.read(0, 100, min_one=True, allow_cold=False)
+        result_of(parts.topics.delete_topic("t"))
+        assert offline.role is Role.DELETED
+
+    def test_a_failing_disk_does_not_flood_the_log(self, parts: Parts, logged: list[LogEvent]) -> None:
+        parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        with parts.fs.failing("pwritev", errno.ENOSPC, lasting=True):
+            for _ in range(100):
+                with pytest.raises(StorageFailure):
+                    parts.replicas.append(partition, batch(), False)
+        reports = [event for event in logged if "storage failed" in str(event.get("log_format"))]
+        assert len(reports) == 7
+        assert partition.high_watermark == 0
+
+    def test_a_log_that_cannot_be_deleted_is_reported(self, parts: Parts, logged: list[LogEvent]) -> None:
+        parts.create("t")
+        with parts.fs.failing("rename", errno.EIO):
+            result_of(parts.topics.delete_topic("t"))
+        assert not parts.replicas.partitions
+        assert any("could not delete" in str(event.get("log_format")) for event in logged)
+
+    def test_a_round_of_housekeeping_that_fails_is_not_the_last(
+        self, parts: Parts, logged: list[LogEvent], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds: list[int] = []
+
+        def tick() -> None:
+            rounds.append(1)
+            raise OSError("no")
+
+        monkeypatch.setattr(parts.logs, "tick", tick)
+        parts.time.advance(60)
+        parts.time.advance(60)
+        assert len(rounds) == 2
+
+
+class TestPartition:
+    def test_roles_change_only_as_declared(self, parts: Parts) -> None:
+        parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        with pytest.raises(ValueError, match="from Leading to Leading"):
+            partition.become(Role.LEADING)
+
+    def test_epochs(self, parts: Parts) -> None:
+        parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        partition.leader_epoch = 3
+        for epoch in (-1, 3):
+            partition.check_epoch(epoch)
+        with pytest.raises(FencedLeaderEpoch):
+            partition.check_epoch(2)
+        with pytest.raises(UnknownLeaderEpoch):
+            partition.check_epoch(4)
+
+    def test_nothing_is_appended_without_enough_replicas(self, parts: Parts) -> None:
+        parts.create("t", min_insync_replicas="2")
+        partition = parts.replicas.partitions["t", 0]
+        with pytest.raises(NotEnoughReplicas):
+            partition.append(batch(), True)
+        assert partition.log.log_end_offset == 0
+        partition.append(batch(), False)
+        assert partition.high_watermark == 1
