@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.net.sender import Sender
-from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
 
@@ -192,7 +192,11 @@ class Pipeline:
             self._flush()
 
     def _reply(self, event: RequestReceived, response: Any) -> None:
-        parts = self._session.encode_reply(event, response)
+        try:
+            parts = self._session.encode_reply(event, response)
+        except LocalProtocolError:
+            self._failed(Failure(), event)
+            return
         self._gathered += parts
         if len(self._gathered) > _GATHERED_REPLIES or len(parts[0]) > _LARGE_REPLY_BYTES:
             self._flush()

@@ -55,6 +55,18 @@ class Codec:
 
         Raises RemoteProtocolError for anything else than one well-formed message.
         """
+        message, rest = self._decode(frame)
+        if rest:
+            raise RemoteProtocolError(f"{self}: {rest} bytes are left behind the message")
+        return message
+
+    def decode_leniently(self, frame: bytes | memoryview) -> Any:
+        """The same, but bytes behind the message are passed over, as brokers have always done: librdkafka 2.16 sends
+        three too many in Metadata 13 for all topics.
+        """
+        return self._decode(frame)[0]
+
+    def _decode(self, frame: bytes | memoryview) -> tuple[Any, int]:
         cursor = Cursor(memoryview(frame))
         try:
             message = self._parse(cursor, None)
@@ -64,9 +76,7 @@ class Codec:
             raise RemoteProtocolError(f"{self}: a string is not UTF-8") from error
         except (struct.error, IndexError) as error:
             raise RemoteProtocolError(f"{self}: the message ends too soon, after {cursor.end} bytes") from error
-        if cursor.at != cursor.end:
-            raise RemoteProtocolError(f"{self}: {cursor.end - cursor.at} bytes are left behind the message")
-        return message
+        return message, cursor.end - cursor.at
 
     def encode(self, message: Any) -> list[Part]:
         """The parts of the message in order. Records are parts of their own: the objects given, untouched.

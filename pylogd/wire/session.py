@@ -180,7 +180,7 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def _request_decoder(api_key: int, version: int) -> tuple[bool, _Decode]:
-    plain = schema.request_codec(api_key, version).decode
+    plain = schema.request_codec(api_key, version).decode_leniently
     return schema.request_header_version(api_key, version) >= 2, hot.request_decoder(api_key, version, plain)
 
 

@@ -146,3 +146,12 @@ def test_any_body_behind_a_good_header_becomes_an_event_or_a_protocol_error(
     except RemoteProtocolError:
         return
     assert isinstance(event, (RequestReceived, UnsupportedRequest))
+
+
+def test_bytes_behind_a_request_are_passed_over() -> None:
+    client, server = ClientSession(MAX_FRAME), ServerSession(MAX_FRAME, SERVED)
+    frame = flat(client.encode_request(MetadataRequest(topics=None), 13))[4:] + bytes(3)
+    server.receive_data(struct.pack(">i", len(frame)) + frame)
+    event = server.next_event()
+    assert isinstance(event, RequestReceived)
+    assert event.request.topics is None
