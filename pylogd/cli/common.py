@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_PATIENCE = 10.0  # seconds for a broker that was there and went away
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,7 +47,13 @@ def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
     """The cluster, for the clients of a command. Whoever types a command wants to hear at once that nobody is there."""
     from pylogd.client import Cluster
 
-    return Cluster(bootstrap, client_id="pylogd-cli", bootstrap_timeout=0.0, auto_create_topics=auto_create_topics)
+    return Cluster(
+        bootstrap,
+        client_id="pylogd-cli",
+        retry_timeout=_PATIENCE,
+        bootstrap_timeout=0.0,
+        auto_create_topics=auto_create_topics,
+    )
 
 
 def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -125,9 +132,9 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows for people on a terminal, or for programs in a pipe. A `>` before a column's name aligns it right."""
-    if not sys.stdout.isatty():
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for_people: bool = False) -> None:
+    """Rows for people on a terminal (or in any case), for programs in a pipe. `>` before a name aligns right."""
+    if not for_people and not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(str(cell) for cell in row))
         return

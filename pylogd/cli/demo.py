@@ -175,9 +175,13 @@ class _Flights:
         names = airlines()
         top = sorted(self._carriers.items(), key=lambda item: -item[1][0])[:_TOP]
         columns = [">flights", ">cancelled", ">minutes late on average"]
-        print_table(["airline", *columns], [[names.get(code, code), *_figures(counts)] for code, counts in top])
+        print_table(
+            ["airline", *columns], [[names.get(code, code), *_figures(counts)] for code, counts in top], for_people=True
+        )
         by_hour = sorted(self._hours.items())
-        print_table(["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour])
+        print_table(
+            ["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour], for_people=True
+        )
 
 
 class _Lines:
@@ -196,7 +200,7 @@ class _Lines:
 
     def show(self) -> None:
         rows = [[str(index), *counts] for index, counts in sorted(self._partitions.items())]
-        print_table([">partition", ">lines", ">bytes", ">longest"], rows)
+        print_table([">partition", ">lines", ">bytes", ">longest"], rows, for_people=True)
 
 
 def _figures(counts: list[int]) -> list[object]:
