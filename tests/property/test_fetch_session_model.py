@@ -37,6 +37,10 @@ class Sessions(RuleBasedStateMachine):
         self.sent: dict[tuple[Any, int], int] = {}  # positions that the session knows
         self.session_id = 0
         self.epoch = 0
+        for name in ("a", "b"):
+            self.parts.create(name, 2)
+            for index in (0, 1, 2):
+                self.want(name, index)
 
     def teardown(self) -> None:
         if hasattr(self, "parts"):
@@ -50,9 +54,9 @@ class Sessions(RuleBasedStateMachine):
         if self.parts.topics.get(name) is None:
             self.parts.create(name, partitions)
 
-    @rule(name=NAMES)
-    def delete(self, name: str) -> None:
-        if self.parts.topics.get(name) is not None:
+    @rule(name=NAMES, seldom=st.integers(0, 3))
+    def delete(self, name: str, seldom: int) -> None:
+        if not seldom and self.parts.topics.get(name) is not None:
             result_of(self.parts.topics.delete_topic(name))
 
     @rule(name=NAMES, index=INDEXES, count=st.integers(1, 3))
@@ -83,9 +87,10 @@ class Sessions(RuleBasedStateMachine):
             del self.positions[key]
             self.told.pop(key, None)
 
-    @rule()
-    def lose_the_session(self) -> None:
-        self.epoch = self.session_id = 0
+    @rule(seldom=st.integers(0, 9))
+    def lose_the_session(self, seldom: int) -> None:
+        if not seldom:
+            self.epoch = self.session_id = 0
 
     @rule(max_bytes=st.sampled_from([1, 100, MIB]))
     def fetch(self, max_bytes: int) -> None:
@@ -142,5 +147,5 @@ class Sessions(RuleBasedStateMachine):
                 assert (error, high_watermark, start) == (0, partition.high_watermark, partition.log.log_start_offset)
 
 
-Sessions.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Sessions.TestCase.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 TestFetchSessions = Sessions.TestCase
