@@ -6,7 +6,8 @@ follows it, and indexes, leader epochs and producers are brought up to the new e
 
 Rules:
 - nothing is dropped in silence: what is cut is logged with file, byte, and count of bytes;
-- segments behind a cut can't be offered to readers; they are renamed to `.orphaned` for a human, never deleted;
+- segments behind a cut that leaves a hole can't be offered to readers; they are renamed to `.orphaned` for a human,
+  never deleted;
 - files that contradict each other in a way no crash explains (whole batches with offsets that belong elsewhere,
   segments that overlap) are refused with `CorruptLog`; nothing is changed then;
 - files that are not ours are left alone and named in the log;
@@ -87,13 +88,13 @@ class _Loader:
         segments = [self._segment(base) for base in sort_files(self.fs, self.directory)]
         if not segments:
             segments = [self._first_segment()]
-        clean = found.clean and self._ends_well(segments[-1])
+        clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
         end = self._end_of(segments) if clean else self._recover(segments)
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
             _log.warning("%s: ends at offset %d, before its start, %d; it goes on there", self.directory, end, start)
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
-            end = start
+            end, clean = start, False
         if segments[-1].file is None:
             segments[-1].open_for_append()
         self.epochs.truncate_end(end)
@@ -103,7 +104,7 @@ class _Loader:
         return Log(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
-            recovery_point=end, epochs=self.epochs, producers=producers,
+            recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,
         )  # fmt: skip
 
     def _read_epochs(self) -> LeaderEpochs:
@@ -158,7 +159,7 @@ class _Loader:
             if segment.base_offset > end:
                 self._note_gap(segment, end)
             end, cut = self._recover_segment(segment, following)
-            if cut:
+            if cut and end != following:
                 self._orphan(segments[at + 1 :], end)
                 del segments[at + 1 :]
                 break

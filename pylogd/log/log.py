@@ -62,7 +62,8 @@ class Log:
     """See the module. Made by `Log.create` or by the loader.
 
     `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
-    bound). `recovery_point` is the offset up to which all is on stable storage.
+    bound). `recovery_point` is the offset up to which all is on stable storage. `clean` says that the log was closed in
+    order and is opened as it was.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Log:
         recovery_point: int,
         epochs: LeaderEpochs,
         producers: Producers,
+        clean: bool = False,
     ) -> None:
         self.directory = directory
         self.topic = topic
@@ -100,7 +102,8 @@ class Log:
         self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
         self._now_ms = now_ms
         self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
-        self._entered = False  # whether the directory's own name is known to be on stable storage
+        self._entered = clean  # whether the directory's own name is known to be on stable storage
+        self._closed_at = log_end_offset if clean else -1  # the end at which a close would change nothing
         self._config = config
         self._create_time = True
         self.replace_segments(segments)
@@ -310,6 +313,7 @@ class Log:
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Go on in a new segment. The old one is made durable by the next `flush` or `seal`. `lock` is held."""
         try:
+            self._active.cut_torn()
             segment = Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
@@ -390,14 +394,13 @@ class Log:
 
     def max_timestamp(self, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """(time stamp, offset, leader epoch) of the youngest record, the first of them; `None` of a log without any."""
+        start = self.log_start_offset
         best: tuple[int, Segment] | None = None
-        for segment in self.segments:
-            stamp, _ = segment.largest_timestamp(allow_cold=allow_cold)
+        for segment in self.segments[max(bisect_right(self._view[1], start) - 1, 0) :]:
+            stamp = segment.largest_timestamp_from(start, allow_cold=allow_cold)
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
-        if best is None:
-            return None
-        return best[1].find_timestamp(best[0], self.log_start_offset, allow_cold=allow_cold)
+        return None if best is None else best[1].find_timestamp(best[0], start, allow_cold=allow_cold)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest leader epoch here that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
@@ -455,6 +458,7 @@ class Log:
                 self.storage.fs.unlink(path)
 
     def _end_at(self, offset: int) -> None:
+        self._closed_at = -1
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
@@ -482,6 +486,8 @@ class Log:
             base = self._active.base_offset
         fs = self.storage.fs
         try:
+            with self.lock:
+                self._active.cut_torn()
             for segment in sealed:
                 segment.persist()
             for offset, data in snapshots:
@@ -500,10 +506,10 @@ class Log:
     def _flush(self) -> None:
         end = self.log_end_offset
         self.last_flush_ms = self._now_ms()
-        if end <= self.recovery_point and not self.epochs.dirty:
-            return
-        active = self._active  # with what was rolled after `end` was read, it is sealed below
+        active = self._active  # if it is rolled from here on, it is sealed below
         self.seal_held()
+        if end <= self.recovery_point and self._entered:
+            return
         active.sync()
         try:
             self._sync_entries()
@@ -529,8 +535,9 @@ class Log:
                 self.closed = True
                 self._set_limits()
             self._flush()
-            self._active.persist(sync=False)
-            write_snapshot(self.storage.fs, self.directory, self.log_end_offset, self.producers.to_snapshot())
+            if self.log_end_offset != self._closed_at or self._active.torn:
+                self._active.persist(sync=False)
+                write_snapshot(self.storage.fs, self.directory, self.log_end_offset, self.producers.to_snapshot())
             self.forget()
 
     def abandon(self) -> None:

@@ -134,7 +134,9 @@ class LogManager:
 
     def _open_directory(self, path: str) -> LogDirectory:
         fs = self.fs
-        fs.mkdir(path)
+        if not fs.exists(path):
+            fs.mkdir(path)
+            fs.fsync_dir(os.path.dirname(path))
         lock = fs.lock(os.path.join(path, LOCK_FILE))
         if lock is None:
             raise LogDirLocked(path)

@@ -26,7 +26,7 @@ from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
 from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, write_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
-from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, decode_batch
+from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, Record, decode_batch
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Segment:
             if written != size:
                 self._write_rest(buffers, written)
         except OSError as error:
-            self._cut_torn()
+            self._undo_write()
             raise StorageFailure(self.path, error) from error
 
     def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
@@ -162,14 +162,18 @@ class Segment:
                 return
             written = self.storage.fs.pwritev(self.file.fd, [rest], position)
 
-    def _cut_torn(self) -> None:
-        assert self.file is not None
+    def _undo_write(self) -> None:
+        self.torn = True
         try:
+            self.cut_torn()
+        except OSError as error:
+            _log.warning("%s: can't cut what a failed write left behind byte %d: %s", self.path, self.size, error)
+
+    def cut_torn(self) -> None:
+        """Cut off what a failed write left, if that is still there. Nothing may follow a torn end."""
+        if self.torn and self.file is not None:
             self.storage.fs.ftruncate(self.file.fd, self.size)
             self.torn = False
-        except OSError as error:
-            self.torn = True
-            _log.warning("%s: can't cut what a failed write left behind byte %d: %s", self.path, self.size, error)
 
     def note_batch(self, size: int, last_offset: int, max_timestamp: int, index_interval: int) -> bool:
         """Count in a batch that stands at the end of the file; whether its index has become full by it."""
@@ -203,9 +207,7 @@ class Segment:
         if file is None or indexes is None:
             return
         try:
-            if self.torn:
-                self.storage.fs.ftruncate(file.fd, self.size)
-                self.torn = False
+            self.cut_torn()
             if sync:
                 self.storage.fs.fsync(file.fd)
             self.write_indexes(indexes, sync=sync)
@@ -324,6 +326,29 @@ class Segment:
             self._max_timestamp, self._max_timestamp_offset = found
         return self._max_timestamp, self._max_timestamp_offset
 
+    def largest_timestamp_from(self, offset: int, *, allow_cold: bool) -> int:
+        """The largest time stamp of the records at or behind `offset`, -1 if there is none."""
+        if offset <= self.base_offset:
+            return self.largest_timestamp(allow_cold=allow_cold)[0]
+        largest = -1
+        file = self.reader(allow_cold=allow_cold)
+        start = self._indexes(allow_cold=allow_cold).offsets.lookup(offset)
+        for position, header in self.headers(start, allow_cold=allow_cold):
+            if header.base_offset >= offset:
+                largest = max(largest, header.max_timestamp)
+            elif header.last_offset >= offset:
+                records = self._records(file, position, header, allow_cold)
+                largest = max([record.timestamp for record in records if record.offset >= offset], default=-1)
+        return largest
+
+    def _records(self, file: SegmentFile, position: int, header: BatchHeader, allow_cold: bool) -> list[Record]:
+        """The records of the batch at `position`."""
+        batch = self._read(file, position, header.size, allow_cold)
+        try:
+            return decode_batch(batch, header, check_crc=False)
+        except ProtocolError as error:
+            raise CorruptLog(f"{self.path}: byte {position}: {error}") from error
+
     def _walk_largest_timestamp(self, indexes: Indexes, *, allow_cold: bool) -> tuple[int, int]:
         """By the last entry of the time index and the headers behind it."""
         stamp, offset = indexes.times.last() or (-1, self.base_offset)
@@ -340,11 +365,7 @@ class Segment:
         for position, header in self.headers(start, allow_cold=allow_cold):
             if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < from_offset:
                 continue
-            batch = self._read(file, position, header.batch_length + LENGTH_OVERHEAD, allow_cold)
-            try:
-                records = decode_batch(batch, header, check_crc=False)
-            except ProtocolError as error:
-                raise CorruptLog(f"{self.path}: byte {position}: {error}") from error
+            records = self._records(file, position, header, allow_cold)
             for record in records:
                 if record.timestamp >= timestamp and record.offset >= from_offset:
                     return record.timestamp, record.offset, header.leader_epoch

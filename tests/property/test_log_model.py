@@ -1,0 +1,199 @@
+"""A log against a list: whatever is done to it, in any order, it holds what the list holds and its files are right.
+
+The machine appends, rolls, reads, truncates, deletes, lets time pass, stops, is killed and loses power; a second one
+does the same while the file system fails.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pylogd.log.config import LogConfig
+from pylogd.log.errors import StorageFailure
+from pylogd.log.log import Log
+from tests.fakes.filesystem import Fault
+from tests.fakes.storage import House, batch, read_all
+
+VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """`model` holds (offset, value, time stamp) of every record that the log should hold."""
+
+    house: House
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: list[tuple[int, bytes, int]] = []
+        self.end = 0
+        self.flushed = 0
+        self.start = 0
+        self.epoch = 0
+
+    @property
+    def log(self) -> Log:
+        return self.house.manager.logs["t", 0]
+
+    @initialize(
+        segment_bytes=st.sampled_from([300, 700, 5000]),
+        interval=st.sampled_from([0, 100, 1000]),
+        retention_ms=st.sampled_from([-1, 1000]),
+    )
+    def build(self, segment_bytes: int, interval: int, retention_ms: int) -> None:
+        self.house = House(
+            LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval, retention_ms=retention_ms)
+        )
+        self.house.create()
+
+    @rule(batches=st.lists(VALUES, min_size=1, max_size=3), age=st.integers(0, 2000), codec=st.integers(0, 4))
+    def append(self, batches: list[list[bytes]], age: int, codec: int) -> None:
+        stamp = self.house.now_ms - age
+        data = b"".join(batch(*values, timestamp=stamp, compression=codec) for values in batches)
+        if len(data) > self.log.config.segment_bytes:
+            return
+        result = self.log.append(data, leader_epoch=self.epoch)
+        assert result.base_offset == self.end
+        self.note(batches, stamp)
+        assert result.last_offset == self.end - 1
+
+    def note(self, batches: list[list[bytes]], stamp: int) -> None:
+        for values in batches:
+            for at, value in enumerate(values):
+                self.model.append((self.end, value, stamp + at))
+                self.end += 1
+
+    @rule()
+    def new_leader(self) -> None:
+        self.epoch += 1
+
+    @rule(data=st.data(), max_bytes=st.integers(1, 2000))
+    def read(self, data: st.DataObject, max_bytes: int) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        found = [(record.offset, record.value) for record in read_all(self.log, offset, max_bytes)]
+        assert found == [entry[:2] for entry in self.model if entry[0] >= offset]
+
+    @rule(back=st.integers(0, 3000))
+    def find_time_stamp(self, back: int) -> None:
+        stamp = self.house.now_ms - back
+        found = self.log.offset_for_timestamp(stamp, allow_cold=True)
+        expected = next(((when, offset) for offset, _, when in self.model if when >= stamp), None)
+        assert (None if found is None else found[:2]) == expected
+
+    @rule()
+    def find_largest_time_stamp(self) -> None:
+        found = self.log.max_timestamp(allow_cold=True)
+        largest = max((when for _, _, when in self.model), default=None)
+        expected = next(((when, offset) for offset, _, when in self.model if when == largest), None)
+        assert (None if found is None else found[:2]) == expected
+
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        self.end = self.log.truncate_to(offset)
+        assert self.end <= offset
+        self.model = [entry for entry in self.model if entry[0] < self.end]
+        self.start = min(self.start, self.end)
+        self.flushed = min(self.flushed, self.end)
+
+    @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        self.start = data.draw(st.integers(self.start, self.end))
+        assert self.log.delete_records_before(self.start) == self.start
+        self.model = [entry for entry in self.model if entry[0] >= self.start]
+
+    @rule(milliseconds=st.integers(0, 3000))
+    def tick(self, milliseconds: int) -> None:
+        self.house.pass_time(milliseconds)
+        self.house.manager.tick()
+        self.follow_start()
+        self.flushed = max(self.flushed, self.log.recovery_point)
+
+    def follow_start(self) -> None:
+        """Retention may have moved the start; it took only what is old enough."""
+        now, limit = self.house.now_ms, self.log.config.retention_ms
+        gone = [entry for entry in self.model if entry[0] < self.log.log_start_offset]
+        assert not gone or (limit >= 0 and all(now - when > limit for _, _, when in gone))
+        self.start = self.log.log_start_offset
+        self.model = [entry for entry in self.model if entry[0] >= self.start]
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.house.manager.checkpoint()
+        self.flushed = self.end
+
+    @rule()
+    def restart(self) -> None:
+        self.house.restart()
+
+    @rule()
+    def kill(self) -> None:
+        self.house.manager.checkpoint()
+        self.house.kill()
+
+    @precondition(lambda self: self.log.recovery_point == self.flushed == self.end)
+    @rule()
+    def lose_power(self) -> None:
+        """All that was flushed is there."""
+        self.log.flush()
+        self.house.manager.checkpoint()
+        self.house.lose_power()
+        if ("t", 0) not in self.house.manager.logs:
+            assert not self.model
+            self.house.create()
+            self.end = self.start = self.flushed = 0
+
+    @invariant()
+    def ends_are_as_expected(self) -> None:
+        if hasattr(self, "house"):
+            assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
+
+    def teardown(self) -> None:
+        if hasattr(self, "house"):
+            found = [(record.offset, record.value) for record in read_all(self.log)]
+            assert found == [entry[:2] for entry in self.model]
+            self.house.check()
+
+
+class FaultyMachine(LogMachine):
+    """The same while appends fail half-way, at any byte."""
+
+    @rule(
+        values=VALUES,
+        partial=st.one_of(st.none(), st.integers(0, 200)),
+        cut_fails=st.booleans(),
+        error=st.sampled_from([errno.EIO, errno.ENOSPC]),
+    )
+    def append_fails(self, values: list[bytes], partial: int | None, cut_fails: bool, error: int) -> None:
+        fs = self.house.fs
+        data = batch(*values, timestamp=self.house.now_ms)
+        partial = None if partial is None else min(partial, len(data) - 1)
+        before = self.log.log_end_offset
+        with fs.failing("pwritev", error, path=".log", partial=partial):
+            fs.faults += [] if not cut_fails else [Fault("ftruncate", errno.EIO)]
+            try:
+                self.log.append(data, leader_epoch=self.epoch)
+            except StorageFailure:
+                pass
+            else:
+                raise AssertionError("the append should have failed")
+            finally:
+                fs.faults = fs.faults[:1]
+        assert self.log.log_end_offset == before
+
+    @rule(values=VALUES, partial=st.integers(1, 60))
+    def append_in_pieces(self, values: list[bytes], partial: int) -> None:
+        stamp = self.house.now_ms
+        with self.house.fs.failing("pwritev", 0, path=".log", partial=partial):
+            self.log.append(batch(*values, timestamp=stamp), leader_epoch=self.epoch)
+        self.note([values], stamp)
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestFaultyLog = FaultyMachine.TestCase
+TestFaultyLog.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
