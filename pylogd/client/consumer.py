@@ -197,8 +197,13 @@ class Consumer:
         """Up to `limit` records of what has come."""
         records: list[Record] = []
         while len(records) < limit:
-            if not self._left and not self._decode_next():
-                break
+            try:
+                if not self._left and not self._decode_next():
+                    break
+            except CorruptRecords:
+                if not records:
+                    raise
+                break  # hand out what is good; the position is at the damage, where the next poll finds it again
             more = self._left
             if len(records) + len(more) > limit:
                 cut = limit - len(records)

@@ -54,7 +54,6 @@ class Fetched:
     generation: int
     offset: int
     batches: Iterator[tuple[BatchHeader, memoryview]]
-    size: int
 
 
 @dataclass(slots=True)
@@ -230,17 +229,16 @@ class Fetcher:
         records = answer.records
         if not isinstance(records, bytes | memoryview) or not len(records):
             return
+        batches: list[tuple[BatchHeader, memoryview]] = []
         try:
-            headers = [header for header, _ in iter_batches(records, allow_partial=True)]
+            batches.extend(iter_batches(records, allow_partial=True))  # keeps what came before an error
         except InvalidRecordBatch as error:
-            topic, partition = place.partition
-            self._fail(place, CorruptRecords(topic, partition, place.offset, None, str(error)))
-            return
-        if not headers:
-            return
-        batches = iter_batches(records, allow_partial=True)
-        self._ready.append(Fetched(place, place.generation, place.offset, batches, len(records)))
-        place.offset = max(place.offset, headers[-1].next_offset)
+            if not batches:
+                topic, partition = place.partition
+                self._fail(place, CorruptRecords(topic, partition, place.offset, None, str(error)))
+        if batches:
+            self._ready.append(Fetched(place, place.generation, place.offset, iter(batches)))
+            place.offset = max(place.offset, batches[-1][0].next_offset)
 
     def _fail(self, place: Place, error: PylogdError) -> None:
         self._cluster.note(error)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, list_offsets, metadata, produce
-from pylogd.wire.records import iter_batches, parse_header
+from pylogd.wire.records import HEADER, BatchHeader, iter_batches, parse_header
 from pylogd.wire.session import RequestReceived, ServerSession
 
 TOPIC_ID = bytes(range(16))
@@ -115,7 +115,10 @@ class FakeBroker:
                     return
                 session.receive_data(data)
                 while (event := session.next_event()) is not None:
-                    if not self._answer(sock, session, event):
+                    try:
+                        if not self._answer(sock, session, event):
+                            return
+                    except OSError:  # the client went away
                         return
 
     def _answer(self, sock: socket.socket, session: ServerSession, event: Any) -> bool:
@@ -204,7 +207,8 @@ class FakeBroker:
             return answer
         found = b""
         for batch in self.logs[index]:
-            if parse_header(batch).last_offset >= asked.fetch_offset:
+            header = BatchHeader._make(HEADER.unpack_from(batch))  # it may be a bad one: that is for the client to find
+            if header.last_offset >= asked.fetch_offset:
                 if found and len(found) + len(batch) > room:
                     found += batch[: max(0, room - len(found))]  # a broker may cut the last one
                     break

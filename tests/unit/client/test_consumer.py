@@ -1,0 +1,265 @@
+"""Positions, resets, prefetch and damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pylogd.client import Closed, Cluster, Consumer, CorruptRecords, KafkaError, Record, TopicPartition
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from pylogd.wire.records import CONTROL, encode_batch
+from tests.fakes import broker as fake
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clock import FakeClock
+
+Make = Callable[..., Consumer]
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeBroker]:
+    with FakeBroker(partitions=2) as server:
+        for start in range(0, 100, 10):
+            fill(server, 0, start, 10)
+        fill(server, 1, 0, 5)
+        yield server
+
+
+def fill(server: FakeBroker, partition: int, start: int, count: int, **options: Any) -> None:
+    records = [(None, b"%d" % n, 1000 + n, ()) for n in range(start, start + count)]
+    server.append(partition, encode_batch(records, **options))
+
+
+@pytest.fixture
+def make(server: FakeBroker) -> Iterator[Make]:
+    clusters = []
+
+    def make(**options: Any) -> Consumer:
+        clusters.append(Cluster(server.address, clock=FakeClock()))
+        return Consumer(clusters[-1], **options)
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+def read(consumer: Consumer, count: int) -> list[Record]:
+    records: list[Record] = []
+    while len(records) < count:
+        records += consumer.poll(5)
+    return records
+
+
+def refuse(code: ErrorCode) -> Callable[[Any], FetchResponse]:
+    def act(request: Any) -> FetchResponse:
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(t.topic, t.topic_id, [PartitionData(p.partition, code) for p in t.partitions])
+                for t in request.topics
+            ]
+        )
+
+    return act
+
+
+def test_everything_in_order(make: Make) -> None:
+    consumer = make()
+    consumer.assign(consumer.partitions("t"))
+    records = read(consumer, 105)
+    assert [r.value for r in records if r.partition == 0] == [b"%d" % n for n in range(100)]
+    assert [r.offset for r in records if r.partition == 1] == list(range(5))
+    assert records[0] == Record("t", records[0].partition, 0, 1000, None, b"0")
+    assert [consumer.position(p) for p in consumer.assignment] == [100, 5]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
+def test_at_every_kind_of_version(server: FakeBroker, make: Make, version: int) -> None:
+    server.versions[ApiKey.FETCH] = (0, version)
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert len(read(consumer, 100)) == 100
+
+
+def test_from_the_middle_of_a_batch(make: Make) -> None:
+    consumer = make()
+    consumer.assign({("t", 0): 37})
+    assert [r.offset for r in read(consumer, 63)] == list(range(37, 100))
+
+
+def test_seeking(make: Make) -> None:
+    consumer = make(max_poll_records=5)
+    consumer.assign([("t", 0)])
+    assert [r.offset for r in consumer.poll(5)] == [0, 1, 2, 3, 4]
+    consumer.seek(("t", 0), 93)
+    assert consumer.position(T0) == 93
+    assert [r.offset for r in read(consumer, 7)] == list(range(93, 100))
+    consumer.seek_to_beginning()
+    assert consumer.poll(5)[0].offset == 0
+    consumer.seek_to_end(("t", 0))
+    assert consumer.position(T0) == 100
+    with pytest.raises(ValueError, match="not assigned"):
+        consumer.seek(("t", 1), 0)
+    with pytest.raises(ValueError, match="negative"):
+        consumer.seek(("t", 0), -1)
+
+
+def test_assigning_again_keeps_the_place(make: Make) -> None:
+    consumer = make(max_poll_records=5)
+    consumer.assign([("t", 0)])
+    consumer.poll(5)
+    consumer.assign([("t", 0), ("t", 1)])
+    assert consumer.position(T0) == 5
+    consumer.assign([("t", 1)])
+    assert consumer.assignment == [("t", 1)]
+    assert {r.partition for r in read(consumer, 5)} == {1}
+
+
+def test_limits(make: Make) -> None:
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert len(consumer.poll(5, max_records=3)) == 3
+    assert [r.offset for r in consumer.poll(5, max_records=12)] == list(range(3, 15))
+
+
+def test_iteration(make: Make) -> None:
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert [record.offset for record, _ in zip(consumer, range(30), strict=False)] == list(range(30))
+
+
+def test_offsets(make: Make, server: FakeBroker) -> None:
+    consumer = make()
+    server.starts[0] = 10
+    both = consumer.partitions("t")
+    assert consumer.beginning_offsets(both) == {("t", 0): 10, ("t", 1): 0}
+    assert consumer.end_offsets(both) == {("t", 0): 100, ("t", 1): 5}
+    found = consumer.offsets_for_times({("t", 0): 1015, ("t", 1): 5000})
+    assert found[T0] is not None and found[T0].offset == 10
+    assert found[TopicPartition("t", 1)] is None
+
+
+def test_the_next_request_is_under_way_while_records_are_decoded(make: Make, server: FakeBroker) -> None:
+    consumer = make(max_poll_records=1, partition_max_bytes=150)
+    consumer.assign([("t", 0)])
+    consumer.poll(5)
+    while len(server.asked(ApiKey.FETCH)) < 2:  # its thread may be a moment late
+        pass
+    assert server.asked(ApiKey.FETCH)[1].topics[0].partitions[0].fetch_offset == 10
+
+
+def test_an_offset_out_of_range_is_reset(make: Make, server: FakeBroker) -> None:
+    server.starts[0] = 50
+    consumer = make()
+    consumer.assign({("t", 0): 3})
+    assert read(consumer, 1)[0].offset == 50
+    consumer = make(auto_offset_reset="latest")
+    consumer.assign({("t", 0): 3})
+    while consumer.position(T0) != 100:
+        assert consumer.poll() == []
+    consumer = make(auto_offset_reset="none")
+    consumer.assign({("t", 0): 3})
+    with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
+        read(consumer, 1)
+    with pytest.raises(KafkaError, match="no offset is given"):
+        consumer.assign([("t", 1)])
+
+
+def test_where_a_new_partition_begins(make: Make) -> None:
+    consumer = make(auto_offset_reset="latest")
+    consumer.assign([("t", 0)])
+    assert consumer.position(T0) == 100
+    with pytest.raises(ValueError, match="auto_offset_reset"):
+        make(auto_offset_reset="middle")
+
+
+@pytest.mark.parametrize(
+    "act", [refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.KAFKA_STORAGE_ERROR), fake.close, fake.garbage,
+            fake.cut, lambda _: FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)]
+)  # fmt: skip
+def test_trouble_on_the_way_is_not_seen(make: Make, server: FakeBroker, act: Any) -> None:
+    server.on(ApiKey.FETCH, act, act)
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert [r.offset for r in read(consumer, 100)] == list(range(100))
+
+
+def test_trouble_that_does_not_end_is(make: Make, server: FakeBroker) -> None:
+    server.on(ApiKey.FETCH, *[refuse(ErrorCode.LEADER_NOT_AVAILABLE)] * 200)
+    consumer = make(retry_timeout=3)
+    consumer.assign([("t", 0)])
+    with pytest.raises(KafkaError, match="LEADER_NOT_AVAILABLE"):
+        read(consumer, 1)
+    server.on(ApiKey.FETCH)
+    server._cues.clear()
+    assert read(consumer, 1)[0].offset == 0
+
+
+def test_final_errors(make: Make, server: FakeBroker) -> None:
+    server.on(ApiKey.FETCH, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    consumer = make()
+    consumer.assign([("t", 0)])
+    with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+        read(consumer, 1)
+    assert len(read(consumer, 100)) == 100
+
+
+def test_damage_is_named_and_can_be_passed(make: Make, server: FakeBroker) -> None:
+    damaged = bytearray(server.logs[0][3])
+    damaged[-1] ^= 1
+    server.logs[0][3] = bytes(damaged)
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert [r.offset for r in read(consumer, 30)] == list(range(30))
+    for _ in range(2):
+        with pytest.raises(CorruptRecords, match=r"t-0: at offset 30.*CRC") as raised:
+            read(consumer, 1)
+        assert consumer.position(T0) == 30
+    assert raised.value.next_offset == 40
+    consumer.seek(T0, raised.value.next_offset)
+    assert [r.offset for r in read(consumer, 60)] == list(range(40, 100))
+
+
+def test_an_older_format_is_damage_too(make: Make, server: FakeBroker) -> None:
+    old = bytearray(server.logs[0][0])
+    old[16] = 1
+    server.logs[0][0] = bytes(old)
+    consumer = make()
+    consumer.assign([("t", 0)])
+    with pytest.raises(CorruptRecords, match="magic 1"):
+        read(consumer, 1)
+
+
+def test_what_comes_before_a_bad_header_is_read(make: Make, server: FakeBroker) -> None:
+    old = bytearray(server.logs[0][2])
+    old[16] = 1
+    server.logs[0][2] = bytes(old)
+    consumer = make()
+    consumer.assign([("t", 0)])
+    assert [r.offset for r in read(consumer, 20)] == list(range(20))
+    with pytest.raises(CorruptRecords, match="magic 1"):
+        read(consumer, 1)
+
+
+def test_control_batches_are_passed_over(make: Make, server: FakeBroker) -> None:
+    fill(server, 1, 5, 1, attributes=CONTROL)
+    fill(server, 1, 6, 2)
+    fill(server, 1, 8, 1, attributes=CONTROL)
+    consumer = make()
+    consumer.assign([("t", 1)])
+    assert [r.offset for r in read(consumer, 7)] == [0, 1, 2, 3, 4, 6, 7]
+    consumer.poll()
+    assert consumer.position(("t", 1)) == 9
+
+
+def test_nothing_comes(make: Make) -> None:
+    consumer = make()
+    assert consumer.poll(0.1) == []
+    consumer.assign({("t", 0): 100})
+    assert consumer.poll() == []
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.poll()

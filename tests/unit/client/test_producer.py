@@ -1,0 +1,309 @@
+"""Batching, results, and what happens when a broker says no, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pylogd.client import (
+    BatchResult,
+    BrokerUnavailable,
+    Closed,
+    Cluster,
+    DeliveryFailed,
+    KafkaError,
+    NewRecord,
+    Producer,
+    RequestTimedOut,
+    TopicPartition,
+)
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from pylogd.wire.records import Record, decode_batch, parse_header
+from tests.fakes import broker as fake
+from tests.fakes.broker import TOPIC_ID, FakeBroker
+from tests.fakes.clock import FakeClock
+
+Make = Callable[..., Producer]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeBroker]:
+    with FakeBroker(partitions=3) as server:
+        yield server
+
+
+@pytest.fixture
+def make(server: FakeBroker) -> Iterator[Make]:
+    clusters = []
+
+    def make(**options: Any) -> Producer:
+        cluster = Cluster(server.address, clock=FakeClock())
+        clusters.append(cluster)
+        return Producer(cluster, **options)
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+def stored(server: FakeBroker, partition: int) -> list[Record]:
+    return [record for batch in server.logs[partition] for record in decode_batch(batch)]
+
+
+def refuse(code: ErrorCode) -> Callable[[Any], ProduceResponse]:
+    def act(request: Any) -> ProduceResponse:
+        return ProduceResponse(
+            [
+                TopicProduceResponse(
+                    topic.name,
+                    topic.topic_id,
+                    [PartitionProduceResponse(p.index, code, -1) for p in topic.partition_data],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+    return act
+
+
+def test_records_arrive(server: FakeBroker, make: Make) -> None:
+    producer = make()
+    deliveries = [
+        producer.send("t", b"v%d" % n, b"k", partition=1, timestamp=n, headers=[("h", b"x")]) for n in range(5)
+    ]
+    assert not deliveries[0].done and deliveries[0].offset == -1
+    assert deliveries[3].result() == 3
+    assert [(d.topic, d.partition, d.offset, d.error) for d in deliveries] == [("t", 1, n, None) for n in range(5)]
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in stored(server, 1)] == [
+        (b"k", b"v%d" % n, n, (("h", b"x"),)) for n in range(5)
+    ]
+    producer.close()
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+def test_at_every_kind_of_version(server: FakeBroker, make: Make, version: int) -> None:
+    server.versions[ApiKey.PRODUCE] = (0, version)
+    producer = make()
+    producer.send("t", b"v", partition=2)
+    producer.flush()
+    (request,) = server.asked(ApiKey.PRODUCE)
+    topic = request.topic_data[0]
+    assert (topic.name, topic.topic_id == TOPIC_ID) == (("", True) if version >= 13 else ("t", False))
+    assert len(stored(server, 2)) == 1
+
+
+def test_a_broker_without_topic_ids(server: FakeBroker, make: Make) -> None:
+    server.topic_id = bytes(16)
+    producer = make()
+    producer.send("t", b"v", partition=0)
+    producer.flush()
+    assert server.asked(ApiKey.PRODUCE)[0].topic_data[0].name == "t"
+
+
+def test_batches_are_bounded_by_records_and_bytes(server: FakeBroker, make: Make) -> None:
+    producer = make(batch_records=10)
+    for n in range(35):
+        producer.send("t", b"%d" % n, partition=0)
+    producer.flush()
+    assert [parse_header(batch).record_count for batch in server.logs[0]] == [10, 10, 10, 5]
+    producer = make(batch_bytes=1000)
+    for _ in range(10):
+        producer.send("t", bytes(300), partition=1)
+    producer.send("t", bytes(5000), partition=1)
+    producer.flush()
+    assert [parse_header(batch).record_count for batch in server.logs[1]] == [3, 3, 3, 1, 1]
+
+
+def test_lingering(server: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=50)
+    clock = producer.cluster.clock
+    assert isinstance(clock, FakeClock)
+    producer.send("t", b"1", partition=0)
+    producer.send("t", b"2", partition=1)
+    clock.sleep(0.04)
+    producer.poll()
+    assert not server.asked(ApiKey.PRODUCE)
+    clock.sleep(0.01)
+    producer.send("t", b"3", partition=0)
+    producer.flush()
+    assert [len(batch) for batch in server.logs] == [1, 1, 0], "3 had waited no time, and went along"
+
+
+def test_keyless_records_stick_to_a_partition_for_a_batch(server: FakeBroker, make: Make) -> None:
+    producer = make(batch_records=10)
+    chosen = [producer.send("t", b"v").partition for _ in range(300)]
+    producer.close()
+    assert all(len(set(chosen[start : start + 10])) == 1 for start in range(0, 300, 10))
+    assert set(chosen) == {0, 1, 2}
+
+
+def test_keys_and_own_partitioners(server: FakeBroker, make: Make) -> None:
+    producer = make()
+    assert len({producer.send("t", b"v", b"key").partition for _ in range(10)}) == 1
+    own = make(partitioner=lambda topic, key, count: count - 1)
+    assert own.send("t", b"v", b"key").partition == 2
+
+
+def test_one_request_carries_many_partitions(server: FakeBroker, make: Make) -> None:
+    producer = make()
+    for partition in range(3):
+        producer.send("t", b"v", partition=partition)
+    for batch in list(producer._open.values()):
+        producer._sender._queues.setdefault(batch.partition, fake.deque()).append(batch)
+    producer._open.clear()
+    for queue in producer._sender._queues.values():
+        queue[0].deadline = 1e9
+    producer.flush()
+    assert len(server.asked(ApiKey.PRODUCE)) == 1
+
+
+def test_sets(server: FakeBroker, make: Make) -> None:
+    producer = make()
+    producer.send("t", b"before", partition=0)
+    delivery = producer.send_set("t", [(None, b"a"), (b"k", None), NewRecord(None, b"c", 7)], partition=0)
+    assert delivery.result() == 1
+    assert [parse_header(batch).record_count for batch in server.logs[0]] == [1, 3]
+    assert stored(server, 0)[3].timestamp == 7
+    with pytest.raises(ValueError, match="needs a record"):
+        producer.send_set("t", [])
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression(server: FakeBroker, make: Make, codec: str) -> None:
+    producer = make(compression=codec)
+    for _ in range(100):
+        producer.send("t", b"the same again", partition=0)
+    producer.flush()
+    assert parse_header(server.logs[0][0]).compression > 0
+    assert len(server.logs[0][0]) < 1000
+    assert len(stored(server, 0)) == 100
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_acks(server: FakeBroker, make: Make, acks: Any) -> None:
+    producer = make(acks=acks)
+    delivery = producer.send("t", b"v", partition=0)
+    assert delivery.result() == (-1 if acks == 0 else 0)
+    assert delivery.done and delivery.error is None
+    producer.close()
+    producer.cluster.call(lambda: producer.cluster.refresh(()))
+    assert server.asked(ApiKey.PRODUCE)[0].acks == {"all": -1}.get(acks, acks)
+
+
+def test_results_by_batch(server: FakeBroker, make: Make) -> None:
+    results: list[BatchResult] = []
+    producer = make(batch_records=2, on_batch=results.append)
+    for _ in range(5):
+        producer.send("t", b"v", partition=0)
+    producer.flush()
+    assert [(r.partition, r.records, r.base_offset, r.error) for r in results] == [
+        (TopicPartition("t", 0), 2, 0, None), (("t", 0), 2, 2, None), (("t", 0), 1, 4, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "act", [refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.NOT_ENOUGH_REPLICAS), fake.garbage]
+)
+def test_retriable_errors_are_tried_again(server: FakeBroker, make: Make, act: Any) -> None:
+    server.on(ApiKey.PRODUCE, act, act)
+    producer = make()
+    producer.send("t", b"v", partition=0)
+    producer.flush()
+    assert [record.value for record in stored(server, 0)] == [b"v"]
+    assert len(server.asked(ApiKey.PRODUCE)) == 3
+
+
+def test_a_lost_reply_may_write_twice_but_never_loses(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, fake.cut, fake.cut)
+    producer = make()
+    delivery = producer.send("t", b"v", partition=0)
+    producer.flush()
+    assert delivery.offset == 2 and len(stored(server, 0)) == 3
+
+
+def test_at_most_once(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, fake.close)
+    producer = make(retry=False)
+    delivery = producer.send("t", b"v", partition=0)
+    with pytest.raises(BrokerUnavailable):
+        delivery.result()
+    assert len(server.asked(ApiKey.PRODUCE)) == 1
+
+
+def test_order_is_kept_with_one_request_in_flight(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    producer = make(batch_records=1, max_in_flight=1)
+    for n in range(20):
+        producer.send("t", b"%d" % n, partition=0)
+    producer.flush()
+    assert [record.value for record in stored(server, 0)] == [b"%d" % n for n in range(20)]
+
+
+def test_final_errors(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
+    producer = make()
+    delivery = producer.send("t", b"v", partition=0)
+    producer.send("t", b"w", partition=0)
+    with pytest.raises(DeliveryFailed, match=r"2 records.*MESSAGE_TOO_LARGE") as raised:
+        producer.flush()
+    assert isinstance(raised.value.__cause__, KafkaError)
+    assert delivery.done and delivery.offset == -1
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        delivery.result()
+    producer.send("t", b"x", partition=0)
+    producer.flush()  # what failed was said once
+
+
+def test_an_answer_that_leaves_the_partition_out(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, lambda _: ProduceResponse())
+    producer = make()
+    assert producer.send("t", b"v", partition=0).result() == 0
+
+
+def test_tries_end_with_the_delivery_timeout(server: FakeBroker, make: Make) -> None:
+    producer = make(delivery_timeout=2)
+    server.on(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
+    with pytest.raises(KafkaError, match="NOT_ENOUGH_REPLICAS"):
+        producer.send("t", b"v", partition=0).result()
+    assert 3 < len(server.asked(ApiKey.PRODUCE)) < 20
+
+
+def test_waiting_has_an_end_if_one_is_given(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS), refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+    producer = make()
+    delivery = producer.send("t", b"v", partition=0)
+    with pytest.raises(RequestTimedOut):
+        producer.flush(timeout=0.05)
+    assert delivery.result() == 0
+
+
+def test_the_buffer_is_bounded(server: FakeBroker, make: Make) -> None:
+    producer = make(buffer_bytes=10_000, batch_bytes=100_000, linger_ms=10**6)
+    for _ in range(100):
+        producer.send("t", bytes(500), partition=0)
+        assert producer._sender.buffered <= 10_000
+    producer.close()
+    assert len(stored(server, 0)) == 100
+
+
+def test_no_such_topic_and_closed(make: Make) -> None:
+    producer = make()
+    with pytest.raises(KafkaError, match="no topic"):
+        producer.send("nosuch", b"v")
+    producer.close()
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send("t", b"v")
+    with pytest.raises(Closed):
+        producer.send("t", b"v", partition=0)
+
+
+def test_an_exception_in_its_block_abandons_it(server: FakeBroker) -> None:
+    with pytest.raises(RuntimeError, match="mine"), Producer(server.address) as producer:
+        producer.send("t", b"v", partition=0)
+        raise RuntimeError("mine")
+    assert not server.asked(ApiKey.PRODUCE)
