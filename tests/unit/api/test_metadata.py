@@ -152,6 +152,11 @@ class TestDescribeTopicPartitions:
         assert self.pages(parts, 3) == [[("a", [0, 1, 2])], [("b", [0, 1])]]
         assert self.pages(parts, 0, "b") == [[("b", [0])], [("b", [1])]]
 
+    def test_lists_that_java_clients_need_are_not_null(self, parts: Parts) -> None:
+        parts.create("t")
+        (partition,) = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
+        assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
+
     def test_a_cursor_whose_topic_is_gone(self, parts: Parts) -> None:
         parts.create("c")
         answer = parts.call(DescribeTopicPartitionsRequest(cursor=Cursor("b", 5)))
