@@ -50,14 +50,14 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
 
 
 def explain(error: BaseException) -> tuple[ErrorCode, str]:
-    """The code that a client is answered for `error`, and the text that goes with it."""
+    """The code that a client is answered for `error`, and the text that goes with it. Called where it was caught."""
     if isinstance(error, (KafkaError, TopicError)):
         return error.code, str(error)
     for kind in type(error).__mro__:
         code = CODES.get(kind)
         if code is not None:
             return code, str(error)
-    log.error("an error that nobody foresaw: {error!r}", error=error, exc_info=error)
+    log.failure("an error that nobody foresaw")
     return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text
 
 

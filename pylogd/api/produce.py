@@ -14,6 +14,9 @@ three objects.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
@@ -21,10 +24,12 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InvalidRecord, UnsupportedCompressionType
+from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -52,63 +57,67 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
-    version = context.version
-    by_id = version >= _FIRST_WITH_TOPIC_ID
+    by_id = context.version >= _FIRST_WITH_TOPIC_ID
     replicas = context.broker.replicas
-    find = replicas.partitions_by_id.get if by_id else replicas.partitions.get
-    pending: list[PendingAppend] | None = None
+    find: Callable[[Any], Partition | None] = replicas.partitions_by_id.get if by_id else replicas.partitions.get
+    pending: list[PendingAppend] = []
     failed: PartitionProduceResponse | None = None
     topics = []
     for topic in request.topic_data:
         key = topic.topic_id if by_id else topic.name
         answers = []
         for data in topic.partition_data:
-            partition = find((key, data.index))  # type: ignore[arg-type]
+            partition = find((key, data.index))
             if partition is None:
                 code = why_absent(context.broker, key, data.index)
-                failed = _failure(data.index, code, code.text)
-                answers.append(failed)
-                continue
-            try:
-                records = data.records
-                if version < _FIRST_WITH_ZSTD or not records:
-                    _check_old(records)
-                result = replicas.append(partition, records, acks == -1)  # type: ignore[arg-type]
-            except PylogdError as error:
-                failed = _failure(data.index, *explain(error))
-                answers.append(failed)
-                continue
-            answer = PartitionProduceResponse(
-                data.index,
-                0,
-                result.base_offset,
-                result.log_append_time,
-                result.log_start_offset,
-                _NO_RECORD_ERRORS,
-                None,
-                _NO_LEADER,
-            )
+                answer = _failure(data.index, code, code.text)
+            else:
+                answer = _append(context, partition, data, acks, pending)
+            if answer.error_code:
+                failed = answer
             answers.append(answer)
-            if acks == -1 and partition.high_watermark <= result.last_offset:
-                pending = pending or []
-                pending.append(PendingAppend(partition, result.last_offset + 1, answer))
         topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     if acks == 0:
         if failed is not None:
             raise CloseConnection(f"a produce with acks=0 failed: {failed.error_message}")
         return None
     response = ProduceResponse(topics)
-    if pending is not None:
-        return _when_replicated(context, pending, request.timeout_ms, response)
-    return response
+    return _when_replicated(context, pending, request.timeout_ms, response) if pending else response
 
 
-def _check_old(records: bytes | memoryview | None) -> None:
-    """What only old versions or empty requests can get wrong."""
+def _append(
+    context: RequestContext, partition: Partition, data: PartitionProduceData, acks: int, pending: list[PendingAppend]
+) -> PartitionProduceResponse:
+    """Append to one partition and answer it; `pending` grows by what has to be waited for."""
+    records = data.records
+    try:
+        if not records or context.version < _FIRST_WITH_ZSTD:
+            records = _check_old(records)
+        result = context.broker.replicas.append(partition, records, acks == -1)
+    except PylogdError as error:
+        return _failure(data.index, *explain(error))
+    answer = PartitionProduceResponse(
+        data.index,
+        0,
+        result.base_offset,
+        result.log_append_time,
+        result.log_start_offset,
+        _NO_RECORD_ERRORS,
+        None,
+        _NO_LEADER,
+    )
+    if acks == -1 and partition.high_watermark <= result.last_offset:
+        pending.append(PendingAppend(partition, result.last_offset + 1, answer))
+    return answer
+
+
+def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
+    """Refuse what only old versions or empty requests can get wrong; the records otherwise."""
     if not records:
         raise InvalidRecord("a produce request has to hold at least one record batch for each partition")
     if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & 7 == _ZSTD:
         raise UnsupportedCompressionType("zstd needs Produce version 7 or later")
+    return records
 
 
 def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:

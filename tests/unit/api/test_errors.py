@@ -1,0 +1,80 @@
+"""The table from what is raised to what is answered has an entry for everything that is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from twisted.logger import LogEvent, globalLogPublisher
+
+from pylogd.api.errors import explain, why_absent
+from pylogd.config import ConfigError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log import errors as storage
+from pylogd.metadata.errors import InvalidTopicName
+from pylogd.replica import partition
+from tests.fakes.parts import Parts
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+@pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=lambda kind: kind.__name__))
+def test_what_a_log_refuses_is_the_clients_fault(kind: type[PylogdError]) -> None:
+    code, message = explain(kind("why"))
+    assert code not in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE)
+    assert message == "why"
+
+
+def test_what_else_goes_wrong_in_storage_is_not() -> None:
+    failure = storage.StorageFailure("/data", OSError(28, "No space left on device"))
+    assert explain(failure) == (ErrorCode.KAFKA_STORAGE_ERROR, "/data: No space left on device")
+    assert explain(storage.LogClosed("closed"))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert explain(storage.OffsetOutOfRange(5, 0, 3))[0] is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_errors_that_carry_their_code() -> None:
+    assert explain(KafkaError(ErrorCode.POLICY_VIOLATION, "no")) == (ErrorCode.POLICY_VIOLATION, "no")
+    assert explain(InvalidTopicName("no"))[0] is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert explain(ConfigError("no"))[0] is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        partition.NotEnoughReplicas,
+        partition.FencedLeaderEpoch,
+        partition.UnknownLeaderEpoch,
+        partition.PartitionOffline,
+    ],
+)
+def test_what_replicas_raise(kind: type[PylogdError]) -> None:
+    assert explain(kind("why"))[0] is not ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_what_nobody_foresaw_is_logged_and_kept_from_the_client() -> None:
+    events: list[LogEvent] = []
+    globalLogPublisher.addObserver(events.append)
+    try:
+        raise PylogdError("a secret")
+    except PylogdError as error:
+        assert explain(error) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text)
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+    (event,) = [event for event in events if "foresaw" in str(event.get("log_format"))]
+    assert "a secret" in str(event["log_failure"])
+
+
+def test_why_a_partition_is_not_here(parts: Parts) -> None:
+    topic = parts.create("t")
+    for name, index, code in [
+        ("nope", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (b"x" * 16, 0, ErrorCode.UNKNOWN_TOPIC_ID),
+        ("t", 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (topic.topic_id, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ]:
+        assert why_absent(parts, name, index) is code  # type: ignore[arg-type]
