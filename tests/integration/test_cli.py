@@ -1,0 +1,247 @@
+"""The commands of the README, typed at a real broker; and how the broker itself starts, refuses and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import pylogd_command
+from tests.integration.conftest import Address, StartBroker
+
+SECONDS = 60
+
+
+def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*pylogd_command(), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, "PYLOGD_BOOTSTRAP_SERVER": broker.address},
+    )
+
+
+def ok(broker: Address, *arguments: str, stdin: str = "") -> str:
+    """Its output; it must have gone well, and without a word on standard error."""
+    done = run(broker, *arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def refused(broker: Address, *arguments: str) -> str:
+    """The one line that says why not."""
+    done = run(broker, *arguments)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+class TestTopics:
+    def test_a_topic_s_life(self, broker: Address, topic: str) -> None:
+        assert ok(broker, "topics", "create", topic, "-p", "3", "-c", "retention.ms=86400000") == ""
+        assert topic in ok(broker, "topics", "list").splitlines()
+        assert topic in json.loads(ok(broker, "topics", "list", "--json"))
+        rows = [line.split("\t") for line in ok(broker, "topics", "describe", topic).splitlines()]
+        assert [row[:2] for row in rows] == [[topic, "0"], [topic, "1"], [topic, "2"]]
+        (described,) = json.loads(ok(broker, "topics", "describe", topic, "--json"))
+        assert described["configs"] == {"retention.ms": "86400000"}
+        assert len(described["topic_id"]) == 32 and len(described["partitions"]) == 3
+
+        ok(broker, "topics", "alter", topic, "-p", "4", "-c", "max.message.bytes=2000", "-d", "retention.ms")
+        (described,) = json.loads(ok(broker, "topics", "describe", topic, "--json"))
+        assert described["configs"] == {"max.message.bytes": "2000"} and len(described["partitions"]) == 4
+
+        ok(broker, "topics", "delete", topic)
+        assert topic not in ok(broker, "topics", "list").splitlines()
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in refused(broker, "topics", "describe", topic)
+
+    def test_refusals(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", topic)
+        assert "TOPIC_ALREADY_EXISTS" in refused(broker, "topics", "create", topic)
+        ok(broker, "topics", "create", topic, "--if-not-exists")
+        assert "INVALID_TOPIC" in refused(broker, "topics", "create", "no spaces")
+        assert "INVALID_CONFIG" in refused(broker, "topics", "create", topic + "x", "-c", "nonsense=1")
+        assert "INVALID_PARTITIONS" in refused(broker, "topics", "alter", topic, "-p", "1")
+        assert "INVALID_CONFIG" in refused(broker, "topics", "alter", topic, "-c", "retention.ms=soon")
+        assert "UNKNOWN_TOPIC" in refused(broker, "topics", "delete", topic + "x")
+        ok(broker, "topics", "delete", topic + "x", "--if-exists")
+        ok(broker, "topics", "create", topic + "y", "--validate-only")
+        assert topic + "y" not in ok(broker, "topics", "list").splitlines()
+
+
+class TestRecords:
+    def test_the_readme_s_five_minutes(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", topic, "--partitions", "3")
+        lines = "ada:signed up\nbob:signed up\nada:bought a book\n"
+        ok(broker, "produce", topic, "--key-separator", ":", stdin=lines)
+        assert sorted(ok(broker, "consume", topic, "--until-end").splitlines()) == [
+            "bought a book", "signed up", "signed up",
+        ]  # fmt: skip
+        found = [
+            json.loads(line)
+            for line in ok(broker, "consume", topic, "--until-end", "--from", "-2", "--format", "json").splitlines()
+        ]
+        assert [r["value"] for r in found if r["key"] == "ada"] == ["signed up", "bought a book"]
+        rows = [line.split("\t") for line in ok(broker, "offsets", topic).splitlines()]
+        assert sum(int(row[4]) for row in rows) == 3
+
+    @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+    def test_many_lines_come_back_in_order(self, broker: Address, topic: str, codec: str) -> None:
+        ok(broker, "topics", "create", topic, "-p", "1")
+        lines = "".join(f"line {n}\n" for n in range(20_000))
+        ok(broker, "produce", topic, "-z", codec, stdin=lines)
+        assert ok(broker, "consume", topic, "--until-end") == lines
+
+    def test_a_topic_is_made_when_it_is_first_written_to(self, broker: Address, topic: str) -> None:
+        ok(broker, "produce", topic, stdin="hello\n")
+        assert ok(broker, "consume", topic, "--count", "1") == "hello\n"
+
+    def test_offsets_for_a_time(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", topic, "-p", "1")
+        ok(broker, "produce", topic, stdin="1\n2\n")
+        (row,) = json.loads(ok(broker, "offsets", topic, "--time", "1h", "--json"))
+        assert row == {"topic": topic, "partition": 0, "beginning": 0, "end": 2, "records": 2, "at_time": 0}
+        assert ok(broker, "offsets", topic, "--time", "2100-01-01").split("\t")[-1] == "-1\n"
+        assert ok(broker, "consume", topic, "--until-end", "--from", "1h") == "1\n2\n"
+
+    def test_too_large(self, broker: Address, topic: str) -> None:
+        ok(broker, "topics", "create", topic, "-c", "max.message.bytes=1000")
+        done = run(broker, "produce", topic, stdin="x" * 2000 + "\n")
+        assert done.returncode == 1 and "MESSAGE_TOO_LARGE" in done.stderr
+
+    def test_a_reader_that_goes_away(self, broker: Address, topic: str) -> None:
+        ok(broker, "produce", topic, stdin="line\n" * 50_000)
+        consume = subprocess.Popen(
+            [*pylogd_command(), "consume", topic, "-b", broker.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert consume.stdout is not None and consume.stderr is not None
+        assert consume.stdout.readline() == b"line\n"
+        consume.stdout.close()
+        ok(broker, "produce", topic, stdin="line\n" * 50_000)
+        assert consume.wait(SECONDS) == 141
+        assert consume.stderr.read() == b""
+        consume.stderr.close()
+
+    @pytest.mark.parametrize("arguments", [["consume"], ["produce"]])
+    def test_ctrl_c_ends_it_at_once(self, broker: Address, topic: str, arguments: list[str]) -> None:
+        ok(broker, "produce", topic, stdin="line\n")
+        process = subprocess.Popen(
+            [*pylogd_command(), *arguments, topic, "-b", broker.address],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None and process.stdin is not None
+        if arguments == ["consume"]:
+            assert process.stdout.readline() == b"line\n"
+        else:
+            process.stdin.write(b"typed\n")
+            process.stdin.flush()
+            assert ok(broker, "consume", topic, "--count", "2") == "line\ntyped\n", "a line leaves when it is typed"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, err) == (130, b"")
+
+
+def test_cluster(broker: Address) -> None:
+    described = json.loads(ok(broker, "cluster", "--json"))
+    (found,) = described["brokers"]
+    assert f"{found['host']}:{found['port']}" == broker.address
+    assert described["cluster_id"] and described["controller"] == found["node_id"]
+    assert ok(broker, "cluster").split("\t")[1] == found["host"]
+
+
+class TestFiles:
+    def test_verify_and_dump(self, start_broker: StartBroker) -> None:
+        broker = start_broker()
+        ok(broker, "topics", "create", "t", "-p", "1")
+        ok(broker, "produce", "t", "-z", "lz4", stdin="one\ntwo\n")
+        assert broker.stop() == 0
+        assert "error" not in ok(broker, "verify-log", str(broker.data), "--records")
+        (segment,) = (broker.data / "t-0").glob("*.log")
+        dumped = ok(broker, "dump-log", str(segment), "--records")
+        assert "compression lz4" in dumped and "b'two'" in dumped
+        assert "b'two'" not in ok(broker, "dump-log", str(segment))
+
+        damaged = bytearray(segment.read_bytes())
+        damaged[-1] ^= 1
+        segment.write_bytes(damaged)
+        done = run(broker, "verify-log", str(broker.data / "t-0"))
+        assert done.returncode == 1 and "error" in done.stdout and not done.stderr
+        findings = json.loads(run(broker, "verify-log", "--json", str(broker.data)).stdout)
+        assert str(segment) in [finding["path"] for finding in findings if finding["severity"] == "error"]
+        assert run(broker, "verify-log", "--quiet", str(broker.data)).stdout == ""
+
+    def test_what_is_no_log(self, broker: Address, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("x")
+        assert "notes.txt" in refused(broker, "dump-log", str(tmp_path / "notes.txt"))
+        assert run(broker, "verify-log", str(tmp_path / "none")).returncode == 2
+
+
+class TestBroker:
+    """Clear lines and exit codes when it can't start, and a clean stop when it could."""
+
+    def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*pylogd_command(), "broker", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    def fails(self, *arguments: str, code: int = 1) -> str:
+        done = self.start(*arguments)
+        assert done.returncode == code and done.stdout == ""
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    def test_port_taken(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            where = f"127.0.0.1:{taken.getsockname()[1]}"
+            said = self.fails("--listen", where, "--data", str(tmp_path))
+        assert f"can't listen on {where}: Address already in use" in said
+
+    def test_directory_taken(self, start_broker: StartBroker) -> None:
+        broker = start_broker()
+        assert "in use" in self.fails("--listen", "127.0.0.1:0", "--data", str(broker.data))
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_directory_read_only(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir(mode=0o500)
+        assert "Permission denied" in self.fails("--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+
+    def test_directory_that_cannot_be(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        said = self.fails("--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"))
+        assert str(tmp_path / "file") in said
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [("log.segment.bytes = [", "broker.toml"), ('log.segment.byte = "1"', "did you mean log.segment.bytes?")],
+    )
+    def test_bad_configuration(self, tmp_path: Path, content: str, message: str) -> None:
+        config = tmp_path / "broker.toml"
+        config.write_text(content)
+        said = self.fails("--config", str(config), "--data", str(tmp_path / "data"), code=2)
+        assert message in said and said.count("\n") == 1
+
+    @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+    def test_stops_cleanly_and_starts_again(self, start_broker: StartBroker, stop: signal.Signals) -> None:
+        first = start_broker(arguments=["--set", "num.partitions=2"])
+        ok(first, "produce", "t", stdin="kept\n")
+        first.process.send_signal(stop)
+        assert first.process.wait(SECONDS) == 0
+        second = start_broker()
+        assert ok(second, "consume", "t", "--until-end") == "kept\n"
+        assert len(ok(second, "offsets", "t").splitlines()) == 2
+
+
+def test_python_m_pylogd() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pylogd", "--version"], capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    assert done.stdout.startswith("pylogd ")

@@ -1,0 +1,45 @@
+"""`pylogd demo`, as `make demo` runs it: on the flights, and on a file."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import pylogd_command
+
+SECONDS = 110
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*pylogd_command(), "demo", *arguments], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+def test_on_real_flights() -> None:
+    pytest.importorskip("confluent_kafka")
+    done = demo()
+    assert (done.returncode, done.stderr) == (0, "")
+    for said in (
+        "published 336,776 events",
+        "read      336,776 events",
+        "order within each of 4,044 keys, and content: the same",
+        "stopped cleanly",
+        "United Air Lines Inc.",
+    ):
+        assert said in done.stdout
+
+
+def test_on_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "some.log"
+    log.write_bytes(b"".join(b"line %d of a log\n" % n for n in range(5000)) + b"\n\xff not text\nno end")
+    done = demo("--file", str(log), "--partitions", "3", "--compression", "lz4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "read      5,003 events" in done.stdout
+    assert "order within each of 3 partitions, and content: the same" in done.stdout
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert demo("--file", str(tmp_path / "none")).returncode == 2
