@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.brokers import BrokerProcess
+from tests.brokers import BrokerProcess, free_ports
 
 START_SECONDS = 30.0
 
@@ -92,9 +92,7 @@ class Ceiling(Peer):
     host = "127.0.0.1"
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind((self.host, 0))
-            self.port = probe.getsockname()[1]
+        [self.port] = free_ports(1)
         begun = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("ceiling_broker.py")), str(self.port)],

@@ -6,10 +6,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from conformance import checks, java_tools
+from tests.brokers import free_ports
 
 START_SECONDS = 60.0
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -28,19 +29,11 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
     """A single Kafka broker on an empty directory; yields its address."""
     java = java_tools.java()
-    port, controller = _free_ports(2)
+    port, controller = free_ports(2)
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]

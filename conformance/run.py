@@ -27,7 +27,7 @@ from typing import Any
 
 from conformance import go_clients, java_tools, kafka_peer, kafka_python_suite, kafkajs_client, kcat
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
-from tests.brokers import BrokerProcess
+from tests.brokers import BrokerProcess, free_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,10 @@ def peer_running(peer: str, folder: Path) -> Iterator[str]:
         with kafka_peer.running(folder) as address:
             yield address
         return
-    broker = BrokerProcess(folder / "data", folder / "log")
+    # As Apache Kafka's example settings have it, and kafka-python's suite expects: node 0, with an advertised address.
+    [port] = free_ports(1)
+    options = ["--node-id", "0", "--advertised", f"127.0.0.1:{port}"]
+    broker = BrokerProcess(folder / "data", folder / "log", arguments=options, port=port)
     try:
         yield broker.address
         broker.stop()

@@ -10,6 +10,7 @@ import contextlib
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,16 +30,30 @@ def pylogd_command() -> list[str]:
     return [sys.executable, "-c", "from pylogd.cli.main import main; main()"]
 
 
+def free_ports(count: int) -> list[int]:
+    """Port numbers that nothing listens on right now."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 class BrokerProcess:
     """One broker: its address, its process id, its log, and how it ended."""
 
     def __init__(
-        self, data: Path, log: Path, settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+        self,
+        data: Path,
+        log: Path,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        port: int = 0,
     ) -> None:
         """Start it on `data`; its standard error goes to the end of `log`. Returns once it listens."""
         self.data = data
         self.log_path = log
-        command = [*pylogd_command(), "broker", "--listen", "127.0.0.1:0", "--data", str(data), *arguments]
+        command = [*pylogd_command(), "broker", "--listen", f"127.0.0.1:{port}", "--data", str(data), *arguments]
         for name, value in (settings or {}).items():
             command += ["--set", f"{name}={value}"]
         with log.open("ab") as errors:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import START_SECONDS, STOP_SECONDS, pylogd_command
+from tests.brokers import START_SECONDS, STOP_SECONDS, free_ports, pylogd_command
 from tests.conftest import CHECKOUT, FROM_CHECKOUT
 
 pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed here: make test installs it")
@@ -124,9 +124,7 @@ def wait_until_gone(pid: int) -> None:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> None:
