@@ -146,7 +146,8 @@ def _compare(sent: _Account, got: _Account) -> None:
             raise click.ClickException(f"the events of {kind} {lane!r} came back changed, or in another order")
     if len(sent.lanes) != len(got.lanes):
         raise click.ClickException(f"{len(got.lanes) - len(sent.lanes)} {kind}s came back that were not sent")
-    click.echo(f"checked   count, order within each of {len(sent.lanes):,} {kind}s, and content: the same")
+    lanes = f"{len(sent.lanes):,} {kind}{'' if len(sent.lanes) == 1 else 's'}"
+    click.echo(f"checked   count, order within each of {lanes}, and content: the same")
 
 
 # What was found in the events

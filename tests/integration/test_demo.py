@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,7 +39,8 @@ def test_on_a_file(tmp_path: Path) -> None:
     done = demo("--file", str(log), "--partitions", "3", "--compression", "lz4")
     assert (done.returncode, done.stderr) == (0, "")
     assert "read      5,003 events" in done.stdout
-    assert "order within each of 3 partitions, and content: the same" in done.stdout
+    # Lines have no keys and stick to a partition for a batch, so how many partitions get some is chance.
+    assert re.search(r"order within each of \d partitions?, and content: the same", done.stdout)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
