@@ -51,7 +51,9 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
 
 def explain(error: BaseException) -> tuple[ErrorCode, str]:
     """The code that a client is answered for `error`, and the text that goes with it. Called where it was caught."""
-    if isinstance(error, (KafkaError, TopicError)):
+    if isinstance(error, KafkaError):
+        return error.code, error.message
+    if isinstance(error, TopicError):
         return error.code, str(error)
     for kind in type(error).__mro__:
         code = CODES.get(kind)
