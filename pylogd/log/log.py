@@ -12,7 +12,8 @@ Rules:
   checkpoints are written by `flush`, `tick` of the manager, and `close`.
 
 Threads: `append`, `truncate_to`, `delete_records_before`, rolls and the removal of segments exclude each other by a
-lock, which nobody holds while waiting for a sync. Reads take no lock: the list of segments is replaced, never changed.
+lock, which nobody but truncation holds while waiting for a sync. Reads take no lock: the list of segments is replaced,
+never changed.
 Must not know: high watermarks, replicas, the protocol's error codes.
 """
 
@@ -98,7 +99,7 @@ class Log:
         self.closed = False
         self.last_flush_ms = now_ms()
         self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
-        self.lock = threading.Lock()  # of everything that changes the log; held for no sync
+        self.lock = threading.Lock()  # of everything that changes the log; held for no sync but truncation's
         self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
         self._now_ms = now_ms
         self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
@@ -300,7 +301,7 @@ class Log:
         """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once."""
         config = self._config
         jitter = config.segment_jitter_ms
-        share = hash((self.topic_id, self.partition)) % jitter if jitter > 0 else 0
+        share = (int.from_bytes(self.topic_id, "big") + self.partition * 7919) % jitter if jitter > 0 else 0
         return max(config.segment_ms - share, 0)
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
@@ -419,7 +420,10 @@ class Log:
             return self.log_start_offset
 
     def truncate_to(self, offset: int) -> int:
-        """Drop what lies at or behind `offset`, whole batches; the new end. Waits for the disk: call it in a thread."""
+        """Drop what lies at or behind `offset`, whole batches, for good; the new end.
+
+        Waits for the disk: call it in a thread, through `LogManager.truncate_to`, which keeps the checkpoint right.
+        """
         with self.maintenance, self.lock:
             if offset >= self.log_end_offset:
                 return self.log_end_offset
@@ -433,6 +437,7 @@ class Log:
                 segment.open_for_append()
             first = segment.locate(offset, allow_cold=True)
             segment.truncate(offset)
+            segment.sync()
             self.replace_segments(kept)
             self._end_at(min(offset, first.base_offset) if first is not None else offset)
             return self.log_end_offset
@@ -464,6 +469,10 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.epochs.truncate_end(offset)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
+        try:
+            self.storage.fs.fsync_dir(self.directory)
+        except OSError as error:
+            raise StorageFailure(self.directory, error) from error
         restore_producers(self.storage.fs, self.directory, self.segments, offset, self.producers)
 
     # Durability ----------------------------------------------------------------------------------------------------

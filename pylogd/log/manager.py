@@ -290,6 +290,12 @@ class LogManager:
         entry = next(entry for entry in self.directories if entry.path == parent)
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
 
+    def truncate_to(self, topic: str, partition: int, offset: int) -> int:
+        """Truncate a log and say so in the checkpoint; the log's new end."""
+        end = self.logs[topic, partition].truncate_to(offset)
+        self.checkpoint()
+        return end
+
     def usage(self) -> list[DirectoryUsage]:
         """Bytes by directory and partition."""
         usage = []

@@ -106,13 +106,14 @@ class _Partition:
         self.records = records
         self.end = 0
         self.epoch = -1
+        self.damaged = False  # whether the last segment could not be read to its end
 
     def verify(self) -> Iterator[Finding]:
         """All findings."""
         names = sorted(self.fs.listdir(self.directory))
         bases = [int(name[:20]) for name in names if is_segment_name(name) and name.endswith(LOG_SUFFIX)]
         for at, base in enumerate(bases):
-            if at and base > self.end:
+            if at and base > self.end and not self.damaged:
                 message = f"no records from offset {self.end} to {base - 1}: right only where the log is compacted"
                 yield Finding(segment_path(self.directory, base), 0, Severity.WARNING, message)
             elif base < self.end:
@@ -142,9 +143,11 @@ class _Partition:
                 if self.records:
                     yield from _check_records(path, found)
         except BadBatch as bad:
+            self.damaged = True
             message = f"{bad.reason}; the {size - bad.position} bytes from there on were not checked"
             yield Finding(path, bad.position, Severity.ERROR, message)
         else:
+            self.damaged = False
             offsets.finish()
             times.finish()
         yield from offsets.problems

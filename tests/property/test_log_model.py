@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start, self.end))
-        self.end = self.log.truncate_to(offset)
+        self.end = self.house.manager.truncate_to("t", 0, offset)
         assert self.end <= offset
         self.model = [entry for entry in self.model if entry[0] < self.end]
         self.start = min(self.start, self.end)

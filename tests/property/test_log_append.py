@@ -1,0 +1,73 @@
+"""The short way of an append equals the general one: they accept the same, refuse the same, write the same."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pylogd.log.errors import InvalidAppend
+from pylogd.log.log import Log
+from pylogd.log.validator import AppendOrigin
+from pylogd.wire.records import HEADER, MAGIC
+from tests.fakes.storage import START_MS, House, batch, contents, fix_crc
+
+STAMPS = st.one_of(st.integers(-2, 2), st.integers(START_MS - 5, START_MS + 5), st.just(START_MS + 3_600_001))
+SMALL = st.integers(-2, 6)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """A batch with header fields around what is right, and mostly the CRC that fits them."""
+    count = draw(st.integers(1, 3))
+    data = batch(*[b"v"] * count)
+    header = list(HEADER.unpack_from(data))
+    for position, values in (
+        (0, SMALL),
+        (1, st.integers(header[1] - 1, header[1] + 1)),
+        (3, st.integers(MAGIC - 1, MAGIC + 1)),
+        (5, st.integers(-1, 70)),
+        (6, SMALL),
+        (7, STAMPS),
+        (8, STAMPS),
+        (9, SMALL),
+        (10, SMALL),
+        (11, SMALL),
+        (12, SMALL),
+    ):
+        if draw(st.integers(0, 5)) == 0:
+            header[position] = draw(values)
+    data = HEADER.pack(*header) + data[HEADER.size :]
+    if draw(st.integers(0, 9)):
+        data = fix_crc(data)
+    return data[: len(data) - draw(st.sampled_from([0] * 9 + [1]))]
+
+
+def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
+    """What comes of an append, by the short way where it will take it, or by the general one."""
+    if general:
+        log._segment_limit = -1  # no batch is small enough for the short way
+    try:
+        return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
+    except InvalidAppend as error:
+        return (None, type(error), str(error))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(batches(), min_size=1, max_size=6))
+@example([batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)] * 2)
+@example([batch(b"x" * 300)] * 3)
+def test_short_and_general_way_agree(appended: list[bytes]) -> None:
+    houses = House(segment_bytes=600), House(segment_bytes=600)
+    short, general = (house.create() for house in houses)
+    for log in (short, general):
+        log.append(batch(b"first"), leader_epoch=0)
+    for data in appended:
+        assert outcome(short, data, general=False) == outcome(general, data, general=True)
+        assert short.producers.to_snapshot() == general.producers.to_snapshot()
+    for house, log in zip(houses, (short, general), strict=True):
+        log.close()
+        house.check(records=False)
+    for one, other in zip(short.segments, general.segments, strict=True):
+        for path in one.file_paths():
+            assert contents(houses[0].fs, path) == contents(houses[1].fs, path)
+        assert one.size == other.size
