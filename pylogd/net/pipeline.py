@@ -74,9 +74,9 @@ class Pipeline:
         self._running = False
 
     @property
-    def in_flight(self) -> int:
-        """How many requests wait for their reply."""
-        return len(self._slots)
+    def idle(self) -> bool:
+        """Whether nothing is owed to the peer."""
+        return not self._slots and self._sender.idle
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and run the requests in them."""

@@ -27,6 +27,7 @@ log = Logger()
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
 _IDLE_SWEEP_SECONDS = 10.0
+_MOST_MS = (1 << 31) - 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,6 +101,9 @@ def _tune(transport: Any, limits: ServerLimits) -> None:
     handle: socket.socket = transport.getHandle()
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+        if limits.max_idle_ms > 0:  # a peer that takes nothing of what it is owed: the kernel sees that, we don't
+            handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limits.max_idle_ms, _MOST_MS))
     for option, size in (
         (socket.SO_SNDBUF, limits.send_buffer_bytes),
         (socket.SO_RCVBUF, limits.receive_buffer_bytes),
@@ -201,8 +205,10 @@ class BrokerFactory(ServerFactory):
             transport.abortConnection()
 
     def _close_idle(self) -> None:
+        if self.limits.max_idle_ms < 0:
+            return
         oldest = self.clock.seconds() - self.limits.max_idle_ms / 1000
         for connection in list(self.connections):
-            if connection.last_active < oldest and not connection.pipeline.in_flight:
+            if connection.last_active < oldest and connection.pipeline.idle:
                 connection.pipeline.close("idle for longer than connections.max.idle.ms")
 
