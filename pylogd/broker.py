@@ -213,6 +213,11 @@ class Broker:
             if abort.active():
                 abort.cancel()
 
+    def abort_connections(self) -> None:
+        """Close every connection at once, whatever is still owed on it."""
+        for factory in self._factories:
+            factory.abort()
+
     async def _stop_pool(self) -> None:
         self._pool.stop()
 

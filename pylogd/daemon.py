@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -59,7 +60,8 @@ def explain_failure(failure: Failure) -> str:
     error = failure.value
     if isinstance(error, CannotListenError):
         host = error.interface or "*"
-        return f"can't listen on {host}:{error.port}: {os.strerror(error.socketError.errno or 0)}"
+        why = error.socketError  # an OSError, or one of its kind from the resolver
+        return f"can't listen on {host}:{error.port}: {getattr(why, 'strerror', None) or why}"
     if isinstance(error, PylogdError):
         return str(error)
     if isinstance(error, OSError):
@@ -87,20 +89,31 @@ def notify_ready() -> None:
             log.warn("can't tell systemd that the broker is ready: {error}", error=error)
 
 
+def hurry_when_asked_again(broker: Broker, reactor: Any) -> None:
+    """From now on, when the stop has begun, a further SIGTERM or SIGINT ends the wait for slow clients."""
+
+    def hurry() -> None:
+        log.info("asked again to stop: not waiting for the connections that are left")
+        broker.abort_connections()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reactor.callFromThread(hurry))
+
+
 def run_foreground(settings: Settings, announce: Callable[[str], None], reactor: Any = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code. `announce` is told, once, where it listens.
 
-    The log goes to standard error. What keeps the broker from starting is one line there, and exit code 1.
+    The log goes to standard error. What keeps the broker from starting is the last line there, and exit code 1.
     """
     if reactor is None:
         from twisted.internet import reactor
-    observer = FilteringLogObserver(
-        textFileLogObserver(sys.stderr), [LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)]
-    )
+    levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
+    levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # its main loop is not our users' concern
+    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     bridge_logging()
     broker = Broker(settings, reactor)
-    exit_code = 0
+    reason: str | None = None
 
     def started(_: None) -> None:
         log.info("{line}", line=describe(broker))
@@ -108,18 +121,27 @@ def run_foreground(settings: Settings, announce: Callable[[str], None], reactor:
         notify_ready()
 
     def failed(failure: Failure) -> None:
-        nonlocal exit_code
-        exit_code = 1
+        nonlocal reason
+        reason = explain_failure(failure)
         if not isinstance(failure.value, (PylogdError, OSError, CannotListenError)):
             log.failure("the broker could not start", failure)
-        print(f"pylogd: {explain_failure(failure)}", file=sys.stderr)
         if reactor.running:
             reactor.stop()
 
     def start() -> None:
         broker.start().addCallbacks(started, failed)
 
-    reactor.addSystemEventTrigger("before", "shutdown", broker.stop)
+    def stop() -> Any:
+        if reason is None:
+            log.info("stopping")
+        hurry_when_asked_again(broker, reactor)
+        return broker.stop()
+
+    reactor.addSystemEventTrigger("before", "shutdown", stop)
     reactor.callWhenRunning(start)
     reactor.run()
-    return exit_code
+    if reason is None:
+        log.info("stopped")
+        return 0
+    print(f"pylogd: {reason}", file=sys.stderr)
+    return 1

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from pylogd.broker import Broker
 from pylogd.config import ConfigError, Settings
-from pylogd.daemon import bridge_logging, describe, explain_failure, notify_ready
+from pylogd.daemon import bridge_logging, describe, explain_failure, hurry_when_asked_again, notify_ready
 
 log = Logger()
 
@@ -87,8 +87,13 @@ class BrokerService(Service):
         self._broker.start().addCallbacks(self._started, self._failed)
 
     def stopService(self) -> Deferred[None] | None:
+        from twisted.internet import reactor
+
         super().stopService()
-        return self._broker.stop() if self._broker is not None else None
+        if self._broker is None:
+            return None
+        hurry_when_asked_again(self._broker, reactor)
+        return self._broker.stop()
 
     def _started(self, _: None) -> None:
         assert self._broker is not None
