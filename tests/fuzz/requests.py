@@ -49,7 +49,9 @@ def damage(rng: Random, body: bytes) -> bytes:
         elif wound == 4:
             data[at:at] = data[at : at + rng.randint(1, 20)]
         else:
-            data[at : at + 4] = rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\x0f"))
+            data[at : at + 4] = rng.choice(
+                (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\x0f")
+            )
     return bytes(data)
 
 
@@ -70,14 +72,21 @@ def _value(rng: Random, module: Any, field: dict[str, Any], kind: str, version: 
         return [_value(rng, module, {**field, "nullable": "none"}, kind[2:], version) for _ in range(rng.randrange(3))]
     if "fields" in field:
         return _struct(rng, module, kind, field["fields"], version)
-    return {
-        "bool": lambda: rng.random() < 0.5,
-        "string": lambda: rng.choice(_NAMES),
-        "uuid": lambda: rng.choice((bytes(16), rng.randbytes(16))),
-        "float64": rng.random,
-        "bytes": lambda: rng.randbytes(rng.randrange(40)),
-        "records": lambda: rng.randbytes(rng.randrange(90)),
-    }[kind]()
+    return _scalar(rng, kind)
+
+
+def _scalar(rng: Random, kind: str) -> Any:
+    match kind:
+        case "bool":
+            return rng.random() < 0.5
+        case "string":
+            return rng.choice(_NAMES)
+        case "uuid":
+            return rng.choice((bytes(16), rng.randbytes(16)))
+        case "float64":
+            return rng.random()
+        case _:  # bytes, records
+            return rng.randbytes(rng.randrange(90))
 
 
 def _number(rng: Random, bits: int, *, unsigned: bool) -> int:
