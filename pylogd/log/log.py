@@ -349,6 +349,18 @@ class Log:
         tail_offset, segment, position = self._tail
         if offset == tail_offset and bound == end and 0 < (length := segment.size - position) <= max_bytes:
             return self._slice(segment, position, length, allow_cold)
+        try:
+            return self._look_up(offset, bound, end, max_bytes, min_one, allow_cold)
+        except StorageFailure:
+            if offset < self.log_start_offset:  # retention was faster
+                raise OffsetOutOfRange(offset, self.log_start_offset, end) from None
+            raise
+
+    def _look_up(
+        self, offset: int, bound: int, end: int, max_bytes: int, min_one: bool, allow_cold: bool
+    ) -> FileSlice | None:
+        if self.closed:
+            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
         segments, bases = self._view
         for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
             segment = segments[at]

@@ -415,7 +415,7 @@ class Segment:
                 self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
             ):
                 twin.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
-            twin.write_indexes(twin.indexes, sync=False)
+            twin.write_indexes(twin.indexes, sync=True)
         except BadBatch as bad:
             raise CorruptLog(f"{self.path}: {bad}") from bad
         except OSError as error:

@@ -7,8 +7,10 @@ import os
 import pytest
 
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import ColdRead, OffsetOutOfRange
+from pylogd.log.errors import ColdRead, LogClosed, OffsetOutOfRange
+from pylogd.log.files import SegmentFile
 from pylogd.log.log import Log
+from pylogd.log.segment import Segment
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import iter_batches, parse_header
 from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
@@ -124,6 +126,37 @@ def test_a_slice_outlives_its_segment() -> None:
     assert path in house.fs.open_paths()
     del found
     assert path not in house.fs.open_paths()
+    house.check()
+
+
+def test_a_reader_that_retention_overtakes_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(segment_bytes=200)
+    log = filled(house, 5)
+    path = log.segments[0].path
+
+    def overtaken(segment: Segment, *, allow_cold: bool) -> SegmentFile:
+        log.delete_records_before(9)
+        house.manager.tick()
+        house.pass_time(log.config.file_delete_delay_ms)
+        house.manager.tick()
+        assert not house.fs.exists(path)
+        return reader(segment, allow_cold=allow_cold)
+
+    reader = Segment.reader
+    monkeypatch.setattr(Segment, "reader", overtaken)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(0, 1000, allow_cold=True)
+    monkeypatch.undo()
+    house.check()
+
+
+def test_a_closed_log_shows_nothing() -> None:
+    house = House()
+    log = filled(house, 2)
+    house.manager.delete("t", 0)
+    append(house.create(), b"another topic's")
+    with pytest.raises(LogClosed):
+        log.read(0, 1000, allow_cold=True)
     house.check()
 
 
