@@ -1,5 +1,6 @@
 """What surrounds a broker in its process: log output, readiness, exit codes. Shared by twistd and the foreground."""
 
+# ruff: noqa: PLC0415 - whoever imports the reactor installs it: only what runs a broker may
 from __future__ import annotations
 
 import logging

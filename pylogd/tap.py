@@ -1,5 +1,6 @@
 """`twistd pylogd`: options and makeService. Wiring only; the broker is in `pylogd.broker`."""
 
+# ruff: noqa: PLC0415 - whoever imports the reactor installs it: only what runs a broker may
 from __future__ import annotations
 
 import atexit

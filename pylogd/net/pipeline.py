@@ -54,7 +54,7 @@ class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session",
+        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session",
         "_slots", "_stopped", "_transport",
     )  # fmt: skip
 
@@ -72,6 +72,12 @@ class Pipeline:
         self._closed = False
         self._finishing = False  # no further request is taken, the connection closes once all is answered
         self._running = False
+        self._congested = False  # what the sender said after it was last given something
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their reply."""
+        return len(self._slots)
 
     @property
     def idle(self) -> bool:
@@ -121,9 +127,10 @@ class Pipeline:
 
     def _run(self) -> None:
         self._running = True
+        self._congested = self._sender.congested
         try:
             while not self._closed and not self._finishing:
-                if self._sender.congested or len(self._slots) >= self._max_in_flight:
+                if self._congested or len(self._slots) >= self._max_in_flight:
                     self._stop_reading()
                     break
                 event = self._session.next_event()
@@ -205,6 +212,7 @@ class Pipeline:
         if self._gathered:
             parts, self._gathered = self._gathered, []
             self._sender.send(parts)
+            self._congested = self._sender.congested
 
     def _failed(self, failure: Failure, event: RequestReceived | UnsupportedRequest) -> None:
         if self._closed:

@@ -158,7 +158,7 @@ class BrokerFactory(ServerFactory):
         if len(self.connections) >= limits.max_connections:
             return self._refuse(connection, f"max.connections={limits.max_connections} are open")
         if self._by_host[connection.host] >= limits.max_connections_per_host:
-            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} are open from it")
+            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} are open by it")
         self.connections.add(connection)
         self._by_host[connection.host] += 1
         return True
