@@ -105,8 +105,8 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete topics with all their records. Asks first if there is a terminal to ask on."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True, err=True)
+    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)} with all records?", err=True):
+        raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_topics(names)
     _report(outcome, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else None)

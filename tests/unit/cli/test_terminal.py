@@ -1,0 +1,96 @@
+"""What is different on a terminal: tables, bars, and a question before anything is deleted."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.broker import FakeBroker
+from tests.unit.cli.helpers import COMMAND
+
+SECONDS = 30
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeBroker]:
+    with FakeBroker(partitions=2) as server:
+        yield server
+
+
+class Terminal:
+    """The command on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+        )
+        os.close(theirs)
+        self.output = ""
+
+    def read_until(self, text: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while text not in self.output:
+            assert select.select([self._ours], [], [], deadline - time.monotonic())[0], self.output
+            self.output += os.read(self._ours, 4096).decode()
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def end(self) -> int:
+        """Read the rest; its exit code."""
+        while True:
+            try:
+                piece = os.read(self._ours, 4096)
+            except OSError:  # Linux: the other side is closed
+                break
+            if not piece:
+                break
+            self.output += piece.decode()
+        os.close(self._ours)
+        return self._process.wait(SECONDS)
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    @property
+    def plain(self) -> str:
+        return COLOUR.sub("", self.output)
+
+
+def test_a_table_has_a_heading(server: FakeBroker) -> None:
+    terminal = Terminal("offsets", "t", "-b", server.address)
+    assert terminal.end() == 0
+    assert "partition" in terminal.plain and "beginning" in terminal.plain
+    assert "\x1b[" in terminal.output
+
+
+def test_a_bar_and_a_summary(server: FakeBroker, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("line\n" * 1000)
+    terminal = Terminal("produce", "t", str(tmp_path / "lines"), "-b", server.address)
+    assert terminal.end() == 0
+    assert "1,000 records, 4.9 KiB in" in terminal.plain
+    quiet = Terminal("produce", "t", str(tmp_path / "lines"), "-b", server.address, "--quiet")
+    assert quiet.end() == 0 and quiet.output == ""
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("\x03", 130)])
+def test_it_asks_before_it_deletes(server: FakeBroker, answer: str, code: int) -> None:
+    terminal = Terminal("topics", "delete", "t", "-b", server.address)
+    terminal.read_until("Delete t with all records?")
+    if answer == "\x03":
+        terminal.interrupt()
+    else:
+        terminal.type(answer)
+    assert terminal.end() == code
+    assert not server.seen, "nobody was asked to delete anything"
