@@ -249,14 +249,14 @@ def decode_records(
         for _ in range(count):
             n = data[position]
             if n < 128:
-                position += 1
+                position += 2  # and the attributes: none are in use
             elif (m := data[position + 1]) < 128:
                 n += (m << 7) - 128
-                position += 2
+                position += 3
             else:
                 n, position = _unsigned(data, position)
-            end = position + (n >> 1)
-            position += 1  # attributes: none are in use
+                position += 1
+            end = position + (n >> 1) - 1
             stamp = data[position]
             if stamp < 128:
                 position += 1
