@@ -7,42 +7,33 @@ which keeps its old 2-byte length. Response header v0: correlation id. v1 adds t
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
-
 from pylogd.wire.exceptions import RemoteProtocolError
 
 _REQUEST = struct.Struct(">hhih")
+_REQUEST_SIZE = _REQUEST.size
+_unpack_request = _REQUEST.unpack_from
 RESPONSE_V0 = struct.Struct(">ii")  # length of the frame, correlation id
 RESPONSE_V1 = struct.Struct(">iib")  # and an empty tag section
 MAX_TAGGED_FIELDS = 10_000
 
 
-class RequestHeader(NamedTuple):
-    """What stands in front of a request. `body_at` is where the body begins in the frame, for a header of v1."""
+def read_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
+    """(API key, version, correlation id, client id, where the body of a header v1 begins). Raises RemoteProtocolError.
 
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-    body_at: int
-
-
-def read_request_header(frame: memoryview) -> RequestHeader:
-    """Read the fields that header versions 1 and 2 share. Raises RemoteProtocolError."""
-    if len(frame) < _REQUEST.size:
+    A header v2 goes on there with its tagged fields.
+    """
+    if len(frame) < _REQUEST_SIZE:
         raise RemoteProtocolError(f"a request of {len(frame)} bytes is too short for its header")
-    api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
-    at = _REQUEST.size
+    api_key, version, correlation_id, length = _unpack_request(frame)
     if length < 0:
-        return RequestHeader(api_key, version, correlation_id, None, at)
-    end = at + length
+        return api_key, version, correlation_id, None, _REQUEST_SIZE
+    end = _REQUEST_SIZE + length
     if end > len(frame):
         raise RemoteProtocolError(f"the client id of {length} bytes runs past the end of the request")
     try:
-        client_id = str(frame[at:end], "utf-8")
+        return api_key, version, correlation_id, str(frame[_REQUEST_SIZE:end], "utf-8"), end
     except UnicodeDecodeError as error:
         raise RemoteProtocolError("the client id is not UTF-8") from error
-    return RequestHeader(api_key, version, correlation_id, client_id, end)
 
 
 def skip_tagged_fields(frame: memoryview, at: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pylogd.wire.messages.produce import (
@@ -18,6 +19,7 @@ from pylogd.wire.messages.produce import (
     TopicProduceData,
 )
 from pylogd.wire.schema import Part
+from pylogd.wire.values import ZERO_UUID
 
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
@@ -31,9 +33,13 @@ _CLASSIC_HEAD = struct.Struct(">hhiih")
 _CLASSIC_PARTITION = struct.Struct(">iii")  # number of partitions, index, size of the records
 _FLEXIBLE_HEAD = struct.Struct(">BhiBB")
 _ID_HEAD = struct.Struct(">BhiB16s")
-_FLEXIBLE_PARTITION = struct.Struct(">Bi")  # number of partitions + 1, index
+_FLEXIBLE_PARTITION = struct.Struct(">BiB")  # number of partitions + 1, index, first byte of the records' size + 1
 _END_TAGS = b"\0\0\0"  # no tagged fields: behind the partition, the topic, the request
-_NO_UUID = bytes(16)
+_VARINT_MORE = 0x80
+_VARINT_SHIFT = 28  # of the fifth byte, the last that a varint may have
+_unpack_flexible_head = _FLEXIBLE_HEAD.unpack_from
+_unpack_id_head = _ID_HEAD.unpack_from
+_unpack_flexible_partition = _FLEXIBLE_PARTITION.unpack_from
 
 
 def request_decoder(api_key: int, version: int, plain: Decode) -> Decode:
@@ -41,77 +47,56 @@ def request_decoder(api_key: int, version: int, plain: Decode) -> Decode:
     if api_key != _PRODUCE:
         return plain
     if version < _FIRST_FLEXIBLE:
-        return lambda body: _classic_produce(body) or plain(body)
-    if version < _FIRST_TOPIC_ID:
-        return lambda body: _flexible_produce(body) or plain(body)
-    return lambda body: _topic_id_produce(body) or plain(body)
+        return partial(_classic_produce, plain)
+    return partial(_flexible_produce, plain, version >= _FIRST_TOPIC_ID)
 
 
-def _classic_produce(body: memoryview) -> ProduceRequest | None:
-    """Produce 3 to 8: `body` as a request for one partition, or None where it is anything else."""
+def _classic_produce(plain: Decode, body: memoryview) -> Any:
+    """Produce 3 to 8."""
     try:
         transactional, acks, timeout, topics, length = _CLASSIC_HEAD.unpack_from(body)
         at = 14 + length
         partitions, index, size = _CLASSIC_PARTITION.unpack_from(body, at)
         if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or at + 12 + size != len(body):
-            return None
+            return plain(body)
         name = str(body[14:at], "utf-8")
     except (struct.error, ValueError):
-        return None
+        return plain(body)
     records = PartitionProduceData(index, body[at + 12 :])
-    return ProduceRequest(None, acks, timeout, [TopicProduceData(name, _NO_UUID, [records])])
+    return ProduceRequest(None, acks, timeout, [TopicProduceData(name, ZERO_UUID, [records])])
 
 
-def _flexible_produce(body: memoryview) -> ProduceRequest | None:
-    """Produce 9 to 12: `body` as a request for one partition, or None where it is anything else."""
+def _flexible_produce(plain: Decode, by_id: bool, body: memoryview) -> Any:
+    """Produce 9 up, where the topic goes by its name or, from 13 on, by its id."""
     try:
-        transactional, acks, timeout, topics, length = _FLEXIBLE_HEAD.unpack_from(body)
-        if transactional or topics != 2 or not 1 <= length < 0x80:
-            return None
-        at = 8 + length
-        name = str(body[9:at], "utf-8")
-        partition = _flexible_partition(body, at)
-    except (struct.error, ValueError, IndexError):
-        return None
-    if partition is None:
-        return None
-    return ProduceRequest(None, acks, timeout, [TopicProduceData(name, _NO_UUID, [partition])])
-
-
-def _topic_id_produce(body: memoryview) -> ProduceRequest | None:
-    """Produce 13 up: `body` as a request for one partition, or None where it is anything else."""
-    try:
-        transactional, acks, timeout, topics, topic_id = _ID_HEAD.unpack_from(body)
-        if transactional or topics != 2:
-            return None
-        partition = _flexible_partition(body, 24)
-    except (struct.error, IndexError):
-        return None
-    if partition is None:
-        return None
-    return ProduceRequest(None, acks, timeout, [TopicProduceData("", topic_id, [partition])])
-
-
-def _flexible_partition(body: memoryview, at: int) -> PartitionProduceData | None:
-    """The only partition, when it begins at `at` and the request ends with it."""
-    partitions, index = _FLEXIBLE_PARTITION.unpack_from(body, at)
-    at += 5
-    size = body[at]
-    at += 1
-    if size >= 0x80:
-        size &= 0x7F
+        if by_id:
+            transactional, acks, timeout, topics, topic_id = _unpack_id_head(body)
+            name, at = "", 24
+        else:
+            transactional, acks, timeout, topics, length = _unpack_flexible_head(body)
+            at = 8 + length
+            if not 1 <= length < _VARINT_MORE:
+                return plain(body)
+            name, topic_id = str(body[9:at], "utf-8"), ZERO_UUID
+        partitions, index, size = _unpack_flexible_partition(body, at)
+        at += 6
         shift = 7
-        while True:
-            byte = body[at]
+        if size >= _VARINT_MORE:
+            size &= 0x7F
+            while (byte := body[at]) >= _VARINT_MORE and shift <= _VARINT_SHIFT:
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                at += 1
+            size |= byte << shift
             at += 1
-            size |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
+    except (struct.error, ValueError, IndexError):
+        return plain(body)
     end = at + size - 1
-    if partitions != 2 or not size or end + 3 != len(body) or body[end:] != _END_TAGS:
-        return None
-    return PartitionProduceData(index, body[at:end])
+    if transactional or topics != 2 or partitions != 2 or not size or body[end:] != _END_TAGS:
+        return plain(body)
+    return ProduceRequest(
+        None, acks, timeout, [TopicProduceData(name, topic_id, [PartitionProduceData(index, body[at:end])])]
+    )
 
 
 # The answer for one partition without an error, behind the topic's name: number of partitions, index, error code,

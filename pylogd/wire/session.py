@@ -111,7 +111,7 @@ class ServerSession:
             found = self._encoders[key] = _response_encoder(*key)
         flexible, encode = found
         parts = encode(response)
-        length = sum(map(len, parts))
+        length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if flexible:
             head = RESPONSE_V1.pack(length + 5, event.correlation_id, 0)
         else:

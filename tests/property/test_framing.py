@@ -67,11 +67,11 @@ def test_a_frame_in_one_chunk_is_a_view_of_it() -> None:
 @given(st.binary(max_size=30))
 def test_any_bytes_are_a_header_or_a_protocol_error(data: bytes) -> None:
     try:
-        header = read_request_header(memoryview(data))
-        end = skip_tagged_fields(memoryview(data), header.body_at)
+        body_at = read_request_header(memoryview(data))[-1]
+        end = skip_tagged_fields(memoryview(data), body_at)
     except RemoteProtocolError:
         return
-    assert header.body_at <= end <= len(data)
+    assert body_at <= end <= len(data)
 
 
 @given(st.integers(0, 2**32 - 1))
