@@ -32,7 +32,7 @@ from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
 from pylogd.log.files import Buffer, FileSlice
-from pylogd.log.index import MAX_RELATIVE
+from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.segment import Located, Segment, Storage
 from pylogd.log.snapshots import restore_producers, write_snapshot
@@ -292,6 +292,7 @@ class Log:
     def _set_limits(self) -> None:
         """Work out how far the short way goes before the general one has to look at the segment again."""
         segment, config = self._active, self._config
+        segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
         usable = self._create_time and segment.size and not segment.full and not self.closed
         self._segment_limit = config.segment_bytes if usable else -1
         self._offset_limit = segment.base_offset + MAX_RELATIVE

@@ -290,11 +290,9 @@ def test_segments_roll_before_relative_offsets_overflow() -> None:
 
 
 def test_segments_roll_when_their_index_is_full() -> None:
-    house = House(LogConfig(index_interval_bytes=0))
+    house = House(LogConfig(index_interval_bytes=0, segment_index_bytes=36))
     log = house.create()
-    append(log, b"x")
-    log.active.max_entries = 3
-    for _ in range(5):
+    for _ in range(6):
         append(log, b"x")
     assert [segment.base_offset for segment in log.segments] == [0, 4]
     log.flush()
