@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from pathlib import Path
 
 from twisted.application.service import Service
@@ -57,7 +58,7 @@ class Options(usage.Options):
     opt_s = opt_set
 
     def settings(self) -> Settings:
-        """The settings that file and command line give. Raises UsageError."""
+        """The settings that file and command line give. Raises ConfigError."""
         overrides = dict(self.overrides)
         named = {
             "listeners": ",".join(self.listeners),
@@ -66,10 +67,7 @@ class Options(usage.Options):
             "advertised.listeners": self["advertised"],
         }
         overrides.update({name: value for name, value in named.items() if value})
-        try:
-            return Settings.load(Path(self["config"]) if self["config"] else None, overrides)
-        except ConfigError as error:
-            raise usage.UsageError(str(error)) from error
+        return Settings.load(Path(self["config"]) if self["config"] else None, overrides)
 
 
 class BrokerService(Service):
@@ -111,5 +109,8 @@ class BrokerService(Service):
 
 
 def makeService(options: Options) -> BrokerService:
-    """The service that `twistd pylogd` runs."""
-    return BrokerService(options.settings())
+    """The service that `twistd pylogd` runs. Bad settings end the process: one line, exit code 1."""
+    try:
+        return BrokerService(options.settings())
+    except ConfigError as error:
+        sys.exit(f"twistd pylogd: {error}")
