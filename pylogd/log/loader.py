@@ -90,6 +90,8 @@ class _Loader:
             segments = [self._first_segment()]
         clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
         end = self._end_of(segments) if clean else self._recover(segments)
+        for segment in segments[:-1]:
+            self._complete(segment)
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
             _log.warning("%s: ends at offset %d, before its start, %d; it goes on there", self.directory, end, start)
@@ -144,6 +146,11 @@ class _Loader:
     def _end_of(self, segments: list[Segment]) -> int:
         last = segments[-1].last_batch(allow_cold=True)
         return segments[-1].base_offset if last is None else last.next_offset
+
+    def _complete(self, segment: Segment) -> None:
+        """Rebuild indexes that are missing: of a segment that was rolled just before a crash, or by a careless hand."""
+        if segment.file is None and not all(map(self.fs.exists, segment.file_paths())):
+            segment.load_indexes()
 
     # Recovery ------------------------------------------------------------------------------------------------------
 

@@ -316,6 +316,8 @@ class Log:
         """Go on in a new segment. The old one is made durable by the next `flush` or `seal`. `lock` is held."""
         try:
             self._active.cut_torn()
+            if self._active.reopened:
+                self._active.drop_index_files()
             segment = Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error

@@ -87,6 +87,7 @@ class Segment:
         "indexes",
         "max_entries",
         "path",
+        "reopened",
         "size",
         "storage",
         "torn",
@@ -104,6 +105,7 @@ class Segment:
         self.indexes: Indexes | None = None
         self.bytes_since_index = 0
         self.torn = False
+        self.reopened = False  # whether index files of an earlier stop are there, and so behind
         self.full = False
         self.max_entries = _MAX_ENTRIES
         self._max_timestamp: int | None = -1 if not size else None
@@ -130,6 +132,7 @@ class Segment:
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
         self.storage.files.discard(self.path)
         self.storage.indexes.discard(self.path)
+        self.reopened = True
         self.bytes_since_index = self.size - self.indexes.offsets.last_position()
         self._max_timestamp, self._max_timestamp_offset = self.largest_timestamp(allow_cold=True)
         if self.size:
@@ -226,6 +229,13 @@ class Segment:
         write_file(fs, segment_path(directory, base, INDEX_SUFFIX), indexes.offsets.to_bytes(), sync=sync)
         write_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX), indexes.times.to_bytes(), sync=sync)
 
+    def drop_index_files(self) -> None:
+        """Remove index files that no longer say what the log holds; whoever misses them rebuilds them."""
+        for path in self.file_paths()[1:]:
+            if self.storage.fs.exists(path):
+                self.storage.fs.unlink(path)
+        self.reopened = False
+
     def sync(self) -> None:
         """Make what was written so far durable. Waits for the disk."""
         file = self.file
@@ -243,9 +253,7 @@ class Segment:
             return 0
         dropped = self.size - found.position
         try:
-            for path in self.file_paths()[1:]:  # indexes that know more than the log will have
-                if self.storage.fs.exists(path):
-                    self.storage.fs.unlink(path)
+            self.drop_index_files()
             self.storage.fs.ftruncate(self.file.fd, found.position)
         except OSError as error:
             raise StorageFailure(self.path, error) from error

@@ -138,7 +138,9 @@ def test_what_does_not_belong_is_named() -> None:
 def test_records_that_can_not_be_decoded_are_found() -> None:
     house = filled()
     house.start()
-    house.manager.logs["t", 0].append(with_header(batch(b"v"), attributes=1), leader_epoch=2)
+    log = house.manager.logs["t", 0]
+    log.append(with_header(batch(b"v"), attributes=1), leader_epoch=2)
+    log.seal()
     (finding,) = found(house)
     assert finding.severity is Severity.ERROR
     assert list(verify_log_dir(DATA, fs=house.fs)) == []
