@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
@@ -179,15 +179,16 @@ class Broker:
     # -- stop
 
     def stop(self) -> Deferred[None]:
-        """Stop serving and close everything; a second call waits for the first."""
+        """Stop serving and close everything; a second call waits for the first. A start under way is cancelled."""
         if self._stopping is None:
-            if self._starting is not None and not self._starting.called:
-                self._starting.addErrback(lambda failure: failure.trap(CancelledError))
-                self._starting.cancel()
-            self._stopping = Deferred.fromCoroutine(self._undo_all())
-        waiter: Deferred[None] = Deferred()
-        self._stopping.addBoth(lambda result: waiter.callback(None) or result)
-        return waiter
+            self._stopping = Deferred.fromCoroutine(self._stop())
+        return _when_done(self._stopping)
+
+    async def _stop(self) -> None:
+        if self._starting is not None and not self._starting.called:
+            self._starting.cancel()  # which undoes what it had done
+            await _when_done(self._starting)
+        await self._undo_all()
 
     async def _undo_all(self) -> None:
         while self._undo:
@@ -200,7 +201,7 @@ class Broker:
     async def _stop_listening(self) -> None:
         ports, self._ports = self._ports, []
         for port in ports:
-            await port.stopListening()
+            await maybeDeferred(port.stopListening)
 
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
@@ -220,6 +221,18 @@ class Broker:
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
+
+
+def _when_done(deferred: Deferred[None]) -> Deferred[None]:
+    """Fires with None when `deferred` has, however that ended; its result stays for whoever else looks at it."""
+    done: Deferred[None] = Deferred()
+
+    def told(result: Any) -> Any:
+        done.callback(None)
+        return result
+
+    deferred.addBoth(told)
+    return done
 
 
 def _now_ms() -> int:

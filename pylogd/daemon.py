@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import CannotListenError
 from twisted.logger import (
     FilteringLogObserver,
@@ -123,6 +124,8 @@ def run_foreground(settings: Settings, announce: Callable[[str], None], reactor:
 
     def failed(failure: Failure) -> None:
         nonlocal reason
+        if failure.check(CancelledError):
+            return  # asked to stop before it was up
         reason = explain_failure(failure)
         if not isinstance(failure.value, (PylogdError, OSError, CannotListenError)):
             log.failure("the broker could not start", failure)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
@@ -33,7 +33,7 @@ class Options(usage.Options):
     ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.overrides: dict[str, str] = {}
         self.listeners: list[str] = []
         self.directories: list[str] = []
@@ -80,7 +80,7 @@ class BrokerService(Service):
     def startService(self) -> None:
         from twisted.internet import reactor
 
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
         bridge_logging()
         self._broker = Broker(self._settings, reactor)
         self._broker.start().addCallbacks(self._started, self._failed)
@@ -88,7 +88,7 @@ class BrokerService(Service):
     def stopService(self) -> Deferred[None] | None:
         from twisted.internet import reactor
 
-        super().stopService()
+        super().stopService()  # type: ignore[no-untyped-call]
         if self._broker is None:
             return None
         hurry_when_asked_again(self._broker, reactor)
@@ -102,10 +102,12 @@ class BrokerService(Service):
     def _failed(self, failure: Failure) -> None:
         from twisted.internet import reactor
 
+        if failure.check(CancelledError):
+            return  # asked to stop before it was up
         log.critical("{reason}", reason=explain_failure(failure))
         atexit.register(os._exit, 1)  # twistd itself would end with 0, and a service manager would believe it
-        if reactor.running:  # type: ignore[attr-defined]
-            reactor.stop()  # type: ignore[attr-defined]
+        if reactor.running:
+            reactor.stop()
 
 
 def makeService(options: Options) -> BrokerService:

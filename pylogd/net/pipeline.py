@@ -54,8 +54,8 @@ class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender", "_session",
-        "_slots", "_stopped", "_transport",
+        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender",
+        "_session", "_slots", "_stopped", "_transport",
     )  # fmt: skip
 
     def __init__(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -81,8 +81,8 @@ class Sender:
         """Whether all that was sent has left this process."""
         return not self._unsent and self._slice is None
 
-    def send(self, parts: list[bytes | Slice]) -> None:
-        """Send `parts` behind all that was sent before."""
+    def send(self, parts: Sequence[Any]) -> None:
+        """Send `parts`, each bytes or a Slice, behind all that was sent before."""
         if self._slice is not None:
             self._parts += parts
             return

@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -77,7 +78,8 @@ class BrokerProtocol(Protocol):
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        self.pipeline = Pipeline(session, self._handle, sender, transport, limits.max_in_flight)
+        dispatch = partial(self.factory.dispatch, self)
+        self.pipeline = Pipeline(session, dispatch, sender, transport, limits.max_in_flight)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -86,9 +88,6 @@ class BrokerProtocol(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.factory.dismiss(self):
             self.pipeline.lost()
-
-    def _handle(self, event: RequestReceived | UnsupportedRequest) -> Any:
-        return self.factory.dispatch(self, event)
 
     def _drained(self) -> None:
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
@@ -139,16 +138,16 @@ class BrokerFactory(ServerFactory):
         self._sweep.clock = clock
         self._drained: Deferred[None] | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> BrokerProtocol:
+    def buildProtocol(self, addr: IAddress | None) -> BrokerProtocol:  # type: ignore[override]
         return BrokerProtocol(self)
 
     def doStart(self) -> None:
-        super().doStart()
+        super().doStart()  # type: ignore[no-untyped-call]
         if not self._sweep.running:
             self._sweep.start(_IDLE_SWEEP_SECONDS, now=False)
 
     def doStop(self) -> None:
-        super().doStop()
+        super().doStop()  # type: ignore[no-untyped-call]
         if self._sweep.running:
             self._sweep.stop()
 

@@ -7,6 +7,7 @@ which keeps its old 2-byte length. Response header v0: correlation id. v1 adds t
 from __future__ import annotations
 
 import struct
+
 from pylogd.wire.exceptions import RemoteProtocolError
 
 _REQUEST = struct.Struct(">hhih")

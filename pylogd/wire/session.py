@@ -63,6 +63,10 @@ class ResponseReceived:
 _Decode = Callable[[memoryview], Any]
 _Encode = Callable[[Any], list[Part]]
 
+# Codecs by API and version, shared by all sessions: (is the header flexible, decode) and (header flexible, encode).
+_DECODERS: dict[tuple[int, int], tuple[bool, _Decode]] = {}
+_ENCODERS: dict[tuple[int, int], tuple[bool, _Encode]] = {}
+
 
 class ServerSession:
     """The broker's side of one connection.
@@ -72,15 +76,11 @@ class ServerSession:
 
     __slots__ = ("_decoder", "_decoders", "_encoders", "_versions")
 
-    # Codecs by API and version, shared by all sessions: (is the header flexible, decode) and (header flexible, encode).
-    _all_decoders: dict[tuple[int, int], tuple[bool, _Decode]] = {}
-    _all_encoders: dict[tuple[int, int], tuple[bool, _Encode]] = {}
-
     def __init__(self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]]) -> None:
         self._decoder = FrameDecoder(max_frame_bytes)
         self._versions = versions
-        self._decoders = self._all_decoders
-        self._encoders = self._all_encoders
+        self._decoders = _DECODERS
+        self._encoders = _ENCODERS
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Drain `next_event` before giving more."""
@@ -174,7 +174,7 @@ class ClientSession:
 
 
 def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
-    if api_key == _API_VERSIONS and version and body[:2] == b"\0\x23":
+    if api_key == _API_VERSIONS and version and bytes(body[:2]) == b"\0\x23":
         version = 0  # a broker that doesn't know our version says so (error 35) in version 0 (KIP-511)
     return schema.response_codec(api_key, version).decode(body)
 

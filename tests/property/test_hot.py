@@ -36,9 +36,8 @@ ids = st.binary(min_size=16, max_size=16)
 @st.composite
 def requests(draw: st.DrawFn, version: int) -> ProduceRequest:
     """A request that can be written at `version`; mostly one topic with one partition."""
-    partitions = st.lists(
-        st.builds(PartitionProduceData, int32, st.none() | (st.binary(max_size=8) | st.sampled_from([bytes(126), bytes(127), bytes(20_000)]))), min_size=0, max_size=2
-    )
+    records = st.none() | st.binary(max_size=8) | st.sampled_from([bytes(126), bytes(127), bytes(20_000)])
+    partitions = st.lists(st.builds(PartitionProduceData, int32, records), max_size=2)
     if version >= 13:
         topics = st.builds(TopicProduceData, st.just(""), ids, partitions)
     else:

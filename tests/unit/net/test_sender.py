@@ -15,7 +15,6 @@ from pylogd.net import sender as sender_module
 from pylogd.net.sender import Sender
 from tests.fakes.transport import ManualReactor, PairTransport
 
-
 MAX_CHUNK = 1 << 16
 MAX_UNSENT = 1 << 20
 
