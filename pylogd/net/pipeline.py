@@ -6,7 +6,8 @@ once takes no slot and no Deferred, and the replies of one reactor turn leave in
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken or the sender is congested; the
 transport stops reading then, so a peer that does not read its replies, or sends faster than it is served, holds a
-bounded amount of memory. It starts again when slots clear or the sender has drained.
+bounded amount of memory. It starts again when slots clear or the sender has drained; until then `hangups` looks
+whether the peer is still there.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
 after the replies already owed. A handler that fails in any other way closes it too, and its traceback goes to the
@@ -24,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
+from pylogd.net.hangups import HangupWatch
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
@@ -54,18 +56,25 @@ class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_max_in_flight", "_running", "_sender",
-        "_session", "_slots", "_stopped", "_transport",
+        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_hangups", "_max_in_flight", "_running",
+        "_sender", "_session", "_slots", "_stopped", "_transport",
     )  # fmt: skip
 
     def __init__(
-        self, session: ServerSession, handle: Handle, sender: Sender, transport: Any, max_in_flight: int
+        self,
+        session: ServerSession,
+        handle: Handle,
+        sender: Sender,
+        transport: Any,
+        max_in_flight: int,
+        hangups: HangupWatch,
     ) -> None:
         self._session = session
         self._handle = handle
         self._sender = sender
         self._transport = transport
         self._max_in_flight = max_in_flight
+        self._hangups = hangups
         self._slots: deque[_Slot] = deque()
         self._gathered: list[Part] = []
         self._stopped = False  # no longer reading, for back-pressure
@@ -111,6 +120,8 @@ class Pipeline:
     def lost(self) -> None:
         """The connection is gone: cancel what waits."""
         self._closed = True
+        if self._stopped:
+            self._hangups.unwatch(self._transport)
         slots, self._slots = self._slots, deque()
         for slot in slots:
             if slot.deferred is not None and not slot.ready:
@@ -148,10 +159,12 @@ class Pipeline:
         if not self._stopped:
             self._stopped = True
             self._transport.pauseProducing()
+            self._hangups.watch(self._transport)
 
     def _start_reading(self) -> None:
         if self._stopped:
             self._stopped = False
+            self._hangups.unwatch(self._transport)
             self._transport.resumeProducing()
 
     def _start(self, event: RequestReceived | UnsupportedRequest) -> None:

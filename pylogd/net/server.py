@@ -19,6 +19,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender, Warm
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
@@ -133,6 +134,7 @@ class BrokerFactory(ServerFactory):
         self.listener = listener
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
+        self.hangups = HangupWatch(clock)
         self._refused = 0
         self._sweep = LoopingCall(self._close_idle)
         self._sweep.clock = clock
@@ -182,6 +184,7 @@ class BrokerFactory(ServerFactory):
         if not self._by_host[connection.host]:
             del self._by_host[connection.host]
         if self._drained is not None and not self.connections:
+            self.hangups.close()
             drained, self._drained = self._drained, None
             drained.callback(None)
         return True
@@ -190,6 +193,7 @@ class BrokerFactory(ServerFactory):
         """Stop taking requests, let those in flight end and their replies leave; fires when no connection is left."""
         done: Deferred[None] = Deferred()
         if not self.connections:
+            self.hangups.close()
             done.callback(None)
             return done
         self._drained = done

@@ -14,6 +14,7 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import globalLogPublisher
 
 from pylogd.errors import CloseConnection
+from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -61,6 +62,7 @@ class Rig:
             self.sender,
             self.transport,
             max_in_flight,
+            HangupWatch(self.transport.reactor),
         )
 
     def drained(self) -> None:
