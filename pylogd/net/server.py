@@ -80,7 +80,8 @@ class BrokerProtocol(Protocol):
             max_unsent=limits.max_unsent_bytes,
         )
         dispatch = partial(self.factory.dispatch, self)
-        self.pipeline = Pipeline(session, dispatch, sender, transport, limits.max_in_flight)
+        hangups = self.factory.hangups
+        self.pipeline = Pipeline(session, dispatch, sender, transport, limits.max_in_flight, hangups)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
