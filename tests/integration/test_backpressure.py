@@ -1,0 +1,302 @@
+"""Clients that send without reading, read slowly, or go away in the middle.
+
+Memory stays bounded, replies are whole and in order, and nothing is left of who has gone.
+
+Memory is the process's resident peak, in MiB over what it was before; nothing here measures time.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pylogd.wire.messages.delete_topics import DeleteTopicsRequest
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.records import HEADER, NewRecord, encode_batch
+from tests.brokers import BrokerProcess
+from tests.rawclient import (
+    RawClient,
+    check_serves,
+    connections,
+    create_topic,
+    end_offset,
+    memory,
+    open_files,
+    produce,
+    reset_peak,
+    wait_until,
+    wait_until_at_rest,
+)
+
+FRAMES = 1000
+SMALL_BUFFER = 1 << 14  # bytes that the kernel keeps for a client that does not read
+MEMORY_CAP = 16.0
+PARTITIONS = 1000
+BATCH_BYTES = 100_000
+LONG_POLL_MS = 600_000
+METADATA_VERSION, FETCH_VERSION = 9, 11
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def own(broker: object) -> BrokerProcess:
+    """The module's broker as a process: these tests look inside."""
+    if not isinstance(broker, BrokerProcess):
+        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
+    check_serves(broker.address)
+    return broker
+
+
+@pytest.fixture(scope="module")
+def filled(own: BrokerProcess) -> str:
+    """A topic with 100 batches of 100 KB."""
+    with RawClient(own.address) as client:
+        create_topic(client, "filled")
+        for number in range(100):
+            (answer,) = produce(client, "filled", [batch(number, BATCH_BYTES)])
+            assert answer.error_code == 0
+    return "filled"
+
+
+def batch(number: int, size: int) -> bytes:
+    """A batch of one record of about `size` bytes, filled with its number."""
+    value = struct.pack(">i", number) * (size // 4)
+    return encode_batch([NewRecord(None, value, time.time_ns() // 1_000_000)])
+
+
+def fetch(
+    topic: str, offset: int, *, partition: int = 0, max_bytes: int = BATCH_BYTES, wait_ms: int = 0, min_bytes: int = 1
+) -> FetchRequest:
+    """Fetch one partition without a session."""
+    wanted = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, topics=[FetchTopic(topic, partitions=[wanted])]
+    )
+
+
+def records_of(reply: object) -> memoryview:
+    """The records in the reply to `fetch`."""
+    partition = reply.responses[0].partitions[0]  # type: ignore[attr-defined]
+    assert partition.error_code == 0
+    return memoryview(partition.records)
+
+
+# Senders that don't read ----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_metadata_requests_without_reading(start_broker: Callable[..., BrokerProcess]) -> None:
+    """Replies of 26 KB: all of them together would be 26 MB."""
+    broker = start_broker()
+    with RawClient(broker.address) as other:
+        create_topic(other, "wide", PARTITIONS)
+    with RawClient(broker.address, receive_buffer=SMALL_BUFFER) as client:
+        size = len(b"".join(ask_metadata(client)))
+        assert size * FRAMES > 1.2 * MEMORY_CAP * (1 << 20), "too small to prove anything"
+        wait_until_at_rest(broker.pid)
+        reset_peak(broker.pid)
+        before = memory(broker.pid)
+        numbers = [client.send_request(MetadataRequest(None), METADATA_VERSION) for _ in range(FRAMES)]
+        wait_until_at_rest(broker.pid)
+        assert memory(broker.pid, "VmHWM") - before < MEMORY_CAP
+        check_serves(broker.address)
+        for number in numbers:
+            data = client.read_frame()
+            assert struct.unpack_from(">i", data) == (number,)
+            assert len(data) == size
+    assert memory(broker.pid, "VmHWM") - before < MEMORY_CAP
+
+
+def ask_metadata(client: RawClient) -> list[bytes]:
+    client.send_request(MetadataRequest(None), METADATA_VERSION)
+    return [client.read_frame()]
+
+
+def test_a_thousand_fetches_without_reading(own: BrokerProcess, filled: str) -> None:
+    """100 MB of records are asked for at once; then they are all read, in order and whole."""
+    with RawClient(own.address, receive_buffer=SMALL_BUFFER) as client:
+        reset_peak(own.pid)
+        before, files = memory(own.pid), open_files(own.pid)
+        numbers = [client.send_request(fetch(filled, count % 100), FETCH_VERSION) for count in range(FRAMES)]
+        wait_until_at_rest(own.pid)
+        assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
+        assert open_files(own.pid) <= files + 1, "slices share the segment's descriptor"
+        check_serves(own.address)
+        for count, number in enumerate(numbers):
+            records = records_of(client.response(1, FETCH_VERSION, number))
+            assert HEADER.unpack_from(records)[0] == count % 100
+            assert bytes(records[-5:-1]) == struct.pack(">i", count % 100)
+    assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
+
+
+def test_a_thousand_long_polls_on_one_connection(own: BrokerProcess) -> None:
+    """Only so many requests of a connection wait at once; one more record answers them, in order."""
+    with RawClient(own.address) as client, RawClient(own.address) as producer:
+        create_topic(producer, "polled")
+        reset_peak(own.pid)
+        before = memory(own.pid)
+        numbers = [client.send_request(fetch("polled", 0, wait_ms=LONG_POLL_MS), FETCH_VERSION) for _ in range(FRAMES)]
+        wait_until_at_rest(own.pid)
+        assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
+        produce(producer, "polled", [batch(1, 100)])
+        for number in numbers:
+            assert records_of(client.response(1, FETCH_VERSION, number))
+
+
+def test_large_requests_that_nobody_waits_for(own: BrokerProcess) -> None:
+    """The broker takes what it can serve, and a producer that does not read its answers is held back."""
+    large = batch(1, 900_000)
+    with RawClient(own.address) as client:
+        create_topic(client, "flood")
+        produce(client, "flood", [large])
+        reset_peak(own.pid)
+        before = memory(own.pid)
+        for _ in range(100):
+            assert produce(client, "flood", [large], acks=1)[0].error_code == 0
+        assert end_offset(client, "flood") == 101
+    assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
+
+
+def test_reading_a_gigabyte_costs_no_memory(own: BrokerProcess, filled: str) -> None:
+    """100 MiB fetched ten times over, by a client that reads as fast as it can, and by one that stops for others."""
+    with RawClient(own.address) as client:
+        reset_peak(own.pid)
+        before = memory(own.pid)
+        for _ in range(100):
+            client.send_request(fetch(filled, 0, max_bytes=1 << 30), FETCH_VERSION)
+            skip_frame(client)
+        assert client.received > 1_000_000_000
+    assert memory(own.pid, "VmHWM") - before < MEMORY_CAP
+
+
+def skip_frame(client: RawClient) -> None:
+    """Read one frame and forget it."""
+    (left,) = struct.unpack(">i", receive_exactly(client, 4))
+    client.received += left
+    scratch = bytearray(1 << 20)
+    while left:
+        left -= client.socket.recv_into(scratch, min(left, len(scratch)))
+
+
+def receive_exactly(client: RawClient, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = client.socket.recv(count - len(data))
+        assert more, "the broker closed the connection"
+        data += more
+    return data
+
+
+# Clients that go away -------------------------------------------------------------------------------------------------
+
+
+def test_clients_that_leave_inside_a_long_poll_leave_nothing(own: BrokerProcess) -> None:
+    with RawClient(own.address) as producer:
+        create_topic(producer, "left")
+        wait_until_at_rest(own.pid)
+        sockets = connections(own.pid)
+        leave_long_polls(own, 200)  # what the first ones cost is kept for the next
+        wait_until(lambda: connections(own.pid) == sockets, "the sockets are closed")
+        reset_peak(own.pid)
+        before = memory(own.pid)
+        for _ in range(5):
+            leave_long_polls(own, 1000)
+            wait_until(lambda: connections(own.pid) == sockets, "the sockets are closed")
+        assert memory(own.pid, "VmHWM") - before < 4.0, "5,000 waits whose clients are gone are still there"
+        (answer,) = produce(producer, "left", [batch(1, 100)])
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert "failed" not in own.log()
+
+
+def leave_long_polls(broker: BrokerProcess, count: int) -> None:
+    """Begin `count` long polls on ten connections, then close them, some politely and some not."""
+    clients = [RawClient(broker.address) for _ in range(10)]
+    for number in range(count):
+        client = clients[number % len(clients)]
+        client.send_request(fetch("left", 0, wait_ms=LONG_POLL_MS, min_bytes=1 + number % 2), FETCH_VERSION)
+    wait_until_at_rest(broker.pid)
+    for number, client in enumerate(clients):
+        if number % 2:  # a reset instead of an end
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+
+def test_clients_that_leave_in_the_middle_of_a_large_reply(own: BrokerProcess, filled: str) -> None:
+    sockets = connections(own.pid)
+    for _ in range(20):
+        with RawClient(own.address, receive_buffer=SMALL_BUFFER) as client:
+            client.send_request(fetch(filled, 0, max_bytes=1 << 30), FETCH_VERSION)
+            assert len(client.socket.recv(1000))
+    wait_until(lambda: connections(own.pid) == sockets, "the sockets are closed")
+    check_serves(own.address)
+
+
+def test_a_topic_deleted_under_a_long_poll(own: BrokerProcess) -> None:
+    with RawClient(own.address) as client, RawClient(own.address) as other:
+        create_topic(other, "doomed")
+        number = client.send_request(fetch("doomed", 0, wait_ms=LONG_POLL_MS), FETCH_VERSION)
+        wait_until_at_rest(own.pid)
+        assert (
+            other.request(DeleteTopicsRequest(topic_names=["doomed"], timeout_ms=30_000), 4).responses[0].error_code
+            == 0
+        )
+        assert client.response(1, FETCH_VERSION, number).responses[0].partitions[0].error_code == 3
+
+
+def test_a_peer_that_takes_nothing_is_dropped_in_the_end(start_broker: Callable[..., BrokerProcess]) -> None:
+    """It is owed a reply, reads none of it and does not go away: connections.max.idle.ms counts for it too."""
+    broker = start_broker(settings={"connections.max.idle.ms": "1000"})
+    with RawClient(broker.address) as producer:
+        create_topic(producer, "owed")
+        for number in range(10):
+            produce(producer, "owed", [batch(number, 900_000)])
+        wait_until_at_rest(broker.pid)
+        sockets = connections(broker.pid)
+    with RawClient(broker.address, receive_buffer=SMALL_BUFFER) as client:
+        client.send_request(fetch("owed", 0, max_bytes=1 << 30), FETCH_VERSION)
+        assert len(client.socket.recv(1))
+        wait_until(lambda: connections(broker.pid) <= sockets, "the producer's connection is closed")
+        wait_until(lambda: connections(broker.pid) < sockets, "the connection is dropped")
+    check_serves(broker.address)
+
+
+# Fairness -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> None:
+    """It asks for all there is and reads none of it, while others are served; then it gets all of it."""
+    with RawClient(own.address, receive_buffer=SMALL_BUFFER) as slow, RawClient(own.address) as other:
+        number = slow.send_request(fetch(filled, 0, max_bytes=1 << 30), FETCH_VERSION)
+        for count in range(200):
+            assert records_of(other.request(fetch(filled, count % 100), FETCH_VERSION))
+        assert len(records_of(slow.response(1, FETCH_VERSION, number))) > 100 * BATCH_BYTES
+
+
+def test_a_greedy_reader_holds_up_nobody(own: BrokerProcess, filled: str) -> None:
+    """One connection is sent as much as it can take, without an end; another one's small requests are answered."""
+    done = threading.Event()
+    rounds = []
+
+    def read_without_end() -> None:
+        with RawClient(own.address) as client:
+            while not done.is_set():
+                client.send_request(fetch(filled, 0, max_bytes=1 << 30), FETCH_VERSION)
+                skip_frame(client)
+                rounds.append(client.received)
+
+    greedy = threading.Thread(target=read_without_end)
+    greedy.start()
+    try:
+        wait_until(lambda: rounds, "the greedy reader has begun")
+        with RawClient(own.address) as client:
+            for _ in range(200):
+                assert client.request(MetadataRequest([]), METADATA_VERSION).brokers
+    finally:
+        done.set()
+        greedy.join()
