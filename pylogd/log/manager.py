@@ -44,6 +44,10 @@ DATA_DIRECTORY_FILES = frozenset(
         checkpoints.RECOVERY_POINTS,
         checkpoints.LOG_STARTS,
         checkpoints.CLEAN_SHUTDOWN,
+        # the embedded metadata store lives in the first data directory
+        "metadata.sqlite",
+        "metadata.sqlite-wal",
+        "metadata.sqlite-shm",
     }
 )
 
@@ -141,8 +145,11 @@ class LogManager:
         if lock is None:
             raise LogDirLocked(path)
         try:
+            used = fs.exists(os.path.join(path, checkpoints.META_PROPERTIES))
             properties = self._check_properties(path)
             entry = LogDirectory(path, lock, checkpoints.take_clean_shutdown(fs, path), properties)
+            if used and not entry.clean:
+                _log.warning("%s: the last stop was not a clean one: its logs are scanned", path)
             entry.recovery_points = self._read_offsets(entry, checkpoints.RECOVERY_POINTS)
             entry.log_starts = self._read_offsets(entry, checkpoints.LOG_STARTS)
         except BaseException:
