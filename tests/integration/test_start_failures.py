@@ -234,13 +234,23 @@ def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None
     log, pidfile = tmp_path / "pylogd.log", tmp_path / "pylogd.pid"
     for times in (1, 2):
         assert run_to_its_end([*TWISTD, *arguments, "--data", "data"], tmp_path).returncode == 0
-        wait_until(lambda expected=times: log.read_text().count(f":{port} (node 1") == expected, "it listens")
+        wait_for_text(log, f":{port} (node 1", times)
         pid = int(pidfile.read_text())
         try:
             check_serves(f"127.0.0.1:{port}")
         finally:
             os.kill(pid, signal.SIGTERM)
-            wait_until(lambda gone=pid: not Path(f"/proc/{gone}").exists(), "the daemon is gone")
-        assert not pidfile.exists()
+            wait_until(lambda: not pidfile.exists(), "twistd has removed its pid file")
+        wait_until_gone(pid)
         assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     assert "Traceback" not in log.read_text()
+
+
+def wait_for_text(log: Path, text: str, times: int) -> None:
+    """Wait until the log has the text so many times."""
+    wait_until(lambda: log.exists() and log.read_text().count(text) == times, f"{log} says {text!r}")
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait until the process has ended."""
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} has ended")
