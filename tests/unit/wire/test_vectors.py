@@ -229,11 +229,10 @@ def test_every_api_and_version_has_vectors() -> None:
 def test_headers() -> None:
     for vector in VECTORS:
         if vector.role == "request":
-            header = headers.read_request_header(memoryview(vector.header + vector.body))
-            assert (header.api_key, header.version) == (vector.info.key, vector.version)
-            assert (header.correlation_id, header.client_id) == (7, "vector")
+            *header, body_at = headers.read_request_header(memoryview(vector.header + vector.body))
+            assert header == [vector.info.key, vector.version, 7, "vector"]
             tags = schema.request_header_version(vector.info.key, vector.version) == 2
-            assert len(vector.header) == header.body_at + tags
+            assert len(vector.header) == body_at + tags
         else:
             assert len(vector.header) == 4 + schema.response_header_version(vector.info.key, vector.version)
 
