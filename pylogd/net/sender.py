@@ -86,13 +86,14 @@ class Sender:
         if self._slice is not None:
             self._parts += parts
             return
-        only = parts[0] if len(parts) == 1 else None
-        if isinstance(only, bytes):
-            self._unsent += len(only)
-            self._transport.write(only)
-            return
-        self._parts += parts
-        self._write_bytes()
+        try:
+            data = b"".join(parts)
+        except TypeError:  # there is a slice among them
+            self._parts += parts
+            self._write_bytes()
+        else:
+            self._unsent += len(data)
+            self._transport.write(data)
 
     def _write_bytes(self) -> None:
         """Write queued bytes up to the next slice, which then waits for the transport to run dry."""
