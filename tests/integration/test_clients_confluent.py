@@ -37,10 +37,19 @@ SECONDS = 30.0
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+#: librdkafka says on standard error when a broker goes away, which here is what the tests do to it.
+QUIET = {"log_level": 0}
+
+
+def make_admin(address: str) -> AdminClient:
+    """An administrator."""
+    return AdminClient({"bootstrap.servers": address} | QUIET)
+
+
 def make_producer(address: str, **settings: Any) -> Producer:
     """A producer; settings have underscores for librdkafka's dots."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    return Producer({"bootstrap.servers": address} | named)
+    return Producer({"bootstrap.servers": address} | QUIET | named)
 
 
 def send(producer: Producer, topic: str, values: list[bytes], **more: Any) -> list[Message]:
@@ -73,7 +82,7 @@ def make_consumer(address: str, **settings: Any) -> Consumer:
     """A consumer that is for `assign`: librdkafka wants a group's name all the same."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     fixed = {"bootstrap.servers": address, "group.id": "by-assign", "enable.auto.commit": False}
-    return Consumer(fixed | {"auto.offset.reset": "error"} | named)
+    return Consumer(fixed | QUIET | {"auto.offset.reset": "error"} | named)
 
 
 def take(consumer: Consumer, count: int) -> list[Message]:
@@ -91,7 +100,7 @@ def take(consumer: Consumer, count: int) -> list[Message]:
 
 def create(address: str, topic: str, partitions: int = 1, **configs: str) -> AdminClient:
     """Create a topic; the admin client that did it."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = make_admin(address)
     config = {name.replace("_", "."): value for name, value in configs.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(SECONDS)
     return admin
@@ -141,7 +150,7 @@ def test_acks(broker: Address, topic: str, acks: str) -> None:
 def test_a_topic_is_created_when_it_is_first_written_to(broker: Address, topic: str) -> None:
     [message] = send(make_producer(broker.address), topic, [b"first"])
     assert (message.partition(), message.offset()) == (0, 0)
-    assert topic in AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=SECONDS).topics
+    assert topic in make_admin(broker.address).list_topics(timeout=SECONDS).topics
 
 
 def test_watermarks_and_offsets_for_times(broker: Address, topic: str) -> None:
@@ -337,7 +346,7 @@ def test_admin_configs(broker: Address, topic: str) -> None:
 
 
 def test_admin_broker_configs_and_cluster(broker: Address) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin = make_admin(broker.address)
     cluster = admin.describe_cluster().result(SECONDS)
     [node] = cluster.nodes
     assert f"{node.host}:{node.port}" == broker.address
@@ -384,6 +393,6 @@ def test_data_and_topics_outlive_a_stop_and_a_crash(start_broker: StartBroker, t
     assert values == [b"before the stop"] * 100 + [b"before the crash"] * 100
     [message] = send(make_producer(third.address), topic, [b"after"], partition=1)
     assert message.offset() == 200
-    admin = AdminClient({"bootstrap.servers": third.address})
+    admin = make_admin(third.address)
     resource = ConfigResource(ResourceType.TOPIC, topic)
     assert admin.describe_configs([resource])[resource].result(SECONDS)["retention.ms"].value == "7200000"
