@@ -5,6 +5,7 @@ Knows no API: requests go to the one dispatch function that the factory was give
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ log = Logger()
 RECEIVE_BYTES = 1 << 18
 _IDLE_SWEEP_SECONDS = 10.0
 _MOST_MS = (1 << 31) - 1
+_DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
 
 
 @dataclass(slots=True, frozen=True)
@@ -113,6 +115,12 @@ def _tune(transport: Any, limits: ServerLimits) -> None:
             handle.setsockopt(socket.SOL_SOCKET, option, size)
 
 
+def _descriptors_left(transport: Any) -> bool:
+    """Whether the process may open enough files beside this socket. The kernel gives out the lowest number free."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit == resource.RLIM_INFINITY or transport.fileno() < limit - min(limit // 4, _DESCRIPTORS_FOR_FILES)
+
+
 class BrokerFactory(ServerFactory):
     """Makes the connections of one listener, counts them, and closes those that are idle."""
 
@@ -161,6 +169,8 @@ class BrokerFactory(ServerFactory):
             return self._refuse(connection, f"max.connections={limits.max_connections} are open")
         if self._by_host[connection.host] >= limits.max_connections_per_host:
             return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} are open by it")
+        if not _descriptors_left(connection.transport):
+            return self._refuse(connection, "the descriptors that are left are kept for files")
         self.connections.add(connection)
         self._by_host[connection.host] += 1
         return True

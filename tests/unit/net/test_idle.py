@@ -18,6 +18,7 @@ class FakeConnection:
     def __init__(self, last_active: float, idle: bool) -> None:
         self.last_active = last_active
         self.closed_for = ""
+        self.transport = SimpleNamespace(fileno=lambda: 10)
         self.pipeline = SimpleNamespace(idle=idle, close=self._close)
 
     def _close(self, reason: str) -> None:
