@@ -6,7 +6,8 @@ when the peer has caught up. A slice goes out in calls of at most `sendfile.max.
 connection can't hold the reactor. No record byte enters this process.
 
 Before each call the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
-(`warm`) while the reactor serves others.
+(`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice,
+or its file system may never say yes.
 
 Rules: a file shorter than its slice aborts the connection, for the peer has been promised the bytes.
 """
@@ -51,7 +52,7 @@ class Sender:
 
     __slots__ = (
         "_at", "_connected", "_drained", "_end", "_max_chunk", "_max_unsent", "_parts", "_slice", "_transport",
-        "_unsent", "_waiting", "_warm",
+        "_unsent", "_waiting", "_warm", "_warmed_to",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Sender:
         self._parts: deque[bytes | Slice] = deque()  # behind the slice that is going out
         self._slice: Slice | None = None
         self._at = self._end = 0
+        self._warmed_to = 0  # the slice has been read ahead up to here
         self._unsent = 0  # bytes written since the transport last ran dry
         self._waiting = False  # for a cold chunk
         self._connected = True
@@ -105,6 +107,7 @@ class Sender:
                 self._unsent += len(part)
             elif part.length:
                 self._slice, self._at, self._end = part, part.position, part.position + part.length
+                self._warmed_to = 0
                 break
         if run:
             self._transport.writeSequence(run)
@@ -134,8 +137,9 @@ class Sender:
 
     def _send_chunk(self, source: Slice) -> None:
         count = min(self._end - self._at, self._max_chunk)
-        if not source.is_warm(self._at, count):
+        if self._at >= self._warmed_to and not source.is_warm(self._at, count):
             self._waiting = True
+            self._warmed_to = self._at + count
             self._warm(source, self._at, count).addCallbacks(self._warmed, self._failed)
             return
         try:

@@ -114,6 +114,23 @@ def test_a_cold_chunk_is_warmed_elsewhere_and_sent_then(rig: Rig) -> None:
     assert rig.transport.pump() == rig.content[10:1010] + b"tail"
 
 
+def test_a_chunk_that_stays_cold_is_sent_all_the_same(rig: Rig) -> None:
+    """Not every file system can tell, and what is asked for may lie behind the end of a file that was cut."""
+    region = rig.region(0, MAX_CHUNK + 5)
+    region.cold = True
+    rig.sender.send([region])
+    assert rig.transport.pump() == b""
+    rig.warming.pop()[3].callback(None)
+    assert rig.transport.pump() == rig.content[:MAX_CHUNK]
+    rig.warming.pop()[3].callback(None)
+    assert rig.transport.pump() == rig.content[MAX_CHUNK : MAX_CHUNK + 5]
+    again = rig.region(0, 5)
+    again.cold = True
+    rig.sender.send([again])
+    rig.transport.pump()
+    assert rig.warming, "another slice is asked about anew"
+
+
 def test_a_file_that_can_not_be_read_aborts_the_connection(rig: Rig) -> None:
     region = rig.region(10, 1000)
     region.cold = True
