@@ -7,6 +7,7 @@ read from files into memory. Their counts, written at its end, have to add up to
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -20,7 +21,7 @@ from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, encode_batch, iter_batches
 from tests.brokers import BrokerProcess
 from tests.conftest import FROM_CHECKOUT
-from tests.rawclient import RawClient, create_topic, produce
+from tests.rawclient import ConnectionClosed, RawClient, check_serves, create_topic, produce
 
 TAPS = """
 import atexit, json, os, sys
@@ -148,6 +149,39 @@ def test_batches_leave_as_they_came(tapped: tuple[BrokerProcess, Callable[[], Ta
     taps = stop_and_read()
     assert fetched == size
     assert taps.sendfile == fetched
+
+
+def test_cold_records_are_read_ahead_and_leave_by_sendfile_too(
+    tapped: tuple[BrokerProcess, Callable[[], Taps]],
+) -> None:
+    """The page cache is told to drop the file; where it does, the broker reads it in a thread and sends it then."""
+    broker, stop_and_read = tapped
+    with RawClient(broker.address) as client:
+        size = fill(client, "cold")
+        for segment in (broker.data / "cold-0").glob("*.log"):
+            with segment.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        fetched, _ = fetch_all(client, "cold", 256 * MIB)
+    taps = stop_and_read()
+    assert fetched == size
+    assert taps.sendfile == fetched
+
+
+def test_a_file_that_was_cut_behind_the_brokers_back(start_broker: Callable[..., BrokerProcess]) -> None:
+    """The reply has been promised more bytes than there are: the connection is aborted, and the log says why."""
+    broker = start_broker()
+    with RawClient(broker.address) as client:
+        create_topic(client, "cut")
+        for _ in range(3):
+            produce(client, "cut", [encode_batch([NewRecord(None, bytes(BATCH_BYTES), time.time_ns() // 1_000_000)])])
+        (segment,) = (broker.data / "cut-0").glob("*.log")
+        os.truncate(segment, BATCH_BYTES)
+        wanted = FetchPartition(0, fetch_offset=0, partition_max_bytes=256 * MIB)
+        with pytest.raises(ConnectionClosed):
+            client.request(FetchRequest(max_wait_ms=0, topics=[FetchTopic("cut", partitions=[wanted])]), VERSION)
+    assert "the file ends before" in broker.log()
+    check_serves(broker.address)
 
 
 def test_many_small_fetches_on_one_connection(tapped: tuple[BrokerProcess, Callable[[], Taps]]) -> None:
