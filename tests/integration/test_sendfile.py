@@ -1,7 +1,7 @@
 """Records leave by sendfile: no byte of them passes through Python when they are in the page cache.
 
-A real broker runs with three taps: on `os.sendfile`, on what Twisted's connections send themselves, and on what is
-read from files into memory. Their counts, written at its end, have to add up to what the client received, to the byte.
+A real broker runs with three taps: on `os.sendfile`, on what sockets are given to send from memory, and on what is read
+from files into memory. Their counts, written at its end, have to add up to what the client received, to the byte.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from tests.conftest import FROM_CHECKOUT
 from tests.rawclient import ConnectionClosed, RawClient, check_serves, create_topic, produce
 
 TAPS = """
-import atexit, json, os, sys
-from twisted.internet import tcp
+import atexit, json, os, socket
 
 count = dict(sendfile=0, written=0, read=0, largest_call=0)
 file_calls = {name: getattr(os, name) for name in ("sendfile", "pread", "preadv")}
-write = tcp.Connection.writeSomeData
+send = socket.socket.send
 
 def sendfile(*arguments):
     sent = file_calls["sendfile"](*arguments)
@@ -47,14 +46,13 @@ def preadv(*arguments):
     count["read"] += got
     return got
 
-def write_some_data(self, data):
-    sent = write(self, data)
-    if isinstance(sent, int) and sent > 0:
-        count["written"] += sent
+def send_on_socket(self, *arguments):
+    sent = send(self, *arguments)
+    count["written"] += sent
     return sent
 
 os.sendfile, os.pread, os.preadv = sendfile, pread, preadv
-tcp.Connection.writeSomeData = write_some_data
+socket.socket.send = send_on_socket
 atexit.register(lambda: open(os.environ["PYLOGD_TEST_TAPS"], "w").write(json.dumps(count)))
 
 from pylogd.cli.main import main
