@@ -34,7 +34,7 @@ from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedReque
 log = Logger()
 
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
-_GATHERED_REPLIES = 64
+_GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096
 
 Handle = Callable[[RequestReceived | UnsupportedRequest], Any]
@@ -142,8 +142,10 @@ class Pipeline:
         try:
             while not self._closed and not self._finishing:
                 if self._congested or len(self._slots) >= self._max_in_flight:
-                    self._stop_reading()
-                    break
+                    self._flush()
+                    if self._congested or len(self._slots) >= self._max_in_flight:
+                        self._stop_reading()
+                        break
                 event = self._session.next_event()
                 if event is None:
                     self._start_reading()
@@ -226,6 +228,8 @@ class Pipeline:
             parts, self._gathered = self._gathered, []
             self._sender.send(parts)
             self._congested = self._sender.congested
+            if self._finishing:
+                self._close_if_done()
 
     def _failed(self, failure: Failure, event: RequestReceived | UnsupportedRequest) -> None:
         if self._closed:

@@ -1,11 +1,12 @@
 """Sends the parts of replies over one connection: bytes by the transport's own buffer, file slices by sendfile.
 
-Strategy: the sender is the transport's pull producer for as long as the connection lives. The transport calls it back
+Strategy: what the socket takes at once is sent at once, which saves the reactor a turn for most replies; the rest is
+left to the transport, whose pull producer the sender is for as long as the connection lives. The transport calls back
 each time that all bytes given to it have left, so a slice never overtakes the bytes before it, and the sender knows
-when the peer has caught up. A slice goes out in calls of at most `sendfile.max.bytes`, one a reactor turn, so that one
-connection can't hold the reactor. No record byte enters this process.
+when the peer has caught up. At most `sendfile.max.bytes` of files leave in one reactor turn, so that one connection
+can't hold the reactor. No record byte enters this process.
 
-Before each call the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
+Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
 (`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice,
 or its file system may never say yes.
 
@@ -15,6 +16,7 @@ Rules: a file shorter than its slice aborts the connection, for the peer has bee
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -51,8 +53,8 @@ class Sender:
     """The one writer of a connection's transport."""
 
     __slots__ = (
-        "_at", "_connected", "_drained", "_end", "_max_chunk", "_max_unsent", "_parts", "_slice", "_transport",
-        "_unsent", "_waiting", "_warm", "_warmed_to",
+        "_at", "_connected", "_drained", "_end", "_max_chunk", "_max_unsent", "_parts", "_slice", "_socket",
+        "_transport", "_unsent", "_waiting", "_warm", "_warm_to",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,7 @@ class Sender:
     ) -> None:
         """`max_chunk`: bytes in one sendfile call. `max_unsent`: bytes written that make the peer too far behind."""
         self._transport = transport
+        self._socket: socket.socket = transport.getHandle()
         self._warm = warm
         self._drained = drained
         self._max_chunk = max_chunk
@@ -67,7 +70,7 @@ class Sender:
         self._parts: deque[bytes | Slice] = deque()  # behind the slice that is going out
         self._slice: Slice | None = None
         self._at = self._end = 0
-        self._warmed_to = 0  # the slice has been read ahead up to here
+        self._warm_to = 0  # up to where the slice was found warm, or has been read ahead
         self._unsent = 0  # bytes written since the transport last ran dry
         self._waiting = False  # for a cold chunk
         self._connected = True
@@ -92,35 +95,17 @@ class Sender:
             data = b"".join(parts)
         except TypeError:  # there is a slice among them
             self._parts += parts
-            self._write_bytes()
+            self._pump()
         else:
-            self._unsent += len(data)
-            self._transport.write(data)
-
-    def _write_bytes(self) -> None:
-        """Write queued bytes up to the next slice, which then waits for the transport to run dry."""
-        run: list[bytes] = []
-        while self._parts:
-            part = self._parts.popleft()
-            if isinstance(part, bytes):
-                run.append(part)
-                self._unsent += len(part)
-            elif part.length:
-                self._slice, self._at, self._end = part, part.position, part.position + part.length
-                self._warmed_to = 0
-                break
-        if run:
-            self._transport.writeSequence(run)
-        elif self._slice is not None:
-            self._transport.startWriting()
+            self._write(data)
 
     def resumeProducing(self) -> None:
-        """The transport has run dry: go on with the slice, or tell that all is sent."""
+        """The transport has run dry: go on with what waits, or tell that all is sent."""
         self._unsent = 0
-        if self._slice is not None:
-            if not self._waiting:
-                self._send_chunk(self._slice)
-        elif self._connected:
+        if self._waiting:
+            return
+        self._pump()
+        if self._connected and self.idle:
             self._drained()
 
     def stopProducing(self) -> None:
@@ -135,36 +120,77 @@ class Sender:
         self._transport.unregisterProducer()
         self._transport.loseConnection()
 
-    def _send_chunk(self, source: Slice) -> None:
-        count = min(self._end - self._at, self._max_chunk)
-        if self._at >= self._warmed_to and not source.is_warm(self._at, count):
-            self._waiting = True
-            self._warmed_to = self._at + count
-            self._warm(source, self._at, count).addCallbacks(self._warmed, self._failed)
-            return
+    def _write(self, data: bytes, flags: int = 0) -> None:
+        """Send now what the socket takes, if nothing waits before it; the transport does the rest."""
+        if not self._unsent:
+            try:
+                sent = self._socket.send(data, flags)
+            except OSError:
+                sent = 0  # full, or broken: the transport finds out which
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._unsent += len(data)
+        self._transport.write(data)
+
+    def _pump(self) -> None:
+        """Send queued parts until all have left, the socket is full, a chunk is cold or the turn's share is used up."""
+        share = self._max_chunk
+        while self._slice is not None or self._parts:
+            if self._slice is None:
+                self._write_to_next_slice()
+            if self._slice is None:
+                continue
+            if self._unsent:
+                return  # resumeProducing follows
+            if not share:
+                self._transport.startWriting()
+                return
+            sent = self._send_chunk(self._slice, share)
+            if not sent:
+                return
+            share -= sent
+
+    def _write_to_next_slice(self) -> None:
+        run: list[bytes] = []
+        while self._parts and self._slice is None:
+            part = self._parts.popleft()
+            if isinstance(part, bytes):
+                run.append(part)
+            elif part.length:
+                self._slice = part
+                self._at = self._warm_to = part.position
+                self._end = part.position + part.length
+        if run:
+            self._write(b"".join(run), socket.MSG_MORE if self._slice is not None else 0)
+
+    def _send_chunk(self, source: Slice, most: int) -> int:
+        """How many bytes of the slice have left; 0 where it has to wait, and is called again, or has failed."""
+        count = min(self._end - self._at, most)
+        if self._at + count > self._warm_to:
+            self._warm_to = self._at + count
+            if not source.is_warm(self._at, count):
+                self._waiting = True
+                self._warm(source, self._at, count).addCallbacks(self._warmed, self._failed)
+                return 0
         try:
-            sent = os.sendfile(self._transport.fileno(), source.fileno(), self._at, count)
+            sent = os.sendfile(self._socket.fileno(), source.fileno(), self._at, count)
         except BlockingIOError:
             self._transport.startWriting()
-            return
+            return 0
         except OSError as error:
             self._abort(f"sendfile failed: {error}")
-            return
+            return 0
         if not sent:
             self._abort(f"the file ends before {self._end}, at {self._at}")
-            return
+            return 0
         self._at += sent
-        if self._at < self._end:
-            self._transport.startWriting()
-        else:
+        if self._at == self._end:
             self._slice = None
-            self._next()
-
-    def _next(self) -> None:
-        if self._parts:
-            self._write_bytes()
-        if self._slice is None and self._connected and not self._unsent:
-            self._drained()
+        elif sent < count:
+            self._transport.startWriting()  # the socket is full
+            return 0
+        return sent
 
     def _warmed(self, _result: object) -> None:
         self._waiting = False

@@ -98,8 +98,18 @@ def test_one_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(sender_module.os, "sendfile", sendfile)
     rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
-    rig.transport.reactor.turn()
     assert calls == [MAX_CHUNK]
+    rig.transport.reactor.turn()
+    assert calls == [MAX_CHUNK] * 2
+
+
+def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
+    piece = MAX_CHUNK // 4
+    rig.sender.send([part for at in range(6) for part in (b"-", rig.region(at * piece, piece))])
+    first = rig.transport.received()
+    assert len(first) <= MAX_CHUNK + 6
+    pieces = [b"-" + rig.content[at * piece : (at + 1) * piece] for at in range(6)]
+    assert first + rig.transport.pump() == b"".join(pieces)
 
 
 def test_a_cold_chunk_is_warmed_elsewhere_and_sent_then(rig: Rig) -> None:
@@ -148,15 +158,17 @@ def test_a_short_file_aborts_the_connection(rig: Rig) -> None:
 
 
 def test_congestion_ends_when_the_peer_reads(rig: Rig) -> None:
-    rig.sender.send([bytes(MAX_UNSENT + 1)])
+    rig.sender.send([bytes(2 * MAX_UNSENT)])
     assert rig.sender.congested
     drains = rig.drains
-    assert len(rig.transport.pump()) == MAX_UNSENT + 1
+    assert len(rig.transport.pump()) == 2 * MAX_UNSENT
     assert not rig.sender.congested
     assert rig.drains > drains
 
 
 def test_many_slices_queued_congest(rig: Rig) -> None:
+    rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
+    assert not rig.sender.congested
     for _ in range(sender_module.MAX_QUEUED_PARTS + 2):
         rig.sender.send([rig.region(0, 1)])
     assert rig.sender.congested
@@ -164,6 +176,7 @@ def test_many_slices_queued_congest(rig: Rig) -> None:
 
 def test_a_lost_connection_drops_what_is_queued(rig: Rig) -> None:
     rig.sender.send([rig.region(0, 3 * MAX_CHUNK), b"tail"])
+    rig.transport.received()
     rig.sender.stopProducing()
     rig.sender.resumeProducing()
     assert rig.transport.received() == b""
