@@ -92,6 +92,7 @@ class BrokerProtocol(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.factory.dismiss(self):
             self.pipeline.lost()
+            del self.pipeline  # else they hold each other, and half a large frame, until the collector comes
 
     def _drained(self) -> None:
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
