@@ -11,6 +11,7 @@ A crash between the steps leaves segments that come back, or `.deleted` files th
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from pylogd.log.errors import StorageFailure
 from pylogd.log.log import Log
@@ -25,10 +26,15 @@ def retain(log: Log, now_ms: int) -> int:
     with log.maintenance:
         if log.closed:
             return 0
-        reasons = _expired(log, now_ms)
-        if len(reasons) == len(log.segments):
+        with log.lock:
+            segments, end = log.segments, log.log_end_offset
+        reasons = _expired(log, segments, end, now_ms)
+        if len(reasons) == len(segments):
             with log.lock:
-                log.roll(log.log_end_offset, now_ms)
+                if log.log_end_offset != end:
+                    reasons.pop()  # the active segment was appended to while it was judged
+                else:
+                    log.roll(end, now_ms)
             log.seal_held()  # the producers' snapshot has to be there before the batches go
         if reasons:
             _remove(log, reasons, now_ms)
@@ -49,14 +55,13 @@ def unlink_deleted(log: Log, now_ms: int) -> None:
                 raise StorageFailure(path, error) from error
 
 
-def _expired(log: Log, now_ms: int) -> list[str]:
-    """Why each of the oldest segments may go; as many reasons as there are such segments."""
-    segments = log.segments
+def _expired(log: Log, segments: Sequence[Segment], end: int, now_ms: int) -> list[str]:
+    """Why each of the oldest segments may go; as many reasons as there are such segments. `end`: the log's end."""
     reasons: list[str] = []
     surplus = log.size - log.config.retention_bytes
     for at, segment in enumerate(segments):
         last = at + 1 == len(segments)
-        following = log.log_end_offset if last else segments[at + 1].base_offset
+        following = end if last else segments[at + 1].base_offset
         if log.deletable_offset is not None and following > log.deletable_offset:
             break
         reason = _reason(log, segment, following, surplus, now_ms, active=last)

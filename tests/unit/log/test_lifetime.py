@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pylogd.log import checkpoints
+from pylogd.log import checkpoints, retention
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure
 from pylogd.log.manager import LogManager
@@ -297,3 +298,26 @@ def test_one_partition_in_two_places_is_refused() -> None:
 def test_create_is_idempotent() -> None:
     house = House()
     assert house.create() is house.create()
+
+
+@pytest.mark.parametrize("appended", [1, 12])
+def test_what_is_appended_while_retention_judges_stays(monkeypatch: pytest.MonkeyPatch, appended: int) -> None:
+    house = small(retention_ms=1000)
+    fill(house, 3)
+    log = house.manager.logs["t", 0]
+    house.pass_time(10_000)
+    judge = retention._reason
+    late: list[bytes] = []
+
+    def while_appending(*arguments: Any, active: bool) -> str | None:
+        reason = judge(*arguments, active=active)
+        if active and not late:
+            late.extend(b"late %d" % at for at in range(appended))
+            for value in late:
+                append(log, value, timestamp=house.now_ms, epoch=9)
+        return reason
+
+    monkeypatch.setattr(retention, "_reason", while_appending)
+    retention.retain(log, house.now_ms)
+    assert values(log)[-appended:] == late
+    house.check()
