@@ -65,7 +65,7 @@ class ChangeFeed:
             await self._store.ensure(CHANGES)
             self._started = True
             self._forget = self._store.on_session(self._session)
-            await self._catch_up()
+            await self._run()
 
         return Deferred.fromCoroutine(start())
 
@@ -91,6 +91,10 @@ class ChangeFeed:
         await self.seen(version)
         return results[:-1]
 
+    async def catch_up(self) -> None:
+        """Wait until the readers have what the tree has now, whoever wrote it. Raises what `get` raises."""
+        await self.seen((await self._store.get(CHANGES)).stat.version)
+
     def seen(self, version: int) -> Deferred[None]:
         """Fires when the readers have what the tree had at that version of `/changes`."""
         if self._seen >= version:
@@ -102,9 +106,9 @@ class ChangeFeed:
 
     def _wake(self) -> None:
         if self._started and not self._running:
-            Deferred.fromCoroutine(self._catch_up()).addErrback(self._failed)
+            Deferred.fromCoroutine(self._run()).addErrback(self._failed)
 
-    async def _catch_up(self) -> None:
+    async def _run(self) -> None:
         """Read until nobody waits for more, one round after the other."""
         self._running = True
         try:

@@ -255,6 +255,7 @@ class TopicRegistry:
         try:
             await self._feed.write(operations, [path])
         except NodeExists as error:
+            await self._feed.catch_up()  # another writer was quicker: whoever hears so finds what it made
             raise TopicExists(f'topic "{topic.name}" exists already') from error
         except InvalidNode as error:
             raise InvalidPartitions("the topic has too many partitions or settings for one node") from error

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
-from pylogd.metadata.errors import StoreFailure, UnknownTopic
+from pylogd.metadata.errors import StoreFailure, TopicExists, UnknownTopic
 from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import ThreadsOnly, result_of
@@ -131,6 +131,17 @@ class TestCrossing:
         for change in changes:
             result_of(change, reactor.run_one)
         assert (one.settings["log.retention.ms"], one.settings["log.segment.bytes"]) == (1, 100)
+
+    def test_whoever_hears_that_a_topic_exists_finds_it(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
+        one, other, reactor = two
+        first, same, elsewhere = (peer.topics.create_topic("b") for peer in (one, one, other))
+        for late, peer in ((same, one), (elsewhere, other)):
+            found: list[object] = []
+            late.addErrback(lambda failure, p=peer, f=found: (f.append(p.topics.get("b")), failure)[1])
+            with pytest.raises(TopicExists):
+                result_of(late, reactor.run_one)
+            assert found[0] is not None
+        assert result_of(first, reactor.run_one).name == "b"
 
     def test_partitions_are_not_added_twice(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
