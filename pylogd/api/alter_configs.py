@@ -2,7 +2,7 @@
 
 Behaviour: what the request doesn't name falls back to its default. Each resource is changed, or refused with a text, by
 itself; all of its settings or none. A broker is named by its id, all brokers by the empty name. `validate_only` checks
-all that the change would. A resource that stands twice in a request is INVALID_REQUEST.
+all that the change would. A resource that stands twice in a request, or a setting without a value, is INVALID_REQUEST.
 Gaps: as DescribeConfigs.
 """
 
@@ -15,7 +15,7 @@ from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.api.resources import ResourceType, broker_of, repeated, topic_of, unsupported
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.metadata.errors import InvalidConfig
+from pylogd.metadata.errors import InvalidChange
 from pylogd.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -50,7 +50,7 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     configs: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
-            raise InvalidConfig(f"{config.name} needs a value")
+            raise InvalidChange(f"{config.name} needs a value")
         configs[config.name] = config.value
     if resource.resource_type == ResourceType.TOPIC:
         topic = topic_of(context, resource.resource_name)

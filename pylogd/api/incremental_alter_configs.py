@@ -3,7 +3,7 @@
 Behaviour: SET, DELETE (back to the default), APPEND and SUBTRACT (lists only); settings that the request doesn't name
 stay. Each resource is changed, or refused with a text, by itself; all of its settings or none. A broker is named by its
 id, all brokers by the empty name. `validate_only` checks all that the change would. A resource that stands twice in a
-request, or a setting twice in a resource, is INVALID_REQUEST.
+request, a setting twice in a resource, or a SET, APPEND or SUBTRACT of nothing is INVALID_REQUEST.
 Gaps: as DescribeConfigs.
 """
 

@@ -49,7 +49,8 @@ def apply_changes(
     current: Mapping[str, str], changes: Sequence[ConfigChange], table: Mapping[str, Setting]
 ) -> dict[str, str]:
     """The overrides `current` with `changes` done to them. APPEND and SUBTRACT work on lists; without an override they
-    start from the shipped default, as in Kafka. Raises `InvalidConfig`, or `InvalidChange` for a setting named twice.
+    start from the shipped default, as in Kafka. Raises `InvalidConfig`, or `InvalidChange` for a setting named twice or
+    given no value.
     """
     after = dict(current)
     if len({change.name for change in changes}) < len(changes):
@@ -61,7 +62,7 @@ def apply_changes(
                 raise InvalidConfig(f'unknown setting "{name[:200]}"')
             after.pop(name, None)
         elif value is None:
-            raise InvalidConfig(f"{name} needs a value")
+            raise InvalidChange(f"{name} needs a value")
         elif operation is ConfigOperation.SET:
             after[name] = value
         elif setting is None or setting.type is not ConfigType.LIST:

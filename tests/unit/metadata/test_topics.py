@@ -191,7 +191,7 @@ def test_settings_are_replaced_and_altered(peer: Peer) -> None:
         (ConfigChange("no.such", ConfigOperation.SET, "1"), InvalidConfig),
         (ConfigChange("no.such", ConfigOperation.DELETE), InvalidConfig),
         (ConfigChange("retention.ms", ConfigOperation.SET, "soon"), InvalidConfig),
-        (ConfigChange("retention.ms", ConfigOperation.SET, None), InvalidConfig),
+        (ConfigChange("retention.ms", ConfigOperation.SET, None), InvalidChange),
         (ConfigChange("retention.ms", ConfigOperation.APPEND, "1"), InvalidConfig),
         (ConfigChange("cleanup.policy", ConfigOperation.APPEND, "shred"), InvalidConfig),
         (ConfigChange("segment.bytes", ConfigOperation.SET, "1"), InvalidConfig),
