@@ -7,7 +7,7 @@ used: clients need not ask twice. Names that can't be are INVALID_TOPIC_EXCEPTIO
 UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
 Gaps: offline replicas are not told apart.
 
-The answer for a topic is kept for as long as the topic is as it is.
+The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _FIRST_WITH_NULL = 1
 _FIRST_BY_ID = 12
 _NO_ID = bytes(16)
+_FEW = 100
 
 _Cache = dict[str, tuple[Topic, MetadataResponseTopic]]
 _caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
@@ -52,11 +53,8 @@ def metadata(context: RequestContext, request: MetadataRequest) -> MetadataRespo
     registry = context.broker.topics
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
-        topics = registry.all()
         cache = _cache(registry)
-        if len(cache) > 2 * len(topics):
-            cache.clear()  # most of it is about topics that are gone
-        return _response(context, request, [_describe(cache, topic) for topic in topics])
+        return _response(context, request, [_describe(cache, topic) for topic in registry.all()])
     missing = _to_make(context, request, asked)
     if missing:
         return Deferred.fromCoroutine(_make(context, request, asked, missing))
@@ -130,6 +128,8 @@ def _cache(registry: TopicRegistry) -> _Cache:
     cache = _caches.get(registry)
     if cache is None:
         cache = _caches[registry] = {}
+    if len(cache) > 2 * len(registry) + _FEW:
+        cache.clear()  # most of it is about topics that are gone
     return cache
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.api import metadata
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
@@ -30,6 +31,13 @@ class TestMetadata:
         assert (broker.node_id, broker.host, broker.port, broker.rack) == (1, "localhost", 9092, "r1")
         assert (answer.controller_id, answer.cluster_id) == (1, parts.cluster_id)
         assert answer.cluster_authorized_operations == -(1 << 31)
+
+    def test_answers_for_deleted_topics_are_not_kept_for_ever(self, parts: Parts) -> None:
+        for number in range(250):
+            parts.create(f"t{number}")
+            parts.call(ask(f"t{number}"))
+            result_of(parts.topics.delete_topic(f"t{number}"))
+        assert len(metadata._cache(parts.topics)) <= 101
 
     def test_none_and_all(self, parts: Parts) -> None:
         parts.create("a")
