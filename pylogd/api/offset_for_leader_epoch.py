@@ -1,8 +1,9 @@
 """OffsetForLeaderEpoch (23), versions 0 to 4: where a leader epoch ends in the log (KIP-101, KIP-320).
 
-Behaviour: for each partition the largest epoch up to the one asked for, and the offset behind its last record; -1 for
-both where the epoch is older than all that the log knows. From version 2 on the client's current leader epoch is
-checked. Gaps: none.
+Behaviour: for each partition the largest epoch up to the one asked for, and the offset behind its last record. An epoch
+older than all that the log knows ends where the first known one starts; -1 for both where the epoch is newer than all.
+From version 2 on the client's current leader epoch is checked.
+Gaps: none.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartitio
         return answer
     try:
         partition.check_epoch(wanted.current_leader_epoch)
-        answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+        answer.leader_epoch, answer.end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
     except PylogdError as error:
         answer.error_code = explain(error)[0]
     return answer

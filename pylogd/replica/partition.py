@@ -140,14 +140,23 @@ class Partition:
             return None
         return log.read(offset, max_bytes, end_offset=high_watermark, min_one=min_one, allow_cold=allow_cold)
 
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Where a leader epoch ends: (largest epoch here that is not above it, offset behind its last record).
+
+        An epoch older than all that the log knows ends where the first known one starts; (-1, -1) for one that is not
+        known yet. The current epoch is known before its first record is there. Raises PartitionOffline.
+        """
+        log = self.log
+        return (epoch, log.log_end_offset) if epoch == self.leader_epoch else log.end_offset_for_epoch(epoch)
+
     def divergence(self, epoch: int, offset: int) -> tuple[int, int] | None:
         """Where a client whose last record was of `epoch` and that goes on at `offset` parts from this log (KIP-595).
 
         (largest epoch that both have, its end offset), or None when the client's log is a prefix of this one. Raises
-        OffsetOutOfRange for an epoch before all that this log knows.
+        OffsetOutOfRange for an epoch that is not known here.
         """
         log = self.log
-        ours, end = log.end_offset_for_epoch(epoch)
+        ours, end = self.end_offset_for_epoch(epoch)
         if ours == NO_EPOCH or end == NO_EPOCH:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
         return (ours, end) if ours < epoch or end < offset else None

@@ -112,6 +112,11 @@ class TestOffsetForLeaderEpoch:
             found = self.look_up(t, epoch)
             assert (found.leader_epoch, found.end_offset, found.error_code) == (*expected, 0)
 
+    def test_the_current_epoch_of_a_log_without_records(self, parts: Parts) -> None:
+        parts.create("t")
+        found = self.look_up(parts, 0)
+        assert (found.leader_epoch, found.end_offset, found.error_code) == (0, 0, 0)
+
     def test_errors(self, t: Parts) -> None:
         assert self.look_up(t, 0, index=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert self.look_up(t, 0, current=1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
