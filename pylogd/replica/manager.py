@@ -131,7 +131,10 @@ class ReplicaManager:
             self._condemned.setdefault(key[0], []).append(key)
 
     def stop(self) -> Deferred[None]:
-        """End the housekeeping and every wait, as if its time were up. The logs stay open for their owner to close."""
+        """End the housekeeping and every wait, as if its time were up, and finish the changes of topics under way.
+
+        The logs stay open for their owner to close.
+        """
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -143,6 +146,8 @@ class ReplicaManager:
         if self._housekeeping.running:
             self._housekeeping.stop()
             await self._housekeeping_done
+        for name in list(self._locks):
+            await self.settled(name)
 
     def _keep_house(self) -> None:
         interval_ms = min(self._settings.integer(name) for name in _HOUSEKEEPING_INTERVALS)

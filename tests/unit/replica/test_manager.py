@@ -150,6 +150,17 @@ class TestRestart:
         assert any("may be the wrong one" in str(event.get("log_format")) for event in logged)
 
 
+class TestStop:
+    def test_a_topic_that_is_being_made_is_finished_first(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        result_of(parts.topics.create_topic("t"))
+        stopped = parts.replicas.stop()
+        assert not stopped.called
+        parts.threads.release()
+        assert stopped.called
+        assert ("t", 0) in parts.logs.logs
+
+
 class TestTrouble:
     def test_a_log_that_cannot_be_made_is_offline(self, parts: Parts) -> None:
         with parts.fs.failing("mkdir", errno.ENOSPC, path="t-1"):
