@@ -78,6 +78,15 @@ class Pylogd(Peer):
         self.host, self.port, self.pid = self._process.host, self._process.port, self._process.pid
         self._await_accept(lambda: self._process.process.poll() is None, begun)
 
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self._folder / "data"
+
+    def finish(self) -> None:
+        """Stop it in order, and leave its data until `stop`."""
+        self._process.stop()
+
     def stop(self) -> None:
         try:
             self._process.stop()

@@ -121,6 +121,15 @@ def _start(results: Results) -> list[str]:
     return lines
 
 
+def _storage(results: Results) -> list[str]:
+    if not results.storage:
+        return []
+    lines = [_row("bytes on the disk beyond each message's 200", "log", "indexes"), _row("---", "--:", "--:")]
+    for row, found in results.storage.items():
+        lines.append(_row(row, f"{found['log']:.2f}", f"{found['indexes']:.2f}"))
+    return lines
+
+
 def tables(
     workloads: Sequence[Workload], results: Results, machine: dict[str, object], quick: bool, repeats: int
 ) -> str:
@@ -141,6 +150,8 @@ def tables(
         *_flat(results),
         "",
         *_start(results),
+        "",
+        *_storage(results),
         "",
         "Measured on: " + ", ".join(f"{name} {value}" for name, value in machine.items()) + ".",
         "",

@@ -27,7 +27,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames, report
-from bench.peers import HighestResident, Peer, running
+from bench.peers import HighestResident, Peer, Pylogd, running
 
 HERE = Path(__file__).parent
 CLIENT = HERE.parent / ".cache" / "bench" / "client"
@@ -75,6 +75,7 @@ class Results:
     flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     start: dict[str, list[float]] = field(default_factory=dict)
     memory: dict[str, dict[str, float]] = field(default_factory=dict)
+    storage: dict[str, dict[str, float]] = field(default_factory=dict)
     librdkafka: str = ""
 
 
@@ -215,6 +216,20 @@ class Bench:
             self.remember(row, "highest", highest)
             self.say(f"{row}: {read} replies read in order afterwards")
 
+    def storage_row(self) -> None:
+        """Bytes on the disk beyond the 200 of each message, after a clean stop: in the log, and with its indexes."""
+        count = max(int(1_000_000 * self.scale), 1000)
+        for row, settings in (("batches of 50", ["batch.num.messages=50", "linger.ms=50"]), ("default batches", [])):
+            with running("pylogd", self.folder) as peer:
+                assert isinstance(peer, Pylogd)
+                self.client(peer, "produce", str(count), "200", *settings)
+                peer.finish()
+                sizes = {path.suffix: path.stat().st_size for path in (peer.data / f"{TOPIC}-0").iterdir()}
+            indexes = sizes[".index"] + sizes[".timeindex"]
+            found = {"log": sizes[".log"] / count - 200, "indexes": indexes / count}
+            self.results.storage[row] = found
+            self.say(f"storage beyond the message, {row}: {found['log']:.2f} + {found['indexes']:.2f} bytes")
+
     def rows(self) -> list[tuple[str, Callable[[], None]]]:
         """All rows by name, in order."""
         work: list[tuple[str, Callable[[], None]]] = []
@@ -226,6 +241,7 @@ class Bench:
             work += [
                 ("1,000 partitions", self.partitions_row),
                 ("1,000 connections", self.connections_row),
+                ("storage", self.storage_row),
                 ("memory, 10 GB read", self.reading_row),
                 (
                     "memory, unread fetches",
