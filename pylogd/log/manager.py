@@ -65,6 +65,7 @@ class LogDirectory:
     properties: MetaProperties
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    partitions: int = 0  # logs that are open in it
     doomed: list[tuple[int, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
 
 
@@ -240,6 +241,7 @@ class LogManager:
         else:
             with self._lock:
                 self.logs[key] = log
+                self._directory_of(log).partitions += 1
         return found
 
     def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
@@ -258,7 +260,8 @@ class LogManager:
                 return known
             if key in self.offline:
                 raise self.offline[key]
-            path = os.path.join(self._emptiest(), f"{topic}-{partition}")
+            entry = min(self.directories, key=lambda entry: entry.partitions)
+            path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
                 self.fs.mkdir(path)
                 checkpoints.write_partition_metadata(self.fs, path, topic_id)
@@ -269,23 +272,24 @@ class LogManager:
                 storage=self.storage, now_ms=self._now_ms,
             )  # fmt: skip
             self.logs[key] = log
+            entry.partitions += 1
             return log
 
-    def _emptiest(self) -> str:
-        counts = {entry.path: 0 for entry in self.directories}
-        for log in self.logs.values():
-            counts[os.path.dirname(log.directory)] += 1
-        return min(counts, key=lambda path: counts[path])
+    def _directory_of(self, log: Log) -> LogDirectory:
+        parent = os.path.dirname(log.directory)
+        return next(entry for entry in self.directories if entry.path == parent)
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log away; its files go after the delay. An unknown one is no error."""
         with self._lock:
             log = self.logs.pop((topic, partition), None)
-        if log is None:
-            return
+            if log is None:
+                return
+            entry = self._directory_of(log)
+            entry.partitions -= 1
         with log.maintenance:
             log.abandon()
-            parent = os.path.dirname(log.directory)
+            parent = entry.path
             suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
             stem = f"{topic[: _NAME_LIMIT - len(suffix) - len(str(partition)) - 1]}-{partition}"
             target = os.path.join(parent, stem + suffix)
@@ -294,7 +298,6 @@ class LogManager:
                 self.fs.fsync_dir(parent)
             except OSError as error:
                 raise StorageFailure(log.directory, error) from error
-        entry = next(entry for entry in self.directories if entry.path == parent)
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:

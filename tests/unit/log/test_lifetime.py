@@ -277,6 +277,10 @@ def test_partitions_spread_over_directories() -> None:
     manager.load(lambda *progress: told.append(progress), lambda topic: LogConfig(retention_ms=5))
     assert told == [(1, 4, "t-0"), (2, 4, "t-2"), (3, 4, "t-1"), (4, 4, "t-3")]
     assert all(log.config.retention_ms == 5 and len(read_all(log)) == 1 for log in manager.logs.values())
+    manager.delete("t", 1)
+    manager.delete("t", 1)
+    made = [manager.create("u", partition, TOPIC_ID).directory for partition in range(3)]
+    assert made == ["/b/u-0", "/a/u-1", "/b/u-2"]
     manager.close()
 
 
