@@ -293,7 +293,9 @@ class Log:
         """Work out how far the short way goes before the general one has to look at the segment again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = self._create_time and segment.size and not segment.full and not self.closed
+        usable = (
+            self._create_time and not config.compacts and segment.size and not segment.full and not self.closed
+        )
         self._segment_limit = config.segment_bytes if usable else -1
         self._offset_limit = segment.base_offset + MAX_RELATIVE
         self._roll_timestamp = segment.first_timestamp + self._segment_ms() if segment.first_timestamp >= 0 else -1

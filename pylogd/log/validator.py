@@ -1,7 +1,8 @@
 """What a batch must be before it is appended, and the one place that says so.
 
-Strategy: headers and the CRC are looked at, records are not: they are the client's. `check_batches` is the general
-path, for any number of batches of any origin. The log has a fast path for the one plain batch of a client; a property
+Strategy: headers and the CRC are looked at, records are not: they are the client's. The exception is a log that is
+compacted by key, whose records must have one. `check_batches` is the general path, for any number of batches of any
+origin. The log has a fast path for the one plain batch of a client; a property
 test holds that both accept and refuse the same.
 
 Known limits, since records stay opaque: offsets inside a batch are believed when count and last delta agree, and time
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from pylogd.errors import ProtocolError
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.errors import (
     CorruptRecord,
@@ -24,6 +26,7 @@ from pylogd.log.errors import (
     UnsupportedCompressionType,
     UnsupportedMessageFormat,
 )
+from pylogd.wire.compression import decompress
 from pylogd.wire.records import (
     COMPRESSION_MASK,
     CRC_START,
@@ -33,11 +36,14 @@ from pylogd.wire.records import (
     LOG_APPEND_TIME,
     MAGIC,
     BatchHeader,
+    all_have_keys,
     crc32c,
 )
 
 MAX_CODEC = 4
 _MAGIC_AT = 16
+#: Times max.message.bytes that the records of a batch may take where they are looked at, so that it can't take long.
+_MOST_EXPANSION = 16
 
 
 class AppendOrigin(Enum):
@@ -73,6 +79,8 @@ def check_batches(records: memoryview, origin: AppendOrigin, config: LogConfig, 
         else:
             check_client_header(header, origin)
             check_timestamps(header, config, now_ms)
+            if config.compacts and not header.is_control:
+                check_keys(header, batch, config.max_message_bytes * _MOST_EXPANSION)
         checked.append((header, batch))
         position += size
     return checked
@@ -112,6 +120,18 @@ def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
         raise InvalidRecord(
             f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}"
         )
+
+
+def check_keys(header: BatchHeader, batch: memoryview, most: int) -> None:
+    """What holds for the records of a log that keeps the last one of each key. `most`: bytes that they may take."""
+    payload = batch[HEADER_SIZE:]
+    try:
+        data = decompress(header.compression, payload, most) if header.compression else bytes(payload)
+        keyed = all_have_keys(data, header.record_count)
+    except ProtocolError as error:
+        raise InvalidRecord(f"records that can't be read: {error}") from error
+    if not keyed:
+        raise InvalidRecord("a record without a key, which a compacted topic can't take")
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

@@ -22,8 +22,9 @@ from pylogd.log.errors import (
     UnsupportedMessageFormat,
 )
 from pylogd.log.validator import AppendOrigin
-from pylogd.wire.records import CONTROL, LOG_APPEND_TIME, parse_header
-from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
+from pylogd.wire.compression import CompressionType
+from pylogd.wire.records import CONTROL, HEADER_SIZE, LOG_APPEND_TIME, parse_header
+from tests.fakes.storage import START_MS, House, append, batch, fix_crc, read_all, values, with_header
 
 HOUR_MS = 3_600_000
 
@@ -101,6 +102,43 @@ def test_a_bad_batch_is_refused_and_leaves_nothing(data: bytes, error: type[Inva
     append(log, b"good")
     assert values(log) == [b"good"] * (before + 1)
     house.check()
+
+
+@pytest.mark.parametrize("policy", [{"compact"}, {"compact", "delete"}])
+@pytest.mark.parametrize("codec", CompressionType)
+def test_a_compacted_log_takes_no_record_without_a_key(policy: set[str], codec: CompressionType) -> None:
+    house = House(cleanup_policy=frozenset(policy), max_message_bytes=1000)
+    log = house.create()
+    for _ in range(2):  # into an empty segment, and into one where the short way would do
+        log.append(batch(b"a" * 200, b"b", key=b"", compression=codec), leader_epoch=0)
+        with pytest.raises(InvalidRecord, match="without a key"):
+            log.append(batch(b"c", key=None, compression=codec), leader_epoch=0)
+    assert values(log) == [b"a" * 200, b"b"] * 2
+    log.config = replace(log.config, cleanup_policy=frozenset({"delete"}))
+    log.append(batch(b"c", key=None), leader_epoch=0)
+    log.config = replace(log.config, cleanup_policy=frozenset({"compact"}))
+    with pytest.raises(InvalidRecord):
+        log.append(batch(b"d", key=None), leader_epoch=0)
+    house.check()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        fix_crc(batch(b"a")[:HEADER_SIZE] + b"\x7e" + batch(b"a")[HEADER_SIZE + 1 :]),
+        with_header(batch(b"a"), record_count=2, last_offset_delta=1),
+        with_header(batch(b"a", b"b"), record_count=1, last_offset_delta=0),
+        with_header(batch(b"a"), attributes=CompressionType.GZIP),
+        batch(b"x" * 20_000, compression=CompressionType.ZSTD),
+    ],
+    ids=["cut", "too few", "too many", "not compressed", "a bomb"],
+)
+def test_a_compacted_log_takes_no_records_that_it_can_not_read(data: bytes) -> None:
+    house = House(cleanup_policy=frozenset({"compact"}), max_message_bytes=1000)
+    log = house.create()
+    with pytest.raises(InvalidRecord, match="can't be read"):
+        log.append(data, leader_epoch=0)
+    assert log.log_end_offset == 0
 
 
 def test_a_time_stamp_too_old() -> None:
