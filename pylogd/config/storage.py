@@ -132,7 +132,7 @@ _LOG_SETTINGS: Final = [
         "compression.type",
         _STRING,
         "producer",
-        "Codec that batches are stored in; `producer` keeps what the producer chose.",
+        "Taken and shown for the sake of tools that set it; batches always stay in the codec that the producer chose.",
         _LOG,
         choices=CODECS,
         mode=_DYNAMIC,

@@ -60,7 +60,8 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "compression.type",
                 "compression.type",
-                "Codec that batches are stored in; `producer` keeps what the producer chose.",
+                "Taken and shown for the sake of tools that set it; "
+                "batches always stay in the codec that the producer chose.",
             ),
             _topic(
                 "delete.retention.ms",

@@ -49,7 +49,8 @@ def test_the_example_with_its_comments_taken_off_is_the_defaults(tmp_path: Path)
 
 #: Settings that are taken without being read: no tool that sets them is to be turned away.
 FOR_COMPATIBILITY = {
-    "log.preallocate",  # the reference says so
+    "compression.type",  # the reference says so, as of the next one
+    "log.preallocate",
     "unclean.leader.election.enable",  # a broker alone has no replica to prefer
 }
 
