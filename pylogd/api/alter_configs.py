@@ -11,10 +11,8 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
-from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, repeated, topic_of, unsupported
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.api.resources import ResourceType, alter_each, broker_of, topic_of, unsupported
 from pylogd.metadata.errors import InvalidChange
 from pylogd.wire.messages.alter_configs import (
     AlterConfigsRequest,
@@ -31,18 +29,11 @@ def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Defe
 
 
 async def _alter_all(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    twice = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
-    responses = []
-    for resource in request.resources:
-        answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
-        try:
-            if (resource.resource_type, resource.resource_name) in twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
-            await _alter(context, resource, request.validate_only)
-        except PylogdError as error:
-            answer.error_code, answer.error_message = explain(error)
-        responses.append(answer)
-    return AlterConfigsResponse(responses=responses)
+    async def alter(resource: AlterConfigsResource) -> None:
+        await _alter(context, resource, request.validate_only)
+
+    answers = await alter_each(request.resources, alter)
+    return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(*answer) for answer in answers])
 
 
 async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
-from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, repeated, topic_of, unsupported
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.api.resources import ResourceType, alter_each, broker_of, topic_of, unsupported
+from pylogd.errors import ErrorCode, KafkaError
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -37,18 +36,11 @@ def incremental_alter_configs(
 async def _alter_all(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    twice = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
-    responses = []
-    for resource in request.resources:
-        answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
-        try:
-            if (resource.resource_type, resource.resource_name) in twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
-            await _alter(context, resource, request.validate_only)
-        except PylogdError as error:
-            answer.error_code, answer.error_message = explain(error)
-        responses.append(answer)
-    return IncrementalAlterConfigsResponse(responses=responses)
+    async def alter(resource: AlterConfigsResource) -> None:
+        await _alter(context, resource, request.validate_only)
+
+    answers = await alter_each(request.resources, alter)
+    return IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse(*answer) for answer in answers])
 
 
 async def _alter(context: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
+from typing import Protocol, TypeVar
 
 from pylogd.api.context import RequestContext
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.api.errors import explain
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
+
+
+class Resource(Protocol):
+    """What is common to the resources of the requests."""
+
+    resource_type: int
+    resource_name: str
+
+
+R = TypeVar("R", bound=Resource)
 
 
 class ResourceType(IntEnum):
@@ -48,6 +60,23 @@ def broker_of(context: RequestContext, name: str) -> int | None:
     return own
 
 
-def repeated(resources: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
-    """Those that stand more than once."""
-    return {resource for resource, count in Counter(resources).items() if count > 1}
+async def alter_each(
+    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+) -> list[tuple[ErrorCode, str | None, int, str]]:
+    """Change one resource after the other: error code, text, type and name of each, as the answers begin.
+
+    One that stands more than once is INVALID_REQUEST each time.
+    """
+    count = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    answers: list[tuple[ErrorCode, str | None, int, str]] = []
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        try:
+            if count[key] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
+            await alter(resource)
+        except PylogdError as error:
+            answers.append((*explain(error), *key))
+        else:
+            answers.append((ErrorCode.NONE, None, *key))
+    return answers
