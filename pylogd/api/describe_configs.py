@@ -45,7 +45,7 @@ def _describe(
     except PylogdError as error:
         result.error_code, result.error_message = explain(error)
         return result
-    wanted = resource.configuration_keys
+    wanted = frozenset(resource.configuration_keys or ())
     result.configs = [
         _result(context.version, request, entry) for entry in entries if not wanted or entry.name in wanted
     ]

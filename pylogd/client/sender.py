@@ -48,7 +48,7 @@ class BatchResult(NamedTuple):
 class Batch:
     """Records for one partition, on their way from the first `send` to a result."""
 
-    __slots__ = ("attempts", "deadline", "due_ms", "encoded", "number", "partition", "records", "result", "size")
+    __slots__ = ("deadline", "due_ms", "encoded", "number", "partition", "records", "result", "size")
 
     def __init__(self, partition: TopicPartition, number: int, due_ms: int) -> None:
         """An empty one. `number` is its place in the order of batches; `due_ms` is when it has lingered enough."""
@@ -58,7 +58,6 @@ class Batch:
         self.records: list[tuple[bytes | None, bytes | None, int, Sequence[Header]]] = []
         self.size = 0
         self.deadline = 0.0
-        self.attempts = 0
         self.encoded = b""
         self.result: BatchResult | None = None
 
@@ -195,7 +194,6 @@ class Sender:
         if not self._retry or not is_retriable(error) or again > batch.deadline:
             self._finish(batch, -1, -1, error)
             return
-        batch.attempts += 1
         self._held[place] = again
         self._queues[place] = deque(sorted([*self._queues.get(place, ()), batch], key=lambda b: b.number))
 
