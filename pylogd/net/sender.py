@@ -166,13 +166,14 @@ class Sender:
 
     def _send_chunk(self, source: Slice, most: int) -> int:
         """How many bytes of the slice have left; 0 where it has to wait, and is called again, or has failed."""
-        count = min(self._end - self._at, most)
-        if self._at + count > self._warm_to:
-            self._warm_to = self._at + count
+        if self._at == self._warm_to:
+            count = min(self._end - self._at, self._max_chunk)
+            self._warm_to += count
             if not source.is_warm(self._at, count):
                 self._waiting = True
                 self._warm(source, self._at, count).addCallbacks(self._warmed, self._failed)
                 return 0
+        count = min(self._warm_to - self._at, most)
         try:
             sent = os.sendfile(self._socket.fileno(), source.fileno(), self._at, count)
         except BlockingIOError:
