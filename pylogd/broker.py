@@ -165,7 +165,10 @@ class Broker:
 
     def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest) -> Any:
         if type(event) is RequestReceived:
-            context = RequestContext(self, connection, event.version, event.client_id, event.correlation_id)
+            context = connection.context
+            if context is None or context.version != event.version or context.client_id != event.client_id:
+                context = RequestContext(self, connection, event.version, event.client_id)
+                connection.context = context
             return HANDLERS[event.api_key](context, event.request)
         if event.api_key == ApiVersionsRequest.API_KEY:
             return unsupported_api_versions()

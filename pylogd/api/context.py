@@ -49,9 +49,9 @@ class Connection(Protocol):
 
 
 class RequestContext:
-    """Who asks, at which version. One is made for each request, so it is small."""
+    """Who asks, at which version. Never changed: requests of one connection that are alike in this share it."""
 
-    __slots__ = ("broker", "client_id", "connection", "correlation_id", "version")
+    __slots__ = ("broker", "client_id", "connection", "version")
 
     def __init__(
         self,
@@ -59,10 +59,8 @@ class RequestContext:
         connection: Connection,
         version: int,
         client_id: str | None = None,
-        correlation_id: int = 0,
     ) -> None:
         self.broker = broker
         self.connection = connection
         self.version = version
         self.client_id = client_id
-        self.correlation_id = correlation_id

@@ -54,11 +54,15 @@ Dispatch = Callable[["BrokerProtocol", RequestReceived | UnsupportedRequest], An
 
 
 class BrokerProtocol(Protocol):
-    """One client's connection. `host` is the peer's address; `listener` names the endpoint that it came in by."""
+    """One client's connection. `host` is the peer's address; `listener` names the endpoint that it came in by.
+
+    `context` is a place for whoever dispatches to keep what its last request had in common with the next.
+    """
 
     pipeline: Pipeline
     host: str
     last_active: float
+    context: Any = None
 
     def __init__(self, factory: BrokerFactory) -> None:
         self.factory: BrokerFactory = factory
