@@ -95,6 +95,7 @@ class BrokerProtocol(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.factory.dismiss(self):
+            self.context = None  # it refers to us
             self.pipeline.lost()
             del self.pipeline  # else they hold each other, and half a large frame, until the collector comes
 
