@@ -90,6 +90,7 @@ def test_it_asks_before_it_deletes(server: FakeBroker, answer: str, code: int) -
     terminal.read_until("Delete t with all records?")
     if answer == "\x03":
         terminal.interrupt()
+        terminal.type("\n")  # a signal that comes just before Python begins to read is seen when it has read
     else:
         terminal.type(answer)
     assert terminal.end() == code
