@@ -27,6 +27,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.errors import CloseConnection
+from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
@@ -48,7 +49,8 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 class Broker:
     """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use."""
 
-    def __init__(self, settings: Settings, reactor: Any) -> None:
+    def __init__(self, settings: Settings, reactor: Any, fs: FileSystem | None = None) -> None:
+        """`fs` is what the logs are kept on, the operating system's by default."""
         self.settings = settings
         self.clock = reactor
         self.node_id = settings.integer("node.id")
@@ -57,9 +59,11 @@ class Broker:
         self.logs = LogManager(
             settings.words("log.dirs"),
             config=log_config(settings, {}),
+            fs=fs,
             now_ms=_now_ms,
             node_id=self.node_id,
             recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
+            checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
         )
         self.metadata = Metadata(settings, open_store(settings, reactor))
         self.cluster = self.metadata.cluster

@@ -27,6 +27,7 @@ from pylogd import __version__
 from pylogd.broker import Broker
 from pylogd.config import Settings
 from pylogd.errors import PylogdError
+from pylogd.log.files import FileSystem
 
 log = Logger()
 
@@ -102,7 +103,9 @@ def hurry_when_asked_again(broker: Broker, reactor: Any) -> None:
         signal.signal(number, lambda *_: reactor.callFromThread(hurry))
 
 
-def run_foreground(settings: Settings, announce: Callable[[str], None], reactor: Any = None) -> int:
+def run_foreground(
+    settings: Settings, announce: Callable[[str], None], reactor: Any = None, fs: FileSystem | None = None
+) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code. `announce` is told, once, where it listens.
 
     The log goes to standard error. What keeps the broker from starting is the last line there, and exit code 1.
@@ -114,7 +117,7 @@ def run_foreground(settings: Settings, announce: Callable[[str], None], reactor:
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     bridge_logging()
-    broker = Broker(settings, reactor)
+    broker = Broker(settings, reactor, fs)
     reason: str | None = None
 
     def started(_: None) -> None:

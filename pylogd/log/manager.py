@@ -104,6 +104,7 @@ class LogManager:
         node_id: int = -1,
         cluster_id: str | None = None,
         recovery_threads: int = _RECOVERY_THREADS,
+        checkpoint_ms: int = _CHECKPOINT_MS,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs)
@@ -117,6 +118,7 @@ class LogManager:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._recovery_threads = recovery_threads
+        self._checkpoint_ms = checkpoint_ms
         self._next_checkpoint_ms = 0
         self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
@@ -333,7 +335,7 @@ class LogManager:
         for entry in self.directories:
             self._remove_doomed(entry, now_ms)
         if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + _CHECKPOINT_MS
+            self._next_checkpoint_ms = now_ms + self._checkpoint_ms
             self.checkpoint()
 
     def _remove_doomed(self, entry: LogDirectory, now_ms: int) -> None:
