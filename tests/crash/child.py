@@ -23,6 +23,11 @@ from tests.crash.points import KillingFileSystem, KillPoint
 LOADED = (pylogd.api, pylogd.metadata.sqlite, pylogd.net.server)
 
 
+def say(line: object) -> None:
+    """A line in one piece, whatever kills us next."""
+    os.write(1, f"{line}\n".encode())
+
+
 def run_broker(order: dict[str, Any]) -> int:
     """The broker's process: it ends by a signal or, asked to stop, with its exit code."""
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -32,7 +37,7 @@ def run_broker(order: dict[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     point = order["point"]
     fs: Any = None if point is None else KillingFileSystem(KillPoint(**point))
-    return run_foreground(Settings.load(None, order["settings"]), lambda line: print(line, flush=True), fs=fs)
+    return run_foreground(Settings.load(None, order["settings"]), say, fs=fs)
 
 
 def main() -> None:
@@ -42,7 +47,7 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             os._exit(run_broker(json.loads(line)))
-        print(pid, flush=True)
+        say(pid)
 
 
 if __name__ == "__main__":

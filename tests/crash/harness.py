@@ -80,7 +80,7 @@ class Forge:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         stdin.write(json.dumps(order).encode() + b"\n")
-        while not (line := stdout.readline().strip()).isdigit():  # late words of a broker that is dead by now
+        while not (line := stdout.readline()).strip().isdigit():  # late words of a broker that is dead by now
             if not line:
                 raise CrashFault(f"the process that forks brokers is gone ({self._process.poll()})")
         return ForkedBroker(int(line), stdout.fileno(), log)
@@ -175,9 +175,10 @@ class Round:
             broker = self.forge.start(self.settings, self.log, point)
             if broker.listens() and not (point is not None and broker.is_dead()):
                 self._check_if_alive(broker)
-        if broker.is_dead():
-            broker = self.forge.start(self.settings, self.log, None)
-            broker.listens()
+        broker.kill()  # it may still have a point to die at
+        broker = self.forge.start(self.settings, self.log, None)
+        if not broker.listens():
+            raise CrashFault(f"the last start failed:\n{self.log.read_text()[-4000:]}")
         for writer in self.writers:
             writer.finish()
         self.check()
@@ -201,7 +202,7 @@ class Round:
         """Check; a broker that dies of its point meanwhile is checked after the next start."""
         try:
             self.check()
-        except (PylogdError, OSError):
+        except (PylogdError, OSError, CrashFault):  # what is wrong in the log will be wrong after the next start
             if not broker.is_dead(1):
                 raise
 

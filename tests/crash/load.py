@@ -103,6 +103,7 @@ class IdempotentWriter(Writer):
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
+                "batch.size": 16_000,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 100,
                 "reconnect.backoff.ms": 10,
