@@ -63,8 +63,9 @@ class Log:
     """See the module. Made by `Log.create` or by the loader.
 
     `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
-    bound). `recovery_point` is the offset up to which all is on stable storage. `clean` says that the log was closed in
-    order and is opened as it was.
+    bound). `on_roll` is called when an append has gone on in a new segment and the old one can be made durable; `lock`
+    is held then, and it must not wait. `recovery_point` is the offset up to which all is on stable storage. `clean`
+    says that the log was closed in order and is opened as it was.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.deletable_offset: int | None = None
+        self.on_roll: Callable[[], None] | None = None
         self.closed = False
         self.last_flush_ms = now_ms()
         self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
@@ -271,6 +273,8 @@ class Log:
         ):
             self.roll(first.base_offset, now_ms)
             segment = self._active
+            if self.on_roll is not None:
+                self.on_roll()
         buffers: list[Buffer] = []
         for header, batch in checked:
             buffers += (

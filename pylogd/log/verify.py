@@ -35,7 +35,6 @@ from pylogd.log.segment import (
 )
 from pylogd.wire.records import decode_batch
 
-
 TEMPORARY_SUFFIX = ".tmp"
 LEFTOVER = "half-written: left by a crash, or being written right now"
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
@@ -27,8 +27,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, Settings
-from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.replica.configs import HostedConfig, hosted_config
+from pylogd.replica.flushing import PartitionFlusher
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.purgatory import Purgatory
 from pylogd.replica.sessions import FetchSessions
@@ -92,6 +93,8 @@ class ReplicaManager:
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
+        self._flushers: dict[tuple[str, int], PartitionFlusher] = {}
+        self._flush_slots = DeferredSemaphore(max(settings.integer("background.threads") // 2, 1))
 
     # -- life
 
@@ -141,6 +144,8 @@ class ReplicaManager:
         for undo in self._unsubscribe:
             undo()
         self._unsubscribe = []
+        for flusher in self._flushers.values():
+            flusher.close()
         self.append_waits.expire_all()
         self.fetch_waits.expire_all()
         if self._housekeeping.running:
@@ -168,6 +173,8 @@ class ReplicaManager:
         except StorageFailure as error:
             self._report(error)
             raise
+        if result.last_offset >= partition.flush_at:
+            self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
         return result
 
@@ -224,6 +231,9 @@ class ReplicaManager:
         del self.partitions_by_id[partition.topic_id, partition.index]
         self._condemned.setdefault(partition.topic, []).append(partition.key)
         partition.become(Role.DELETED)
+        flusher = self._flushers.pop(partition.key, None)
+        if flusher is not None:
+            flusher.close()
         self.fetch_waits.check(partition.key)
         self.append_waits.check(partition.key)
 
@@ -286,6 +296,10 @@ class ReplicaManager:
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
         partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id)
         self._hosted.setdefault(topic.name, {})[state.index] = partition
+        if stored is not None:
+            self._flushers[partition.key] = PartitionFlusher(
+                partition, config.log, self._clock, self._in_flush_thread, self._became_visible, self._flush_failed
+            )
         self._refresh(partition, state, config)
         self.partitions[partition.key] = partition
         self.partitions_by_id[topic.topic_id, state.index] = partition
@@ -297,6 +311,26 @@ class ReplicaManager:
         partition.min_insync_replicas = config.min_insync_replicas
         if partition.role is Role.LEADING:
             partition.log.config = config.log
+            self._flushers[partition.key].configure(config.log)
+
+    # -- flushing
+
+    def _in_flush_thread(self, function: Callable[..., Any]) -> Deferred[Any]:
+        """At most half of the threads wait for syncs: the others are for reads."""
+        return self._flush_slots.run(self.in_thread, function)
+
+    def _became_visible(self, partition: Partition) -> None:
+        self.fetch_waits.check(partition.key)
+        self.append_waits.check(partition.key)
+
+    def _flush_failed(self, partition: Partition, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, LogClosed):
+            return
+        if isinstance(error, StorageError):
+            self._report(error)
+        else:
+            log.failure("could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
 
     def _config(self, topic: Topic) -> HostedConfig:
         try:

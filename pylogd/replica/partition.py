@@ -7,6 +7,7 @@ moves as they catch up, and an append with acks=all waits for it in the purgator
 Rules:
 - A partition is Leading, Offline (its log could not be opened) or Deleted; `TRANSITIONS` has every way between them.
   Deleted is the end: whoever waits on the partition looks at its role and answers that it is gone.
+- Where only flushed records may be seen, the high watermark follows the flushes (`replica.flushing`).
 - Consumers see offsets below the high watermark. An offset between it and the log's end is valid and empty.
 - A leader epoch that a client sends must be ours: an older one is fenced, a newer one unknown to us (KIP-320).
 
@@ -21,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
+from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -71,11 +73,13 @@ class Partition:
     key: (topic, index), under which operations wait in a purgatory.
     high_watermark: offset behind the last committed record.
     isr: broker ids of the in-sync replicas, this broker's among them.
+    flush_at: an append of this offset or a later one has to be told to the partition's flusher.
+    flush_visible: whether the high watermark stays with what has been flushed.
     """
 
     __slots__ = (
-        "_log", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas", "role",
-        "topic", "topic_id",
+        "_log", "flush_at", "flush_visible", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id",
+        "min_insync_replicas", "role", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, index: int, log: Log | None, leader_id: int) -> None:
@@ -87,6 +91,8 @@ class Partition:
         self.leader_epoch = 0
         self.isr: tuple[int, ...] = (leader_id,)
         self.min_insync_replicas = 1
+        self.flush_at = NO_LIMIT
+        self.flush_visible = False
         self._log = log
         self.role = Role.OFFLINE if log is None else Role.LEADING
         self.high_watermark = 0 if log is None else log.log_end_offset
@@ -121,7 +127,7 @@ class Partition:
         if log is None:
             log = self.log  # raises
         result = log.append(records, leader_epoch=self.leader_epoch)
-        if len(isr) == 1:
+        if len(isr) == 1 and not self.flush_visible:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
         return result

@@ -293,7 +293,8 @@ def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
             current = Round(forge, place, seed)
             death = "none"
             try:
-                for death in current.run(min(KILLS_A_ROUND, kills - done)):
+                for fatal in current.run(min(KILLS_A_ROUND, kills - done)):
+                    death = fatal
                     done += 1
             except BaseException as error:
                 raise CrashFault(f"round {seed}, last kill {death!r}, kept in {place}: {error}") from error
