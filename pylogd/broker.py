@@ -65,6 +65,8 @@ class Broker:
             recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
         )
+        self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
+        self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
         self.metadata = Metadata(settings, open_store(settings, reactor))
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
@@ -164,6 +166,11 @@ class Broker:
             send_buffer_bytes=integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
         )
+
+    def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
+        self.replicas.went_offline(keys)
+        if not self.logs.healthy and self.logs.directories:
+            self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
     # -- requests
 

@@ -108,7 +108,8 @@ def run_foreground(
 ) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code. `announce` is told, once, where it listens.
 
-    The log goes to standard error. What keeps the broker from starting is the last line there, and exit code 1.
+    The log goes to standard error. What keeps the broker from starting, or from going on, is the last line there, and
+    exit code 1.
     """
     if reactor is None:
         from twisted.internet import reactor
@@ -134,6 +135,14 @@ def run_foreground(
             log.failure("the broker could not start", failure)
         if reactor.running:
             reactor.stop()
+
+    def ended(why: str) -> None:
+        nonlocal reason
+        reason = reason or why
+        if reactor.running:
+            reactor.stop()
+
+    broker.on_end = ended
 
     def start() -> None:
         broker.start().addCallbacks(started, failed)

@@ -277,6 +277,26 @@ class LruCache(Generic[V]):
             self.weight -= self._weigh(old)
 
 
+class SyncFailed(OSError):
+    """A sync failed: what was written before may be lost, and a further sync that succeeds says nothing about it."""
+
+
+def sync_file(fs: FileSystem, fd: int, path: str) -> None:
+    """Return once the file's bytes are on stable storage; `SyncFailed` if that can't be said."""
+    try:
+        fs.fsync(fd)
+    except OSError as error:
+        raise SyncFailed(error.errno, f"sync failed: {error.strerror}", path) from error
+
+
+def sync_directory(fs: FileSystem, path: str) -> None:
+    """Return once the directory's entries are on stable storage; `SyncFailed` if that can't be said."""
+    try:
+        fs.fsync_dir(path)
+    except OSError as error:
+        raise SyncFailed(error.errno, f"sync failed: {error.strerror}", path) from error
+
+
 def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
     """Write all of `data`, however many calls it takes."""
     view = memoryview(data)
@@ -298,7 +318,7 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
         raise
-    fs.fsync_dir(os.path.dirname(path))
+    sync_directory(fs, os.path.dirname(path))
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
@@ -307,7 +327,7 @@ def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
     try:
         write_all(fs, fd, data)
         if sync:
-            fs.fsync(fd)
+            sync_file(fs, fd, path)
     finally:
         fs.close(fd)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from pylogd.errors import ProtocolError
 from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
-from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, write_file
+from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
 from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, Record, decode_batch
@@ -212,7 +212,7 @@ class Segment:
         try:
             self.cut_torn()
             if sync:
-                self.storage.fs.fsync(file.fd)
+                sync_file(self.storage.fs, file.fd, self.path)
             self.write_indexes(indexes, sync=sync)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
@@ -241,7 +241,7 @@ class Segment:
         file = self.file
         if file is not None:
             try:
-                self.storage.fs.fsync(file.fd)
+                sync_file(self.storage.fs, file.fd, self.path)
             except OSError as error:
                 raise StorageFailure(self.path, error) from error
 

@@ -8,7 +8,8 @@ Rules:
 - `flush.messages` and `flush.ms` count from the last flush; a time is kept to the millisecond that the topic asks for.
 - With `flush.visible` every append is followed by a flush, and the high watermark is what has been flushed.
 - Segments that were rolled are made durable at once.
-- A flush that fails is reported and never tried again: after a failed sync nobody knows what the disk has.
+- A flush that fails is reported. `on_failure` says whether that was the end; it is after a sync that failed, since
+  nobody knows then what the disk has. A disk that is full is tried again.
 
 It must not know requests, or which thread pool it is.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pylogd.log.config import LogConfig
 
 NEVER = NO_LIMIT
+_RETRY_SECONDS = 1.0  # after a flush that found no room
 
 InThread = Callable[..., "Deferred[Any]"]
 
@@ -36,7 +38,7 @@ InThread = Callable[..., "Deferred[Any]"]
 class PartitionFlusher:
     """The flushing of one partition, on the reactor's thread.
 
-    on_visible: told when the high watermark has moved. on_failure: told when a flush failed.
+    on_visible: told when the high watermark has moved. on_failure: told when a flush failed; true to give up.
     """
 
     __slots__ = (
@@ -50,7 +52,7 @@ class PartitionFlusher:
         clock: IReactorTime,
         in_thread: InThread,
         on_visible: Callable[[Partition], object],
-        on_failure: Callable[[Partition, Failure], object],
+        on_failure: Callable[[Partition, Failure], bool],
     ) -> None:
         self._partition = partition
         self._clock = clock
@@ -142,9 +144,12 @@ class PartitionFlusher:
             self._on_visible(partition)
 
     def _failed(self, failure: Failure) -> None:
-        """`_running` stays set: there is no second try."""
+        """Either the end, in which case `_running` stays set, or a pause."""
         self._stop_timer()
-        self._on_failure(self._partition, failure)
+        if not self._on_failure(self._partition, failure):
+            self._running = False
+            self._timer = self._clock.callLater(_RETRY_SECONDS, self._time_is_up)
+            self._partition.flush_at = NEVER
 
     def _stop_timer(self) -> None:
         if self._timer is not None and self._timer.active():

@@ -93,6 +93,7 @@ class ReplicaManager:
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
+        self._starting = False
         self._flushers: dict[tuple[str, int], PartitionFlusher] = {}
         self._flush_slots = DeferredSemaphore(max(settings.integer("background.threads") // 2, 1))
 
@@ -111,8 +112,10 @@ class ReplicaManager:
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
         self._condemn_strays()
+        self._starting = True
         for name in {*self._condemned, *(topic.name for topic in self._topics.all())}:
             await self._settle(name)
+        self._starting = False
         self._keep_house()
 
     def _condemn_strays(self) -> None:
@@ -171,7 +174,7 @@ class ReplicaManager:
         try:
             result = partition.append(records, acks_all)
         except StorageFailure as error:
-            self._report(error)
+            self._storage_failed(error)
             raise
         if result.last_offset >= partition.flush_at:
             self._flushers[partition.key].appended()
@@ -183,6 +186,23 @@ class ReplicaManager:
         return self.append_waits.watch(
             ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
         )
+
+    def _storage_failed(self, error: StorageError) -> bool:
+        """Storage raised `error`, in whatever thread; whether its data directory is offline."""
+        offline = self._logs.storage_failed(error)
+        if not offline:
+            self._report(error)
+        return offline
+
+    def went_offline(self, keys: Sequence[tuple[str, int]]) -> None:
+        """These partitions' disk has failed: answer so from now on, and whoever waits on them."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None and partition.role is Role.LEADING:
+                self._flushers.pop(key).close()
+                partition.go_offline()
+                self.fetch_waits.check(key)
+                self.append_waits.check(key)
 
     def _report(self, error: StorageError) -> None:
         self._failures += 1
@@ -276,7 +296,12 @@ class ReplicaManager:
                 missing.append(state)
             else:
                 self._add(topic, state, stored, config)
-        if missing:
+        if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
+            # They may well be on the disk that is away: new, empty logs would give their offsets out again.
+            for state in missing:
+                log.error("{t}-{i} is offline with its data directory", t=topic.name, i=state.index)
+                self._add(topic, state, None, config)
+        elif missing:
             made = await self.in_thread(self._make_logs, topic, missing, config)
             for state, stored in zip(missing, made, strict=True):
                 self._add(topic, state, stored, config)
@@ -294,7 +319,7 @@ class ReplicaManager:
         return made
 
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
-        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id)
+        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed)
         self._hosted.setdefault(topic.name, {})[state.index] = partition
         if stored is not None:
             self._flushers[partition.key] = PartitionFlusher(
@@ -323,14 +348,15 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         self.append_waits.check(partition.key)
 
-    def _flush_failed(self, partition: Partition, failure: Failure) -> None:
+    def _flush_failed(self, partition: Partition, failure: Failure) -> bool:
+        """Whether there is to be no second try."""
         error = failure.value
         if isinstance(error, LogClosed):
-            return
+            return True
         if isinstance(error, StorageError):
-            self._report(error)
-        else:
-            log.failure("could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+            return self._storage_failed(error)
+        log.failure("could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+        return True
 
     def _config(self, topic: Topic) -> HostedConfig:
         try:

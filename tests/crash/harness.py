@@ -38,10 +38,10 @@ from tests.crash.load import PARTITIONS, TOPIC, IdempotentWriter, PlainWriter, W
 from tests.crash.points import KINDS, KillPoint, choose
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-KILLS_A_ROUND = 25
+KILLS_A_ROUND = 20
 RANDOM = "random moment"
 START_SECONDS = 30.0
-LONGEST_LIFE_SECONDS = 1.2  # of a broker that is to die at a point: then it is killed from outside
+LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
 
 #: Small segments, so that all that happens to a log happens often; each round has one of these on top.
 SETTINGS: Mapping[str, str] = {
@@ -55,6 +55,7 @@ SETTINGS: Mapping[str, str] = {
 VARIANTS: Sequence[Mapping[str, str]] = (
     {},
     {"log.flush.interval.messages": "200"},
+    {"log.flush.visible": "true"},
     {"log.retention.bytes": "400000"},
     {"log.flush.interval.ms": "50", "log.retention.bytes": "600000"},
 )
@@ -192,7 +193,7 @@ class Round:
         """Load until it is dead; what it died of."""
         for writer in self.writers:
             writer.resume()
-        died = broker.is_dead(self.rng.uniform(0.0, 0.6) if point is None else LONGEST_LIFE_SECONDS)
+        died = broker.is_dead(self.rng.uniform(0.0, 0.5) if point is None else LONGEST_LIFE_SECONDS)
         broker.kill()
         for writer in self.writers:
             writer.pause()
