@@ -68,7 +68,7 @@ demo: install ## start a broker, publish 336,776 real events, read them back wit
 test: install ## unit, property, contract and integration tests, against the installed wheel
 	$(PYTEST) $(PYTEST_ARGS)
 
-crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (half an hour)
+crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy --strict

@@ -45,20 +45,17 @@ class Writer:
         self._address = address
         self._next = [0] * PARTITIONS
         self._running = threading.Event()
-        self._quiet = threading.Event()
         self._over = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def resume(self) -> None:
         """Write."""
-        self._quiet.clear()
         self._running.set()
 
     def pause(self) -> None:
-        """Send nothing new; what is under way goes on."""
+        """Begin nothing new; what is under way goes on, and a writer that waits for the broker does so."""
         self._running.clear()
-        self._quiet.wait(5)
 
     def finish(self) -> None:
         """Deliver what is under way and end."""
@@ -72,7 +69,6 @@ class Writer:
                 self._burst()
                 time.sleep(_PAUSE_SECONDS)
             else:
-                self._quiet.set()
                 self._idle()
         self._end()
 
