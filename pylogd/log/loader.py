@@ -202,6 +202,7 @@ class _Loader:
             self.fs.ftruncate(twin.file.fd, bad.position)
         segment.size = twin.size
         segment.forget()
+        segment.adopt_timestamps(twin)
         twin.persist()
         return end, cut
 

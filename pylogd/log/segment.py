@@ -139,6 +139,10 @@ class Segment:
             header = BatchHeader._make(HEADER.unpack(self._read(self.file, 0, HEADER_SIZE, True)))
             self.first_timestamp = header.max_timestamp
 
+    def adopt_timestamps(self, scanned: Segment) -> None:
+        """Take what a scan of the same file found, which saves a walk."""
+        self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
+
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write `size` bytes at the end, all or nothing. Does not count them in: `note_batch` does."""
         assert self.file is not None
