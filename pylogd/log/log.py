@@ -519,6 +519,8 @@ class Log:
         try:
             with self.lock:
                 self._active.cut_torn()
+            if not self._entered:
+                sync_partition_metadata(fs, self.directory)  # before its name is made durable with the others
             for segment in sealed:
                 segment.persist()
             for offset, data in snapshots:
@@ -565,7 +567,6 @@ class Log:
         fs = self.storage.fs
         sync_directory(fs, self.directory)
         if not self._entered:
-            sync_partition_metadata(fs, self.directory)
             sync_directory(fs, os.path.dirname(self.directory))
             self._entered = True
 

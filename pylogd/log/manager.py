@@ -147,6 +147,7 @@ class LogManager:
             for path in self._paths:
                 self.directories.append(self._try_directory(path))
             self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
+            self._sync_names()
             self.checkpoint()
             if not self.healthy:
                 failure = self.directories[0].failure
@@ -155,6 +156,15 @@ class LogManager:
         except BaseException:
             self.close(clean=False)
             raise
+
+    def _sync_names(self) -> None:
+        """After a crash: make the partitions' names durable, before what they hold counts as flushed."""
+        for entry in self.directories:
+            if not entry.clean and entry.failure is None:
+                try:
+                    sync_directory(self.fs, entry.path)
+                except OSError as error:
+                    self.storage_failed(StorageFailure(entry.path, error))
 
     def _try_directory(self, path: str) -> LogDirectory:
         """The directory, offline if its disk fails and there are others."""
