@@ -321,8 +321,15 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     sync_directory(fs, os.path.dirname(path))
 
 
+def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
+    """Write the file whole or not at all, for what can be rebuilt: the directory is left for the caller to sync."""
+    temporary = path + ".tmp"
+    write_file(fs, temporary, data, sync=sync)
+    fs.rename(temporary, path)
+
+
 def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Write the file in place: for what can be rebuilt, such as indexes."""
+    """Write the file in place."""
     fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fs, fd, data)

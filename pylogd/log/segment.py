@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from pylogd.errors import ProtocolError
 from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
-from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, sync_file, write_file
+from pylogd.log.files import Buffer, FileSystem, LruCache, SegmentFile, read_file, replace_file, sync_file
 from pylogd.log.index import TIME_ENTRY, IndexCorrupt, Indexes, OffsetIndex, TimeIndex
 from pylogd.log.scan import BadBatch, scan
 from pylogd.wire.records import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, Record, decode_batch
@@ -230,8 +230,8 @@ class Segment:
         if self._max_timestamp is not None and self._max_timestamp >= 0:
             indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
         fs, directory, base = self.storage.fs, self.directory, self.base_offset
-        write_file(fs, segment_path(directory, base, INDEX_SUFFIX), indexes.offsets.to_bytes(), sync=sync)
-        write_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX), indexes.times.to_bytes(), sync=sync)
+        replace_file(fs, segment_path(directory, base, INDEX_SUFFIX), indexes.offsets.to_bytes(), sync=sync)
+        replace_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX), indexes.times.to_bytes(), sync=sync)
 
     def drop_index_files(self) -> None:
         """Remove index files that no longer say what the log holds; whoever misses them rebuilds them."""

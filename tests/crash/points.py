@@ -22,12 +22,12 @@ KINDS: Mapping[str, tuple[Sequence[tuple[str, str]], int]] = {
     "write": ([("pwritev", ".log")], 150),
     "roll": ([("create", ".log")], 3),
     "sync": ([("fsync", ".log"), ("fsync_dir", "")], 4),
-    "index": ([("pwritev", ".index"), ("pwritev", ".timeindex"), ("unlink", ".index"), ("create", ".timeindex")], 3),
+    "index": ([("pwritev", "index.tmp"), ("create", "index.tmp"), ("rename", "index.tmp"), ("unlink", ".index")], 3),
     "snapshot": ([("pwritev", ".snapshot.tmp"), ("rename", ".snapshot.tmp"), ("unlink", ".snapshot")], 2),
     "checkpoint": ([("pwritev", "checkpoint.tmp"), ("fsync", "checkpoint.tmp"), ("rename", "checkpoint.tmp")], 5),
     "rename": ([("rename", "")], 6),
     "retention": ([("rename", ".log"), ("rename", "index"), ("unlink", ".deleted")], 2),
-    "recovery": ([("ftruncate", ""), ("pwritev", "index"), ("fsync", ""), ("unlink", ""), ("rename", "")], 6),
+    "recovery": ([("ftruncate", ""), ("pwritev", "index.tmp"), ("fsync", ""), ("unlink", ""), ("rename", "")], 6),
 }
 
 
