@@ -39,6 +39,17 @@ class InvalidRecord(InvalidAppend):
     """A batch that is whole but says what can't be: counts, offsets, a control batch from a client."""
 
 
+class KeylessRecords(InvalidRecord):
+    """Records without a key, for a compacted log. `places` are theirs among the records of their batch, from 0."""
+
+    def __init__(self, places: list[int]) -> None:
+        self.places = places
+        super().__init__(
+            f"{len(places)} of the records have no key, and the topic is compacted: each record needs one. "
+            f"The first is record {places[0]} of its batch"
+        )
+
+
 class RecordTooLarge(InvalidAppend):
     """A batch larger than `max.message.bytes`."""
 

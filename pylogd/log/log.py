@@ -96,6 +96,7 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.deletable_offset: int | None = None
+        self.cleaned_offset = 0  # up to which the log was compacted
         self.closed = False
         self.last_flush_ms = now_ms()
         self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
@@ -293,19 +294,21 @@ class Log:
         """Work out how far the short way goes before the general one has to look at the segment again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = (
-            self._create_time and not config.compacts and segment.size and not segment.full and not self.closed
-        )
+        usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
         self._segment_limit = config.segment_bytes if usable else -1
         self._offset_limit = segment.base_offset + MAX_RELATIVE
         self._roll_timestamp = segment.first_timestamp + self._segment_ms() if segment.first_timestamp >= 0 else -1
 
     def _segment_ms(self) -> int:
-        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once."""
+        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once.
+
+        A compacted log rolls after `max.compaction.lag.ms` if that is less: the active segment is never compacted.
+        """
         config = self._config
+        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
         jitter = config.segment_jitter_ms
         share = (int.from_bytes(self.topic_id, "big") + self.partition * 7919) % jitter if jitter > 0 else 0
-        return max(config.segment_ms - share, 0)
+        return max(limit - share, 0)
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""
@@ -484,6 +487,7 @@ class Log:
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
         try:
@@ -568,10 +572,14 @@ class Log:
 
     def abandon(self) -> None:
         """Let go of the files as they are: of a log that is deleted, or whose disk has failed."""
+        self.refuse_all()
+        self.forget()
+
+    def refuse_all(self) -> None:
+        """Be closed to appends and look-ups, with the files left as they are."""
         with self.lock:
             self.closed = True
             self._set_limits()
-        self.forget()
 
     def forget(self) -> None:
         """Let go of descriptors and indexes; slices in flight keep theirs."""
