@@ -3,8 +3,8 @@
 Behaviour: each partition is appended to by itself and answered by itself, with an error text from version 8 on. acks=1
 and acks=-1 are answered after the append, the latter once every in-sync replica has it; acks=0 is never answered, and
 an error closes the connection, which is the only way to tell. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
-from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are INVALID_RECORD,
-each of them named from version 8 on (KIP-467).
+from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are
+INVALID_RECORD, each of them named from version 8 on (KIP-467).
 Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.

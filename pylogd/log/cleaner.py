@@ -221,6 +221,8 @@ class Cleaner:
                 if key in self._busy or id(log) in self._given_up or log.closed or not log.config.compacts:
                     continue
                 try:
+                    if any(segment.file is not None for segment in log.segments[:-1]):
+                        log.seal()
                     candidate = cleanable(log, now_ms)
                 except StorageError as error:
                     self._give_up(log, error)

@@ -342,6 +342,8 @@ class Log:
     ) -> FileSlice | None:
         """Batches from the one that holds `offset` on (the next one if compaction removed it), up to `max_bytes`.
 
+        The first batch has records: those that compaction emptied are passed over.
+
         `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
         through, or if the first batch is over `max_bytes` and not `min_one`. A slice never crosses a segment; its last
         batch may be cut. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
@@ -373,6 +375,8 @@ class Log:
         for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
             segment = segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
+            while found is not None and found.empty:  # librdkafka takes an answer of only such for one cut too short
+                found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
             if found is not None:
                 following = bases[at + 1] if at + 1 < len(bases) else end
                 return self._cut(segment, found, bound, following, max_bytes, min_one, allow_cold)

@@ -37,7 +37,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
-_PROBE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+_PROBE = struct.Struct(">qi11xi30xi")  # base offset, batch length, last offset delta, record count
 _WINDOW = 8192  # more than the default distance of two index entries
 _OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
@@ -59,15 +59,16 @@ class Storage:
 
 
 class Located:
-    """A batch found in a segment: its place and size in the file, and its offsets."""
+    """A batch found in a segment: its place and size in the file, its offsets, and whether compaction emptied it."""
 
-    __slots__ = ("base_offset", "last_offset", "position", "size")
+    __slots__ = ("base_offset", "empty", "last_offset", "position", "size")
 
-    def __init__(self, position: int, size: int, base_offset: int, last_offset: int) -> None:
+    def __init__(self, position: int, size: int, base_offset: int, last_offset: int, empty: bool) -> None:
         self.position = position
         self.size = size
         self.base_offset = base_offset
         self.last_offset = last_offset
+        self.empty = empty
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -294,9 +295,9 @@ class Segment:
             window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
             at, last = 0, len(window) - _PROBE.size
             while at <= last:
-                base, length, delta = _PROBE.unpack_from(window, at)
+                base, length, delta, count = _PROBE.unpack_from(window, at)
                 if base + delta >= offset:
-                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta)
+                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
                     raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {length}")
                 at += length + LENGTH_OVERHEAD

@@ -80,6 +80,8 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             ends[key] = partition.end
         elif name.endswith(DELETE_SUFFIX):
             yield Finding(child, None, Severity.INFO, "a deleted partition that waits for its removal")
+        elif name.removesuffix(".tmp") in DATA_DIRECTORY_FILES and name.endswith(".tmp"):
+            yield Finding(child, None, Severity.INFO, "of a write that was cut off; the next one replaces it")
         elif name not in DATA_DIRECTORY_FILES:
             yield Finding(child, None, Severity.WARNING, "a foreign file")
     try:

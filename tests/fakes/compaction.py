@@ -29,8 +29,6 @@ class CompactedHouse(House):
 
     def clean(self) -> list[Cleaned]:
         """Compact until there is nothing to do."""
-        for log in self.manager.logs.values():
-            log.seal()
         cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
         keys = cleaner.new_map()
         done = []

@@ -13,9 +13,7 @@ from tests.fakes.compaction import CompactedHouse, Pair, contents_of, final, put
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import read_all
 
-PAIRS = st.tuples(
-    st.sampled_from([b"%d" % n for n in range(12)] + [b""]), st.one_of(st.none(), st.binary(max_size=60))
-)
+PAIRS = st.tuples(st.sampled_from([b"%d" % n for n in range(12)] + [b""]), st.one_of(st.none(), st.binary(max_size=60)))
 BATCH = st.tuples(st.lists(PAIRS, min_size=1, max_size=8), st.integers(0, 4), st.booleans())
 ROUND = st.tuples(st.lists(BATCH, max_size=12), st.integers(0, 2000))
 
@@ -131,14 +129,14 @@ def test_a_start_that_is_cut_off_completes_the_next_time() -> None:
     fs = MemoryFileSystem()
     house = filled(fs)
     state = final(read_all(house.manager.logs["t", 0]))
-    renames = [at for at, call in enumerate(_calls_of_a_clean()) if call.startswith("rename")]
+    renames = [at for at, call in enumerate(_calls_of_a_clean()) if call.startswith("rename")][::2]
     for stop in renames:
         fs = MemoryFileSystem()
         house = filled(fs)
         _stop_after(fs, stop, house.clean)
         fs.kill()
         for again in range(60):
-            if _stop_after(fs, again, lambda: LogManager.load(_manager(house))):
+            if _stop_after(fs, again, _manager(house).load):
                 fs.kill()
             else:
                 break

@@ -13,18 +13,14 @@ from pylogd.log.keymap import ENTRY_BYTES, NOT_FOUND, KeyMap
 from pylogd.log.log import Log
 from pylogd.log.rewrite import delete_horizon
 from pylogd.log.validator import AppendOrigin
-from pylogd.wire.records import CONTROL, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
+from pylogd.wire.records import CONTROL, HEADER_SIZE, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
 from tests.fakes.compaction import CompactedHouse, contents_of, final, put
 from tests.fakes.storage import DATA, append, fix_crc, flip_byte, names, read_all, values
 
 
 def batches(log: Log) -> list[BatchHeader]:
-    """The headers of all batches."""
-    offset, found = log.log_start_offset, []
-    while (piece := log.read(offset, 1 << 20, allow_cold=True)) is not None:
-        found += [header for header, _ in iter_batches(piece.read(), allow_partial=True)]
-        offset = found[-1].next_offset
-    return found
+    """The headers of all batches, empty ones too."""
+    return [header for segment in log.segments for _, header in segment.headers(0, allow_cold=True)]
 
 
 def roll(house: CompactedHouse, log: Log) -> None:
@@ -96,6 +92,7 @@ def test_a_read_inside_a_hole_gets_the_next_higher_batch() -> None:
         assert piece is not None
         header, _ = next(iter_batches(piece.read()))
         assert header.last_offset >= offset
+        assert header.record_count  # an answer of nothing but empty batches makes librdkafka give up
         assert read_all(log, offset)[0].offset == min(other for other in left if other >= offset)
 
 
@@ -428,7 +425,8 @@ def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:
             log.append(encode_batch(rows, compression=codec), leader_epoch=0)
         assert caught.value.places == [1]
     with pytest.raises(InvalidRecord):
-        log.append(fix_crc(encode_batch([rows[0]])[:-3] + b"\x7f\0\0"), leader_epoch=0)
+        good = encode_batch([rows[0]])
+        log.append(fix_crc(good[:HEADER_SIZE] + b"\x20" + good[HEADER_SIZE + 1 :]), leader_epoch=0)
     assert log.log_end_offset == 0
     append(log, b"v")
     house.configure(log, cleanup_policy=frozenset({"delete"}))
