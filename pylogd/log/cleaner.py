@@ -34,6 +34,9 @@ from pylogd.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 _RETRY_MS = 60_000
+#: While cleaners run, a thread that wants the interpreter waits at most this long for it instead of Python's 5 ms:
+#: the reactor asks for it after each system call, several times a request.
+_SWITCH_SECONDS = 0.0005
 _UNLIMITED = float(sys.maxsize)
 
 
@@ -115,6 +118,7 @@ class Cleaner:
         self._stopping = threading.Event()
         self._throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
         self._threads: list[threading.Thread] = []
+        self._switch_seconds = 0.0  # what it was before
         self._lock = threading.Lock()  # of the choice, and of the checkpoint
         self._busy: set[TopicPartition] = set()
         self._given_up: dict[int, int] = {}  # id of a log -> when to try again
@@ -123,6 +127,8 @@ class Cleaner:
         """Start the threads."""
         if not self.config.enabled:
             return
+        self._switch_seconds = sys.getswitchinterval()
+        sys.setswitchinterval(min(_SWITCH_SECONDS, self._switch_seconds))
         for number in range(self.config.threads):
             thread = threading.Thread(target=self._run, name=f"log-cleaner-{number}", daemon=True)
             self._threads.append(thread)
@@ -133,6 +139,8 @@ class Cleaner:
         self._stopping.set()
         for thread in self._threads:
             thread.join()
+        if self._threads:
+            sys.setswitchinterval(self._switch_seconds)
         self._threads = []
 
     def new_map(self) -> KeyMap:

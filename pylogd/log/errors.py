@@ -6,6 +6,8 @@ Two families: what a caller asked for can't be done with these records or that o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pylogd.errors import PylogdError
 
 
@@ -42,12 +44,9 @@ class InvalidRecord(InvalidAppend):
 class KeylessRecords(InvalidRecord):
     """Records without a key, for a compacted log. `places` are theirs among the records of their batch, from 0."""
 
-    def __init__(self, places: list[int]) -> None:
+    def __init__(self, message: str, places: Sequence[int] = ()) -> None:
         self.places = places
-        super().__init__(
-            f"{len(places)} of the records have no key, and the topic is compacted: each record needs one. "
-            f"The first is record {places[0]} of its batch"
-        )
+        super().__init__(message)
 
 
 class RecordTooLarge(InvalidAppend):

@@ -135,7 +135,11 @@ def check_keys(header: BatchHeader, batch: memoryview, most: int) -> None:
         raise InvalidRecord("the offsets in a batch are not consecutive")
     keyless = [at for at, key in enumerate(walked.keys) if key is None]
     if keyless:
-        raise KeylessRecords(keyless)
+        raise KeylessRecords(
+            f"{len(keyless)} of {header.record_count} records have no key, and the topic is compacted: each needs one. "
+            f"The first is record {keyless[0]} of its batch",
+            keyless,
+        )
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
