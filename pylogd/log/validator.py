@@ -136,8 +136,8 @@ def check_keys(header: BatchHeader, batch: memoryview, most: int) -> None:
     keyless = [at for at, key in enumerate(walked.keys) if key is None]
     if keyless:
         raise KeylessRecords(
-            f"{len(keyless)} of {header.record_count} records have no key, and the topic is compacted: each needs one. "
-            f"The first is record {keyless[0]} of its batch",
+            f"{len(keyless)} of {header.record_count} records are without a key, which a compacted topic can't take; "
+            f"the first is record {keyless[0]} of its batch",
             keyless,
         )
 

@@ -57,7 +57,7 @@ def test_records_without_a_key_are_refused_by_a_compacted_topic_and_named(parts:
     partition = only(parts.call(request("t", encode_batch(rows)), 9))
     assert partition.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in partition.record_errors] == [1, 3]
-    assert "2 of 4 records have no key" in partition.error_message
+    assert "2 of 4 records are without a key" in partition.error_message
     assert only(parts.call(request("t", encode_batch(rows)), 7)).error_code == ErrorCode.INVALID_RECORD
     assert only(parts.call(request("t", encode_batch(rows[:1])), 9)).error_code == 0
 
