@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -123,6 +124,49 @@ def test_a_crash_at_any_step_loses_nothing(ending: Callable[[MemoryFileSystem], 
         assert final(read_all(house.manager.logs["t", 0])) == state, stop
         house.check()
     assert len(outcomes) > 2  # before, between the groups, after
+
+
+def test_a_disk_that_fails_at_any_step_loses_nothing() -> None:
+    """The process goes on: with the log as it was, with the log compacted, or with the log closed; never with less."""
+    endings = set()
+    for stop in range(operations()):
+        fs = MemoryFileSystem()
+        house = filled(fs)
+        log = house.manager.logs["t", 0]
+        state = final(read_all(log))
+        _fail_once_after(fs, stop, house.clean)
+        endings.add(log.closed)
+        if not log.closed:
+            assert final(read_all(log)) == state, stop
+            put(house, log, (b"after", b"all"))
+            state[b"after"] = b"all"
+            log.flush()
+            house.check()
+            house.pass_time(100_000)
+            house.clean()
+            assert final(read_all(log)) == state, stop
+        fs.kill()
+        log = house.start().logs["t", 0]
+        assert final(read_all(log)) == state, stop
+        house.check()
+    assert endings == {True, False}
+
+
+def _fail_once_after(fs: MemoryFileSystem, count: int, action: Callable[[], object]) -> None:
+    """Run the action with one call on the file system failing."""
+    call, limit = fs._call, len(fs.calls) + count
+
+    def failing(operation: str, path: str):  # type: ignore[no-untyped-def]
+        if len(fs.calls) == limit:
+            fs.calls.append(f"{operation} {path} fails")
+            raise OSError(errno.EIO, "Input/output error", path)
+        return call(operation, path)
+
+    fs._call = failing  # type: ignore[method-assign]
+    try:
+        action()
+    finally:
+        fs._call = call  # type: ignore[method-assign]
 
 
 def test_a_start_that_is_cut_off_completes_the_next_time() -> None:
