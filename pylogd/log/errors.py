@@ -7,6 +7,7 @@ Two families: what a caller asked for can't be done with these records or that o
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from pylogd.errors import PylogdError
 from pylogd.log.files import SyncFailed
@@ -40,6 +41,14 @@ class CorruptRecord(InvalidAppend):
 
 class InvalidRecord(InvalidAppend):
     """A batch that is whole but says what can't be: counts, offsets, a control batch from a client."""
+
+
+class KeylessRecords(InvalidRecord):
+    """Records without a key, for a compacted log. `places` are theirs among the records of their batch, from 0."""
+
+    def __init__(self, message: str, places: Sequence[int] = ()) -> None:
+        self.places = places
+        super().__init__(message)
 
 
 class RecordTooLarge(InvalidAppend):
