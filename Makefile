@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install demo test lint conformance bench-smoke clean
+.PHONY: help install demo test crash lint conformance bench-smoke clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -67,6 +67,9 @@ demo: install ## start a broker, publish 336,776 real events, read them back wit
 
 test: install ## unit, property, contract and integration tests, against the installed wheel
 	$(PYTEST) $(PYTEST_ARGS)
+
+crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
+	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -27,6 +27,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.errors import CloseConnection
+from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
@@ -48,7 +49,8 @@ _GC_THRESHOLDS = (50_000, 20, 50)
 class Broker:
     """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use."""
 
-    def __init__(self, settings: Settings, reactor: Any) -> None:
+    def __init__(self, settings: Settings, reactor: Any, fs: FileSystem | None = None) -> None:
+        """`fs` is what the logs are kept on, the operating system's by default."""
         self.settings = settings
         self.clock = reactor
         self.node_id = settings.integer("node.id")
@@ -57,10 +59,14 @@ class Broker:
         self.logs = LogManager(
             settings.words("log.dirs"),
             config=log_config(settings, {}),
+            fs=fs,
             now_ms=_now_ms,
             node_id=self.node_id,
             recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
+            checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
         )
+        self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
+        self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
         self.metadata = Metadata(settings, open_store(settings, reactor))
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
@@ -160,6 +166,11 @@ class Broker:
             send_buffer_bytes=integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
         )
+
+    def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
+        self.replicas.went_offline(keys)
+        if not self.logs.healthy and self.logs.directories:
+            self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
     # -- requests
 

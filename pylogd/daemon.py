@@ -27,6 +27,7 @@ from pylogd import __version__
 from pylogd.broker import Broker
 from pylogd.config import Settings
 from pylogd.errors import PylogdError
+from pylogd.log.files import FileSystem
 
 log = Logger()
 
@@ -102,10 +103,13 @@ def hurry_when_asked_again(broker: Broker, reactor: Any) -> None:
         signal.signal(number, lambda *_: reactor.callFromThread(hurry))
 
 
-def run_foreground(settings: Settings, announce: Callable[[str], None], reactor: Any = None) -> int:
+def run_foreground(
+    settings: Settings, announce: Callable[[str], None], reactor: Any = None, fs: FileSystem | None = None
+) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code. `announce` is told, once, where it listens.
 
-    The log goes to standard error. What keeps the broker from starting is the last line there, and exit code 1.
+    The log goes to standard error. What keeps the broker from starting, or from going on, is the last line there, and
+    exit code 1.
     """
     if reactor is None:
         from twisted.internet import reactor
@@ -114,7 +118,7 @@ def run_foreground(settings: Settings, announce: Callable[[str], None], reactor:
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     bridge_logging()
-    broker = Broker(settings, reactor)
+    broker = Broker(settings, reactor, fs)
     reason: str | None = None
 
     def started(_: None) -> None:
@@ -131,6 +135,14 @@ def run_foreground(settings: Settings, announce: Callable[[str], None], reactor:
             log.failure("the broker could not start", failure)
         if reactor.running:
             reactor.stop()
+
+    def ended(why: str) -> None:
+        nonlocal reason
+        reason = reason or why
+        if reactor.running:
+            reactor.stop()
+
+    broker.on_end = ended
 
     def start() -> None:
         broker.start().addCallbacks(started, failed)

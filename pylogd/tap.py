@@ -71,7 +71,7 @@ class Options(usage.Options):
 
 
 class BrokerService(Service):
-    """The broker as a Twisted service. One that can't start logs why and ends the process with exit code 1."""
+    """The broker as a Twisted service. One that can't start or go on logs why; the exit code is 1."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -83,6 +83,7 @@ class BrokerService(Service):
         super().startService()  # type: ignore[no-untyped-call]
         bridge_logging()
         self._broker = Broker(self._settings, reactor)
+        self._broker.on_end = self._end
         self._broker.start().addCallbacks(self._started, self._failed)
 
     def stopService(self) -> Deferred[None] | None:
@@ -100,11 +101,13 @@ class BrokerService(Service):
         notify_ready()
 
     def _failed(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):  # which is being asked to stop before it was up
+            self._end(explain_failure(failure))
+
+    def _end(self, reason: str) -> None:
         from twisted.internet import reactor
 
-        if failure.check(CancelledError):
-            return  # asked to stop before it was up
-        log.critical("{reason}", reason=explain_failure(failure))
+        log.critical("{reason}", reason=reason)
         atexit.register(os._exit, 1)  # twistd itself would end with 0, and a service manager would believe it
         if reactor.running:
             reactor.stop()

@@ -49,11 +49,16 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         port: int = 0,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start it on `data`; its standard error goes to the end of `log`. Returns once it listens."""
+        """Start it on `data`; its standard error goes to the end of `log`. Returns once it listens.
+
+        `prefix` is a command that ends in running the broker, in the same process.
+        """
         self.data = data
         self.log_path = log
-        command = [*pylogd_command(), "broker", "--listen", f"127.0.0.1:{port}", "--data", str(data), *arguments]
+        command = [*prefix, *pylogd_command(), "broker", "--listen", f"127.0.0.1:{port}", "--data", str(data)]
+        command += arguments
         for name, value in (settings or {}).items():
             command += ["--set", f"{name}={value}"]
         with log.open("ab") as errors:

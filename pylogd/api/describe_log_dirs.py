@@ -1,7 +1,8 @@
 """DescribeLogDirs (35), versions 0 to 5: what the data directories hold and how much room they have.
 
 Behaviour: sizes are bytes of segments; from version 4 on the volume's total and usable bytes. Null topics means all
-partitions; otherwise those asked for that are here, and every directory is listed whatever it holds. Read in a thread.
+partitions; otherwise those asked for that are here, and every directory is listed whatever it holds. A directory
+that is offline is listed with KAFKA_STORAGE_ERROR, and nothing in it. Read in a thread.
 Gaps: replicas are never moved between directories, so none is a future one; no directory is cordoned.
 """
 
@@ -13,6 +14,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -47,6 +49,7 @@ def _directory(usage: DirectoryUsage, wanted: set[tuple[str, int]] | None) -> De
             topic = topics.setdefault(found.topic, DescribeLogDirsTopic(found.topic))
             topic.partitions.append(DescribeLogDirsPartition(found.partition, found.size))
     return DescribeLogDirsResult(
+        error_code=ErrorCode.KAFKA_STORAGE_ERROR if usage.failed else ErrorCode.NONE,
         log_dir=usage.path,
         topics=list(topics.values()),
         total_bytes=usage.total_bytes,

@@ -91,6 +91,7 @@ def _answer(
     except ColdRead:
         cold.append(_Cold(partition, wanted.timestamp, answer))
     except PylogdError as error:
+        partition.note_failure(error)
         answer.error_code = explain(error)[0]
     if context.version < _FIRST_WITH_EPOCH:
         answer.leader_epoch = NO_EPOCH
@@ -121,6 +122,7 @@ def _look_up_cold(cold: list[_Cold], with_epoch: bool) -> None:
         try:
             _look_up(one.partition, one.timestamp, one.answer, allow_cold=True)
         except PylogdError as error:
+            one.partition.note_failure(error)
             one.answer.error_code = explain(error)[0]
         if not with_epoch:
             one.answer.leader_epoch = NO_EPOCH

@@ -24,7 +24,7 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InvalidRecord, UnsupportedCompressionType
-from pylogd.replica.partition import Partition
+from pylogd.replica.partition import Partition, Role
 from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -48,6 +48,12 @@ _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
     "Transactions are not available on this broker; produce without a transactional id.",
 )
+#: Why an append is not committed in time, by what its partition is now.
+_WHY_LATE = {
+    Role.LEADING: ErrorCode.REQUEST_TIMED_OUT,
+    Role.OFFLINE: ErrorCode.KAFKA_STORAGE_ERROR,
+    Role.DELETED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
@@ -146,8 +152,7 @@ def _when_replicated(
 
     def answer(late: list[PendingAppend]) -> ProduceResponse:
         for append in late:
-            gone = append.gone
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.REQUEST_TIMED_OUT
+            code = _WHY_LATE[append.partition.role]
             failed: PartitionProduceResponse = append.answer
             failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
             failed.log_append_time_ms = failed.log_start_offset = -1

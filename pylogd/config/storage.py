@@ -222,6 +222,16 @@ _FLUSH_SETTINGS: Final = [
         synonyms=(("log.flush.scheduler.interval.ms", 1),),
     ),
     Setting(
+        "log.flush.visible",
+        _BOOLEAN,
+        False,
+        "Whether consumers see a message only once it is forced to the disk; with acks=all a producer is answered "
+        "then. Every append is followed by a flush, which serves all appends that have come meanwhile. (Kafka has no "
+        "such setting.)",
+        _FLUSH,
+        mode=_DYNAMIC,
+    ),
+    Setting(
         "log.flush.scheduler.interval.ms",
         _LONG,
         LONG_MAX,

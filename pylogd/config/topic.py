@@ -84,6 +84,12 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 "Most time that an appended message waits before it is forced to the disk.",
             ),
             _topic(
+                "flush.visible",
+                "log.flush.visible",
+                "Whether consumers see a message only once it is forced to the disk; with acks=all a producer is "
+                "answered then.",
+            ),
+            _topic(
                 "index.interval.bytes",
                 "log.index.interval.bytes",
                 "Bytes of log between two entries of the offset index.",

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pylogd.log.errors import CorruptFile
-from pylogd.log.files import FileSystem, read_file, write_atomically, write_file
+from pylogd.log.files import FileSystem, read_file, sync_directory, sync_file, write_atomically, write_file
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -115,7 +115,7 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
     if fs.exists(path):
         fd = fs.open(path, os.O_RDWR)
         try:
-            fs.fsync(fd)
+            sync_file(fs, fd, path)
         finally:
             fs.close(fd)
 
@@ -200,5 +200,5 @@ def take_clean_shutdown(fs: FileSystem, directory: str) -> bool:
     if not fs.exists(path):
         return False
     fs.unlink(path)
-    fs.fsync_dir(directory)
+    sync_directory(fs, directory)
     return True

@@ -40,6 +40,7 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = NO_LIMIT
     flush_ms: int = NO_LIMIT
+    flush_visible: bool = False
     producer_id_expiration_ms: int = _DAY_MS
     delete_retention_ms: int = _DAY_MS
     min_compaction_lag_ms: int = 0

@@ -6,7 +6,10 @@ Two families: what a caller asked for can't be done with these records or that o
 
 from __future__ import annotations
 
+import errno
+
 from pylogd.errors import PylogdError
+from pylogd.log.files import SyncFailed
 
 
 class StorageError(PylogdError):
@@ -71,8 +74,17 @@ class OffsetsOutOfOrder(InvalidAppend):
     """A replica's batches don't continue this log: an offset at or below one that is here."""
 
 
+#: Trouble that passes, or is the process's own: it says nothing about the disk.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
 class StorageFailure(StorageError):
     """The file system failed. `cause` is its error, `path` the file it was about."""
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the data directory can't be relied on any more: any error but a full disk and its like, or a sync."""
+        return isinstance(self.cause, SyncFailed) or self.cause.errno not in _PASSING
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
@@ -91,6 +103,10 @@ class CorruptFile(StorageError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}")
+
+
+class NoLogDirectory(StorageError):
+    """Every data directory has failed."""
 
 
 class LogDirLocked(StorageError):

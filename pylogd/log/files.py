@@ -277,6 +277,26 @@ class LruCache(Generic[V]):
             self.weight -= self._weigh(old)
 
 
+class SyncFailed(OSError):
+    """A sync failed: what was written before may be lost, and a further sync that succeeds says nothing about it."""
+
+
+def sync_file(fs: FileSystem, fd: int, path: str) -> None:
+    """Return once the file's bytes are on stable storage; `SyncFailed` if that can't be said."""
+    try:
+        fs.fsync(fd)
+    except OSError as error:
+        raise SyncFailed(error.errno, f"sync failed: {error.strerror}", path) from error
+
+
+def sync_directory(fs: FileSystem, path: str) -> None:
+    """Return once the directory's entries are on stable storage; `SyncFailed` if that can't be said."""
+    try:
+        fs.fsync_dir(path)
+    except OSError as error:
+        raise SyncFailed(error.errno, f"sync failed: {error.strerror}", path) from error
+
+
 def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
     """Write all of `data`, however many calls it takes."""
     view = memoryview(data)
@@ -298,16 +318,23 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
         raise
-    fs.fsync_dir(os.path.dirname(path))
+    sync_directory(fs, os.path.dirname(path))
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
+    """Write the file whole or not at all, for what can be rebuilt: the directory is left for the caller to sync."""
+    temporary = path + ".tmp"
+    write_file(fs, temporary, data, sync=sync)
+    fs.rename(temporary, path)
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Write the file in place: for what can be rebuilt, such as indexes."""
+    """Write the file in place."""
     fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fs, fd, data)
         if sync:
-            fs.fsync(fd)
+            sync_file(fs, fd, path)
     finally:
         fs.close(fd)
 

@@ -22,11 +22,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs
+from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs, sync_partition_metadata
 from pylogd.log.config import LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import CorruptFile, CorruptLog, StorageFailure
-from pylogd.log.files import FileSystem, SegmentFile
+from pylogd.log.files import FileSystem, SegmentFile, sync_directory
 from pylogd.log.index import Indexes
 from pylogd.log.log import Log
 from pylogd.log.producers import Producers
@@ -101,6 +101,8 @@ class _Loader:
             segments[-1].open_for_append()
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
+        if not clean:
+            self._sync_entries()
         producers = Producers()
         restore_producers(self.fs, self.directory, segments, end, producers)
         return Log(
@@ -108,6 +110,11 @@ class _Loader:
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
             recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,
         )  # fmt: skip
+
+    def _sync_entries(self) -> None:
+        """Make names durable that the crash may have caught: what they hold counts as flushed from here on."""
+        sync_partition_metadata(self.fs, self.directory)
+        sync_directory(self.fs, self.directory)
 
     def _read_epochs(self) -> LeaderEpochs:
         """The checkpoint; without a good one the epochs of the scanned segments are what is known."""
@@ -202,6 +209,7 @@ class _Loader:
             self.fs.ftruncate(twin.file.fd, bad.position)
         segment.size = twin.size
         segment.forget()
+        segment.adopt_timestamps(twin)
         twin.persist()
         return end, cut
 

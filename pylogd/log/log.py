@@ -31,7 +31,7 @@ from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
-from pylogd.log.files import Buffer, FileSlice
+from pylogd.log.files import Buffer, FileSlice, sync_directory
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.segment import Located, Segment, Storage
@@ -63,8 +63,9 @@ class Log:
     """See the module. Made by `Log.create` or by the loader.
 
     `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
-    bound). `recovery_point` is the offset up to which all is on stable storage. `clean` says that the log was closed in
-    order and is opened as it was.
+    bound). `on_roll` is called when an append has gone on in a new segment and the old one can be made durable; `lock`
+    is held then, and it must not wait. `recovery_point` is the offset up to which all is on stable storage. `clean`
+    says that the log was closed in order and is opened as it was.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.deletable_offset: int | None = None
+        self.on_roll: Callable[[], None] | None = None
         self.closed = False
+        self.abandoned = False
         self.last_flush_ms = now_ms()
         self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
         self.lock = threading.Lock()  # of everything that changes the log; held for no sync but truncation's
@@ -271,6 +274,8 @@ class Log:
         ):
             self.roll(first.base_offset, now_ms)
             segment = self._active
+            if self.on_roll is not None:
+                self.on_roll()
         buffers: list[Buffer] = []
         for header, batch in checked:
             buffers += (
@@ -487,7 +492,7 @@ class Log:
         self.epochs.truncate_end(offset)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
         try:
-            self.storage.fs.fsync_dir(self.directory)
+            sync_directory(self.storage.fs, self.directory)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
         restore_producers(self.storage.fs, self.directory, self.segments, offset, self.producers)
@@ -514,20 +519,29 @@ class Log:
         try:
             with self.lock:
                 self._active.cut_torn()
+            if not self._entered:
+                sync_partition_metadata(fs, self.directory)  # before its name is made durable with the others
             for segment in sealed:
                 segment.persist()
             for offset, data in snapshots:
                 write_snapshot(fs, self.directory, offset, data)
-            if self.epochs.dirty:
-                self.epochs.dirty = False
-                write_leader_epochs(fs, self.directory, self.epochs.entries())
+            self._write_epochs()
             if sealed:
-                fs.fsync_dir(self.directory)
+                sync_directory(fs, self.directory)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
         with self.lock:
             self._snapshots = [snapshot for snapshot in self._snapshots if snapshot not in snapshots]
-        self.recovery_point = max(self.recovery_point, base)
+        self._recovered_to(base)
+
+    def _write_epochs(self) -> None:
+        if self.epochs.dirty:
+            self.epochs.dirty = False
+            try:
+                write_leader_epochs(self.storage.fs, self.directory, self.epochs.entries())
+            except OSError:
+                self.epochs.dirty = True
+                raise
 
     def _flush(self) -> None:
         end = self.log_end_offset
@@ -541,15 +555,19 @@ class Log:
             self._sync_entries()
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
-        self.recovery_point = max(self.recovery_point, end)
+        self._recovered_to(end)
+
+    def _recovered_to(self, offset: int) -> None:
+        if self.abandoned:  # meanwhile, so that the files may have been let go of before they were synced
+            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
+        self.recovery_point = max(self.recovery_point, offset)
 
     def _sync_entries(self) -> None:
         """Make the names durable: of the newest segment, and the first time of the partition itself."""
         fs = self.storage.fs
-        fs.fsync_dir(self.directory)
+        sync_directory(fs, self.directory)
         if not self._entered:
-            sync_partition_metadata(fs, self.directory)
-            fs.fsync_dir(os.path.dirname(self.directory))
+            sync_directory(fs, os.path.dirname(self.directory))
             self._entered = True
 
     def close(self) -> None:
@@ -569,7 +587,7 @@ class Log:
     def abandon(self) -> None:
         """Let go of the files as they are: of a log that is deleted, or whose disk has failed."""
         with self.lock:
-            self.closed = True
+            self.closed = self.abandoned = True
             self._set_limits()
         self.forget()
 

@@ -4,8 +4,11 @@ Strategy: each directory is locked for one process, says whose it is in `meta.pr
 each partition, `<topic>-<partition>`. A new partition goes to the directory with the fewest. A deleted one is renamed
 to `<topic>-<partition>.<random>-delete` at once, so that its name is free again, and removed after a delay.
 
-Rules: `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
+Rules:
+- `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
 anywhere. One partition that can't be opened does not stop the others: it is in `offline`, with the reason.
+- A data directory whose disk fails goes offline alone: it is not written to again, its logs move to `offline`, and the
+  next start recovers them. A full disk is no such failure; a sync that failed always is.
 Must not know: topics' settings beyond what it is handed, replicas, the reactor.
 """
 
@@ -22,8 +25,16 @@ from dataclasses import dataclass, field
 from pylogd.log import checkpoints
 from pylogd.log.checkpoints import MetaProperties, TopicPartition
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import CorruptFile, CorruptLog, InconsistentMetadata, LogDirLocked, StorageError, StorageFailure
-from pylogd.log.files import FileSystem, RealFileSystem, remove_tree
+from pylogd.log.errors import (
+    CorruptFile,
+    CorruptLog,
+    InconsistentMetadata,
+    LogDirLocked,
+    NoLogDirectory,
+    StorageError,
+    StorageFailure,
+)
+from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
 from pylogd.log.loader import Found, load_log
 from pylogd.log.log import Log
 from pylogd.log.retention import retain, unlink_deleted
@@ -37,6 +48,7 @@ _ID_BYTES = 16
 _NAME_LIMIT = 255
 _CHECKPOINT_MS = 60_000
 _RECOVERY_THREADS = 2
+_NO_LOCK = -1
 DATA_DIRECTORY_FILES = frozenset(
     {
         LOCK_FILE,
@@ -53,6 +65,7 @@ DATA_DIRECTORY_FILES = frozenset(
 
 Progress = Callable[[int, int, str], None]
 ConfigOf = Callable[[str], LogConfig]
+DirectoryFailed = Callable[[str, list[TopicPartition]], object]
 
 
 @dataclass(slots=True)
@@ -67,6 +80,7 @@ class LogDirectory:
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     partitions: int = 0  # logs that are open in it
     doomed: list[tuple[int, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
+    failure: StorageFailure | None = None  # why it is offline
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,6 +100,7 @@ class DirectoryUsage:
     total_bytes: int
     usable_bytes: int
     partitions: list[PartitionUsage]
+    failed: bool = False
 
 
 class LogManager:
@@ -104,6 +119,7 @@ class LogManager:
         node_id: int = -1,
         cluster_id: str | None = None,
         recovery_threads: int = _RECOVERY_THREADS,
+        checkpoint_ms: int = _CHECKPOINT_MS,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs)
@@ -112,11 +128,13 @@ class LogManager:
         self.offline: dict[TopicPartition, StorageError] = {}
         self._offline_in: dict[TopicPartition, list[str]] = {}  # data directories
         self.directories: list[LogDirectory] = []
+        self.on_directory_failed: DirectoryFailed | None = None  # called in whatever thread it happened
         self._paths = [os.path.abspath(path) for path in directories]
         self._now_ms = now_ms
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._recovery_threads = recovery_threads
+        self._checkpoint_ms = checkpoint_ms
         self._next_checkpoint_ms = 0
         self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
@@ -127,21 +145,78 @@ class LogManager:
         """Lock the directories and open every log in them. `progress(done, total, name)` is told of each log."""
         try:
             for path in self._paths:
-                self.directories.append(self._open_directory(path))
+                self.directories.append(self._try_directory(path))
             self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
+            self._sync_names()
             self.checkpoint()
-        except OSError as error:
-            self.close(clean=False)
-            raise StorageFailure(error.filename or self._paths[0], error) from error
-        except StorageError:
+            if not self.healthy:
+                failure = self.directories[0].failure
+                assert failure is not None
+                raise failure
+        except BaseException:
             self.close(clean=False)
             raise
+
+    def _sync_names(self) -> None:
+        """After a crash: make the partitions' names durable, before what they hold counts as flushed."""
+        for entry in self.directories:
+            if not entry.clean and entry.failure is None:
+                try:
+                    sync_directory(self.fs, entry.path)
+                except OSError as error:
+                    self.storage_failed(StorageFailure(entry.path, error))
+
+    def _try_directory(self, path: str) -> LogDirectory:
+        """The directory, offline if its disk fails and there are others."""
+        try:
+            return self._open_directory(path)
+        except OSError as error:
+            failure = StorageFailure(error.filename or path, error)
+            if len(self._paths) == 1:
+                raise failure from error
+            _log.critical("%s: %s: the directory is offline, with all that is in it", path, failure)
+            return LogDirectory(path, _NO_LOCK, False, MetaProperties(-1, None, ""), failure=failure)
+
+    @property
+    def healthy(self) -> list[str]:
+        """The data directories that are not offline."""
+        return [entry.path for entry in self.directories if entry.failure is None]
+
+    def storage_failed(self, error: StorageError) -> bool:
+        """Take the data directory offline that `error` is about, if it is such an error; whether it is offline.
+
+        May be called in any thread, by who holds no log's lock.
+        """
+        if not isinstance(error, StorageFailure) or not error.is_fatal:
+            return False
+        entry = next((e for e in self.directories if f"{error.path}/".startswith(f"{e.path}/")), None)
+        if entry is None:
+            return False
+        with self._lock:
+            if entry.failure is not None:
+                return True
+            entry.failure = error
+            lost = [log for log in self.logs.values() if os.path.dirname(log.directory) == entry.path]
+            keys = [(log.topic, log.partition) for log in lost]
+            for key in keys:
+                del self.logs[key]
+                self.offline[key] = error
+                self._offline_in[key] = [entry.path]
+        _log.critical(
+            "%s: the data directory is offline, with %d partitions; restart once the disk is seen to: %s",
+            entry.path, len(keys), error,
+        )  # fmt: skip
+        for log in lost:
+            log.abandon()
+        if self.on_directory_failed is not None:
+            self.on_directory_failed(entry.path, keys)
+        return True
 
     def _open_directory(self, path: str) -> LogDirectory:
         fs = self.fs
         if not fs.exists(path):
             fs.mkdir(path)
-            fs.fsync_dir(os.path.dirname(path))
+            sync_directory(fs, os.path.dirname(path))
         lock = fs.lock(os.path.join(path, LOCK_FILE))
         if lock is None:
             raise LogDirLocked(path)
@@ -190,10 +265,20 @@ class LogManager:
         """Compare with the directories' cluster id, or write it to those that have none."""
         self._cluster_id = cluster_id
         for entry in self.directories:
-            entry.properties = self._check_properties(entry.path)
+            if entry.failure is None:
+                entry.properties = self._check_properties(entry.path)
 
     def _find(self, entry: LogDirectory) -> list[Found]:
         """The partitions in a directory. What was being deleted goes; what is not ours is named."""
+        if entry.failure is not None:
+            return []
+        try:
+            return self._look_through(entry)
+        except OSError as error:
+            self.storage_failed(StorageFailure(error.filename or entry.path, error))
+            return []
+
+    def _look_through(self, entry: LogDirectory) -> list[Found]:
         found = []
         for name in sorted(self.fs.listdir(entry.path)):
             path = os.path.join(entry.path, name)
@@ -238,10 +323,17 @@ class LogManager:
             log = load_log(found, config, storage=self.storage, now_ms=self._now_ms)
         except StorageError as error:
             self._set_offline(key, [found.directory], error)
-        else:
-            with self._lock:
+            self.storage_failed(error)
+            return found
+        entry = self._directory_of(log)
+        with self._lock:
+            failure = entry.failure
+            if failure is None:
                 self.logs[key] = log
-                self._directory_of(log).partitions += 1
+                entry.partitions += 1
+        if failure is not None:
+            log.abandon()
+            self._set_offline(key, [found.directory], failure)
         return found
 
     def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
@@ -253,6 +345,13 @@ class LogManager:
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None) -> Log:
         """A new, empty log; the one that is there if it is the same topic's."""
+        try:
+            return self._create(topic, partition, topic_id, config)
+        except StorageFailure as error:
+            self.storage_failed(error)
+            raise
+
+    def _create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None) -> Log:
         key = topic, partition
         with self._lock:
             known = self.logs.get(key)
@@ -260,7 +359,10 @@ class LogManager:
                 return known
             if key in self.offline:
                 raise self.offline[key]
-            entry = min(self.directories, key=lambda entry: entry.partitions)
+            left = [entry for entry in self.directories if entry.failure is None]
+            if not left:
+                raise NoLogDirectory("every data directory has failed")
+            entry = min(left, key=lambda entry: entry.partitions)
             path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
                 self.fs.mkdir(path)
@@ -295,9 +397,11 @@ class LogManager:
             target = os.path.join(parent, stem + suffix)
             try:
                 self.fs.rename(log.directory, target)
-                self.fs.fsync_dir(parent)
+                sync_directory(self.fs, parent)
             except OSError as error:
-                raise StorageFailure(log.directory, error) from error
+                failure = StorageFailure(log.directory, error)
+                self.storage_failed(failure)
+                raise failure from error
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
@@ -310,6 +414,9 @@ class LogManager:
         """Bytes by directory and partition."""
         usage = []
         for entry in self.directories:
+            if entry.failure is not None:
+                usage.append(DirectoryUsage(entry.path, -1, -1, [], failed=True))
+                continue
             logs = [log for log in list(self.logs.values()) if os.path.dirname(log.directory) == entry.path]
             try:
                 total, usable = self.fs.space(entry.path)
@@ -328,13 +435,16 @@ class LogManager:
             try:
                 _keep(log, now_ms)
             except StorageError as error:
-                if not log.closed:
+                if not self.storage_failed(error) and not log.closed:
                     _log.error("%s-%d: %s", log.topic, log.partition, error)
         for entry in self.directories:
             self._remove_doomed(entry, now_ms)
         if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + _CHECKPOINT_MS
-            self.checkpoint()
+            self._next_checkpoint_ms = now_ms + self._checkpoint_ms
+            try:
+                self.checkpoint()
+            except StorageError as error:
+                _log.error("the checkpoints can't be written: %s", error)
 
     def _remove_doomed(self, entry: LogDirectory, now_ms: int) -> None:
         due = [path for when, path in entry.doomed if when <= now_ms]
@@ -343,16 +453,28 @@ class LogManager:
             try:
                 remove_tree(self.fs, path)
             except OSError as error:
-                _log.error("%s can't be removed: %s", path, error)
+                if not self.storage_failed(StorageFailure(path, error)):
+                    _log.error("%s can't be removed: %s", path, error)
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, where they have changed."""
+        """Write recovery points and log starts, where they have changed. Raises StorageFailure of what passes."""
+        failed: StorageFailure | None = None
         for entry in self.directories:
-            logs = [(key, log) for key, log in list(self.logs.items()) if os.path.dirname(log.directory) == entry.path]
-            self._write_offsets(entry, checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
-            starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
-            starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
-            self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
+            try:
+                if entry.failure is None:
+                    self._checkpoint(entry)
+            except StorageFailure as error:
+                if not self.storage_failed(error):
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    def _checkpoint(self, entry: LogDirectory) -> None:
+        logs = [(key, log) for key, log in list(self.logs.items()) if os.path.dirname(log.directory) == entry.path]
+        self._write_offsets(entry, checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
+        starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
+        starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
+        self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
 
     def _write_offsets(self, entry: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
         if self._checkpointed.get((entry.path, name)) == offsets:
@@ -368,6 +490,7 @@ class LogManager:
     def close(self, clean: bool = True) -> None:
         """Close all logs and let go of the directories; with `clean`, mark those whose logs all closed in order."""
         failed = {path for paths in self._offline_in.values() for path in paths}  # these were not closed, nor recovered
+        failed |= {entry.path for entry in self.directories if entry.failure is not None}
         for log in list(self.logs.values()):
             try:
                 if clean:
@@ -380,7 +503,8 @@ class LogManager:
         if clean:
             self._mark_clean(failed)
         for entry in self.directories:
-            self.fs.close(entry.lock)
+            if entry.lock != _NO_LOCK:
+                self.fs.close(entry.lock)
         self.directories = []
         self.logs = {}
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 
 from pylogd.log.errors import StorageFailure
+from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
 from pylogd.log.segment import DELETED_SUFFIX, Segment
 from pylogd.log.snapshots import remove_old_snapshots
@@ -111,7 +112,7 @@ def _remove(log: Log, reasons: list[str], now_ms: int) -> None:
             raise StorageFailure(segment.path, error) from error
         log.pending_unlinks.append((now_ms + log.config.file_delete_delay_ms, renamed))
     try:
-        fs.fsync_dir(log.directory)
+        sync_directory(fs, log.directory)
         remove_old_snapshots(fs, log.directory, log.segments[0].base_offset)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error

@@ -9,13 +9,17 @@ came with a batch is valid until the next one is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from pylogd.log.files import SegmentFile
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader, crc32c
 
 _CHUNK = 1 << 20
+
+_unpack_header = HEADER.unpack_from
+_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, BatchHeader)
 
 
 class BadBatch(Exception):
@@ -46,12 +50,18 @@ def scan(file: SegmentFile, size: int, *, base_offset: int = 0, check_crc: bool 
         data = memoryview(_read(file, position, min(chunk, size - position)))
         at = 0
         chunk = _CHUNK
-        while at < len(data):
-            length = _length_at(data, at, position + at, size)
-            if length is None or at + length > len(data):
-                chunk = max(_CHUNK, HEADER_SIZE if length is None else length)
+        end = len(data)
+        while at < end:
+            whole = at + HEADER_SIZE <= end
+            header = _header(_unpack_header(data, at)) if whole else None
+            if (
+                header is None
+                or header.magic != MAGIC
+                or not HEADER_SIZE <= (length := header.batch_length + LENGTH_OVERHEAD) <= end - at
+            ):
+                least = _length_at(data, at, position + at, size)  # raises if the file can't hold the batch
+                chunk = max(_CHUNK, HEADER_SIZE if least is None else least)
                 break
-            header = BatchHeader._make(HEADER.unpack_from(data, at))
             batch = data[at : at + length]
             if check_crc and crc32c(batch[CRC_START:]) != header.crc:
                 raise BadBatch(position + at, f"the batch at offset {header.base_offset} fails its CRC")

@@ -35,6 +35,9 @@ from pylogd.log.segment import (
 )
 from pylogd.wire.records import decode_batch
 
+TEMPORARY_SUFFIX = ".tmp"
+LEFTOVER = "half-written: left by a crash, or being written right now"
+
 
 class Severity(Enum):
     """How bad a finding is."""
@@ -79,6 +82,8 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             ends[key] = partition.end
         elif name.endswith(DELETE_SUFFIX):
             yield Finding(child, None, Severity.INFO, "a deleted partition that waits for its removal")
+        elif name.endswith(TEMPORARY_SUFFIX):
+            yield Finding(child, None, Severity.INFO, LEFTOVER)
         elif name not in DATA_DIRECTORY_FILES:
             yield Finding(child, None, Severity.WARNING, "a foreign file")
     try:
@@ -165,6 +170,8 @@ class _Partition:
                 yield Finding(path, None, Severity.WARNING, "an index without its log")
         elif name.endswith(DELETED_SUFFIX):
             yield Finding(path, None, Severity.INFO, "a deleted segment that waits for its removal")
+        elif name.endswith(TEMPORARY_SUFFIX):
+            yield Finding(path, None, Severity.INFO, LEFTOVER)
         elif name.endswith(ORPHANED_SUFFIX):
             yield Finding(path, None, Severity.WARNING, "put aside by a recovery: it lay behind a damaged batch")
         elif name not in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):

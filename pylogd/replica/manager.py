@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
@@ -27,8 +27,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, Settings
-from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.replica.configs import HostedConfig, hosted_config
+from pylogd.replica.flushing import PartitionFlusher
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.purgatory import Purgatory
 from pylogd.replica.sessions import FetchSessions
@@ -92,6 +93,9 @@ class ReplicaManager:
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
+        self._starting = False
+        self._flushers: dict[tuple[str, int], PartitionFlusher] = {}
+        self._flush_slots = DeferredSemaphore(max(settings.integer("background.threads") // 2, 1))
 
     # -- life
 
@@ -108,8 +112,10 @@ class ReplicaManager:
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
         self._condemn_strays()
+        self._starting = True
         for name in {*self._condemned, *(topic.name for topic in self._topics.all())}:
             await self._settle(name)
+        self._starting = False
         self._keep_house()
 
     def _condemn_strays(self) -> None:
@@ -141,6 +147,8 @@ class ReplicaManager:
         for undo in self._unsubscribe:
             undo()
         self._unsubscribe = []
+        for flusher in self._flushers.values():
+            flusher.close()
         self.append_waits.expire_all()
         self.fetch_waits.expire_all()
         if self._housekeeping.running:
@@ -166,8 +174,10 @@ class ReplicaManager:
         try:
             result = partition.append(records, acks_all)
         except StorageFailure as error:
-            self._report(error)
+            self._storage_failed(error)
             raise
+        if result.last_offset >= partition.flush_at:
+            self._flushers[partition.key].appended()
         self.fetch_waits.check(partition.key)
         return result
 
@@ -176,6 +186,23 @@ class ReplicaManager:
         return self.append_waits.watch(
             ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
         )
+
+    def _storage_failed(self, error: StorageError) -> bool:
+        """Storage raised `error`, in whatever thread; whether its data directory is offline."""
+        offline = self._logs.storage_failed(error)
+        if not offline:
+            self._report(error)
+        return offline
+
+    def went_offline(self, keys: Sequence[tuple[str, int]]) -> None:
+        """These partitions' disk has failed: answer so from now on, and whoever waits on them."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None and partition.role is Role.LEADING:
+                self._flushers.pop(key).close()
+                partition.go_offline()
+                self.fetch_waits.check(key)
+                self.append_waits.check(key)
 
     def _report(self, error: StorageError) -> None:
         self._failures += 1
@@ -224,6 +251,9 @@ class ReplicaManager:
         del self.partitions_by_id[partition.topic_id, partition.index]
         self._condemned.setdefault(partition.topic, []).append(partition.key)
         partition.become(Role.DELETED)
+        flusher = self._flushers.pop(partition.key, None)
+        if flusher is not None:
+            flusher.close()
         self.fetch_waits.check(partition.key)
         self.append_waits.check(partition.key)
 
@@ -266,7 +296,12 @@ class ReplicaManager:
                 missing.append(state)
             else:
                 self._add(topic, state, stored, config)
-        if missing:
+        if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
+            # They may well be on the disk that is away: new, empty logs would give their offsets out again.
+            for state in missing:
+                log.error("{t}-{i} is offline with its data directory", t=topic.name, i=state.index)
+                self._add(topic, state, None, config)
+        elif missing:
             made = await self.in_thread(self._make_logs, topic, missing, config)
             for state, stored in zip(missing, made, strict=True):
                 self._add(topic, state, stored, config)
@@ -284,8 +319,12 @@ class ReplicaManager:
         return made
 
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
-        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id)
+        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed)
         self._hosted.setdefault(topic.name, {})[state.index] = partition
+        if stored is not None:
+            self._flushers[partition.key] = PartitionFlusher(
+                partition, config.log, self._clock, self._in_flush_thread, self._became_visible, self._flush_failed
+            )
         self._refresh(partition, state, config)
         self.partitions[partition.key] = partition
         self.partitions_by_id[topic.topic_id, state.index] = partition
@@ -297,6 +336,27 @@ class ReplicaManager:
         partition.min_insync_replicas = config.min_insync_replicas
         if partition.role is Role.LEADING:
             partition.log.config = config.log
+            self._flushers[partition.key].configure(config.log)
+
+    # -- flushing
+
+    def _in_flush_thread(self, function: Callable[..., Any]) -> Deferred[Any]:
+        """At most half of the threads wait for syncs: the others are for reads."""
+        return self._flush_slots.run(self.in_thread, function)
+
+    def _became_visible(self, partition: Partition) -> None:
+        self.fetch_waits.check(partition.key)
+        self.append_waits.check(partition.key)
+
+    def _flush_failed(self, partition: Partition, failure: Failure) -> bool:
+        """Whether there is to be no second try."""
+        error = failure.value
+        if isinstance(error, LogClosed):
+            return True
+        if isinstance(error, StorageError):
+            return self._storage_failed(error)
+        log.failure("could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+        return True
 
     def _config(self, topic: Topic) -> HostedConfig:
         try:

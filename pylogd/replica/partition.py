@@ -5,8 +5,9 @@ in-sync replica has. With this broker alone in sync that is the end of the log a
 moves as they catch up, and an append with acks=all waits for it in the purgatory.
 
 Rules:
-- A partition is Leading, Offline (its log could not be opened) or Deleted; `TRANSITIONS` has every way between them.
-  Deleted is the end: whoever waits on the partition looks at its role and answers that it is gone.
+- A partition is Leading, Offline (its log could not be opened, or its disk failed) or Deleted; `TRANSITIONS` has every
+  way between them. Deleted is the end: whoever waits on the partition looks at its role and answers that it is gone.
+- Where only flushed records may be seen, the high watermark follows the flushes (`replica.flushing`).
 - Consumers see offsets below the high watermark. An offset between it and the log's end is valid and empty.
 - A leader epoch that a client sends must be ours: an older one is fenced, a newer one unknown to us (KIP-320).
 
@@ -15,13 +16,14 @@ It must not know requests, error codes or the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
-from pylogd.log.errors import OffsetOutOfRange
+from pylogd.log.config import NO_LIMIT
+from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 
 if TYPE_CHECKING:
     from pylogd.log.files import FileSlice
@@ -42,7 +44,7 @@ class Role(Enum):
 
 TRANSITIONS: Mapping[Role, frozenset[Role]] = MappingProxyType(
     {
-        Role.LEADING: frozenset({Role.DELETED}),
+        Role.LEADING: frozenset({Role.OFFLINE, Role.DELETED}),
         Role.OFFLINE: frozenset({Role.DELETED}),
         Role.DELETED: frozenset(),
     }
@@ -62,7 +64,7 @@ class UnknownLeaderEpoch(PylogdError):
 
 
 class PartitionOffline(PylogdError):
-    """The partition's log could not be opened."""
+    """The partition's log could not be opened, or its disk has failed since."""
 
 
 class Partition:
@@ -71,14 +73,26 @@ class Partition:
     key: (topic, index), under which operations wait in a purgatory.
     high_watermark: offset behind the last committed record.
     isr: broker ids of the in-sync replicas, this broker's among them.
+    flush_at: an append of this offset or a later one has to be told to the partition's flusher.
+    flush_visible: whether the high watermark stays with what has been flushed.
     """
 
     __slots__ = (
-        "_log", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas", "role",
-        "topic", "topic_id",
+        "_log", "_on_failure", "flush_at", "flush_visible", "high_watermark", "index", "isr", "key", "leader_epoch",
+        "leader_id", "min_insync_replicas", "role", "topic", "topic_id",
     )  # fmt: skip
 
-    def __init__(self, topic: str, topic_id: bytes, index: int, log: Log | None, leader_id: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        log: Log | None,
+        leader_id: int,
+        on_failure: Callable[[StorageError], object] | None = None,
+    ) -> None:
+        """`on_failure` is told, in whatever thread, what the storage raised."""
+        self._on_failure = on_failure
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -87,6 +101,8 @@ class Partition:
         self.leader_epoch = 0
         self.isr: tuple[int, ...] = (leader_id,)
         self.min_insync_replicas = 1
+        self.flush_at = NO_LIMIT
+        self.flush_visible = False
         self._log = log
         self.role = Role.OFFLINE if log is None else Role.LEADING
         self.high_watermark = 0 if log is None else log.log_end_offset
@@ -95,7 +111,7 @@ class Partition:
     def log(self) -> Log:
         """The partition's log. Raises PartitionOffline."""
         if self._log is None:
-            raise PartitionOffline(f"the log of {self.topic}-{self.index} could not be opened; see the broker's log")
+            raise PartitionOffline(f"the log of {self.topic}-{self.index} is offline; see the broker's log")
         return self._log
 
     def become(self, role: Role) -> None:
@@ -103,6 +119,12 @@ class Partition:
         if role not in TRANSITIONS[self.role]:
             raise ValueError(f"{self.topic}-{self.index} can't go from {self.role.value} to {role.value}")
         self.role = role
+
+    def go_offline(self) -> None:
+        """The log is lost to us until the next start. Whoever waits has to be told by the caller."""
+        self.become(Role.OFFLINE)
+        self._log = None
+        self.flush_at = NO_LIMIT
 
     def check_epoch(self, epoch: int) -> None:
         """Refuse a client's leader epoch that is not ours. Raises FencedLeaderEpoch, UnknownLeaderEpoch."""
@@ -121,7 +143,7 @@ class Partition:
         if log is None:
             log = self.log  # raises
         result = log.append(records, leader_epoch=self.leader_epoch)
-        if len(isr) == 1:
+        if len(isr) == 1 and not self.flush_visible:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
         return result
@@ -138,7 +160,16 @@ class Partition:
             if offset > log.log_end_offset:
                 raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
             return None
-        return log.read(offset, max_bytes, end_offset=high_watermark, min_one=min_one, allow_cold=allow_cold)
+        try:
+            return log.read(offset, max_bytes, end_offset=high_watermark, min_one=min_one, allow_cold=allow_cold)
+        except StorageFailure as error:
+            self.note_failure(error)
+            raise
+
+    def note_failure(self, error: PylogdError) -> None:
+        """Somebody met `error` while using the log."""
+        if self._on_failure is not None and isinstance(error, StorageFailure):
+            self._on_failure(error)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Where a leader epoch ends: (largest epoch here that is not above it, offset behind its last record).

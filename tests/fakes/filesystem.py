@@ -74,12 +74,17 @@ class MemoryFileSystem:
         self._locks.clear()
         self.faults.clear()
 
-    def lose_power(self) -> None:
-        """The machine is gone: what was never synced never was."""
+    def lose_power(self, torn: int = 0, *, zeros: bool = False) -> None:
+        """The machine is gone: what was never synced never was.
+
+        Up to `torn` bytes behind what was synced of each file did reach the disk, or, with `zeros`, only their number.
+        """
         self.kill()
         self.files = dict(self.durable_names)
         for inode in self.files.values():
-            inode.data = bytearray(inode.durable)
+            synced = inode.durable
+            tail = bytes(inode.data[len(synced) :][:torn]) if inode.data.startswith(synced) else b""
+            inode.data = bytearray(synced) + (bytes(len(tail)) if zeros else tail)
         self.directories = set(self.durable_directories)
         self.files = {path: inode for path, inode in self.files.items() if os.path.dirname(path) in self.directories}
 

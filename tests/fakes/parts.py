@@ -81,8 +81,10 @@ class Parts:
     def boot(self) -> None:
         """Make the logs and the replicas, as at a start on what the file system has."""
         self.logs = LogManager(
-            ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, node_id=NODE
-        )
+            self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
+            node_id=NODE, recovery_threads=1,
+        )  # fmt: skip
+        self.logs.on_directory_failed = lambda _path, keys: self.replicas.went_offline(keys)
         self.logs.load()
         self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, NODE, self.threads)
 

@@ -84,9 +84,9 @@ class House:
         self.fs.kill()
         return self.start().logs["t", 0]
 
-    def lose_power(self) -> None:
-        """End the machine; what was not synced is gone."""
-        self.fs.lose_power()
+    def lose_power(self, torn: int = 0, *, zeros: bool = False) -> None:
+        """End the machine; what was not synced is gone, but for what `MemoryFileSystem.lose_power` leaves."""
+        self.fs.lose_power(torn, zeros=zeros)
         self.start()
 
     def check(self, *, records: bool = True) -> None:

@@ -7,13 +7,15 @@ does the same while the file system fails.
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import StorageFailure
+from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.log.log import Log
 from tests.fakes.filesystem import Fault
 from tests.fakes.storage import House, batch, read_all
@@ -160,7 +162,74 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class FaultyMachine(LogMachine):
-    """The same while appends fail half-way, at any byte."""
+    """The same on a disk that fails: half-way through a write at any byte, at a sync, for want of room, at a start."""
+
+    @rule(torn=st.integers(0, 300), zeros=st.booleans())
+    def lose_power_any_time(self, torn: int, zeros: bool) -> None:
+        """What is there then is the beginning of what was appended, and all of it that was flushed."""
+        flushed = self.log.recovery_point
+        self.house.lose_power(torn, zeros=zeros)
+        if ("t", 0) not in self.house.manager.logs:
+            assert not flushed
+            self.house.create()
+        assert flushed <= self.log.log_end_offset <= max(self.end, self.start)
+        self.end = self.log.log_end_offset
+        self.start = min(self.start, self.end)
+        self.log.delete_records_before(self.start)
+        self.model = [entry for entry in self.model if self.start <= entry[0] < self.end]
+        found = [(record.offset, record.value) for record in read_all(self.log)]
+        assert found == [entry[:2] for entry in self.model]
+        self.flushed = min(self.flushed, self.end)
+
+    @rule(
+        operation=st.sampled_from(["fsync", "fsync_dir"]),
+        after=st.integers(0, 3),
+        error=st.sampled_from([errno.EIO, errno.ENOSPC]),
+    )
+    def sync_fails(self, operation: str, after: int, error: int) -> None:
+        """That is the end of the data directory until the next start."""
+        self.house.manager.checkpoint()
+        with self.house.fs.failing(operation, error, path="/t-0", after=after, lasting=True):
+            before = self.log.recovery_point
+            try:
+                self.log.flush()
+            except StorageFailure as failure:
+                log = self.log
+                assert log.recovery_point < log.log_end_offset or operation == "fsync_dir" or before == self.end
+                assert self.house.manager.storage_failed(failure)
+                assert not self.house.manager.logs
+                with pytest.raises(LogClosed):
+                    log.append(batch(b"more"), leader_epoch=self.epoch)
+                self.house.manager.close()
+            else:
+                return
+        self.house.kill()
+
+    @rule(values=VALUES, suffix=st.sampled_from([".log", ".index", ".timeindex", ".snapshot.tmp", "checkpoint.tmp"]))
+    def no_room_for_a_file(self, values: list[bytes], suffix: str) -> None:
+        """A new segment, an index, a snapshot: what can't be made now can be made later."""
+        stamp = self.house.now_ms
+        with self.house.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True):
+            try:
+                self.log.append(batch(*values, timestamp=stamp), leader_epoch=self.epoch)
+                self.note([values], stamp)
+                self.log.flush()
+            except StorageFailure as failure:
+                assert not self.house.manager.storage_failed(failure)
+        self.log.flush()
+        assert self.log.recovery_point == self.end
+
+    @rule(
+        operation=st.sampled_from(["pread", "open", "listdir", "ftruncate", "fsync", "pwritev", "rename", "unlink"]),
+        after=st.integers(0, 6),
+    )
+    def start_fails(self, operation: str, after: int) -> None:
+        """A start on a disk that fails changes nothing that a better one would miss."""
+        self.house.manager.checkpoint()
+        self.house.fs.kill()
+        with self.house.fs.failing(operation, errno.EIO, after=after, lasting=True), suppress(StorageError):
+            self.house.start()
+        self.house.kill()
 
     @rule(
         values=VALUES,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
 
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import CorruptLog
+from pylogd.log.errors import CorruptLog, StorageFailure
 from pylogd.log.log import Log
 from tests.fakes.storage import (
     DATA,
@@ -164,6 +165,22 @@ def test_a_harmed_index_is_rebuilt(suffix: str, harm: str) -> None:
         assert log.offset_for_timestamp(START_MS + at, allow_cold=True) == (START_MS + at, at, at // 3)
     if harm != "empty":  # an index without entries is poor, but no reason to read the whole segment
         house.check()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("operation", ["open", "pwritev", "rename"])
+def test_a_crash_while_an_index_is_rebuilt_leaves_none_that_is_half_there(operation: str, suffix: str) -> None:
+    house, expected = filled()
+    log = house.manager.logs["t", 0]
+    log.flush()
+    house.manager.checkpoint()
+    house.fs.unlink(segment(log, 0).replace(".log", suffix))
+    house.fs.kill()
+    with house.fs.failing(operation, errno.EIO, path=f"{suffix}.tmp"), pytest.raises(StorageFailure):
+        house.start()
+    assert values(house.kill()) == expected
+    assert names(house.fs, ".tmp") == []
+    house.check()
 
 
 def test_overlapping_segments_are_refused_and_untouched(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,157 @@
+"""When a partition is forced to the disk, and what waits for it.
+
+Strategy: the append path makes one comparison, of the offset that it wrote with `Partition.flush_at`; all else happens
+here. A flush runs in a thread, one at a time for a partition. What is appended meanwhile is taken by the next one, so
+that under load one sync serves many appends (group commit).
+
+Rules:
+- `flush.messages` and `flush.ms` count from the last flush; a time is kept to the millisecond that the topic asks for.
+- With `flush.visible` every append is followed by a flush, and the high watermark is what has been flushed.
+- Segments that were rolled are made durable at once.
+- A flush that fails is reported. `on_failure` says whether that was the end; it is after a sync that failed, since
+  nobody knows then what the disk has. A disk that is full is tried again.
+
+It must not know requests, or which thread pool it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from pylogd.log.config import NO_LIMIT
+from pylogd.replica.partition import Partition, Role
+
+if TYPE_CHECKING:
+    from pylogd.log.config import LogConfig
+
+NEVER = NO_LIMIT
+_RETRY_SECONDS = 1.0  # after a flush that found no room
+
+InThread = Callable[..., "Deferred[Any]"]
+
+
+class PartitionFlusher:
+    """The flushing of one partition, on the reactor's thread.
+
+    on_visible: told when the high watermark has moved. on_failure: told when a flush failed; true to give up.
+    """
+
+    __slots__ = (
+        "_clock", "_config", "_in_thread", "_on_failure", "_on_visible", "_partition", "_rolled", "_running", "_timer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        partition: Partition,
+        config: LogConfig,
+        clock: IReactorTime,
+        in_thread: InThread,
+        on_visible: Callable[[Partition], object],
+        on_failure: Callable[[Partition, Failure], bool],
+    ) -> None:
+        self._partition = partition
+        self._clock = clock
+        self._in_thread = in_thread
+        self._on_visible = on_visible
+        self._on_failure = on_failure
+        self._running = False
+        self._rolled = False
+        self._timer: IDelayedCall | None = None
+        self._config = config
+        partition.log.on_roll = self._note_roll
+        self.configure(config)
+
+    def configure(self, config: LogConfig) -> None:
+        """Go by these settings from now on."""
+        if self._partition.role is not Role.LEADING:
+            return
+        self._config = config
+        strict, self._partition.flush_visible = self._partition.flush_visible, config.flush_visible
+        if strict and not config.flush_visible:
+            self._show(self._partition.log.log_end_offset)
+        self._stop_timer()
+        self.appended()
+
+    def close(self) -> None:
+        """Flush no more: the partition is gone, or the broker stops and flushes everything itself."""
+        self._stop_timer()
+        self._partition.flush_at = NEVER
+
+    def appended(self) -> None:
+        """The log's end has passed `flush_at`; or something else has changed, and this looks what is due."""
+        config, log = self._config, self._partition.log
+        if not self._running:
+            unflushed = log.log_end_offset - log.recovery_point
+            if unflushed >= config.flush_messages or (config.flush_visible and unflushed):
+                self._flush()
+            elif self._rolled:
+                self._start(log.seal)
+            elif not unflushed:
+                pass
+            elif config.flush_ms < NO_LIMIT and self._timer is None:
+                self._timer = self._clock.callLater(config.flush_ms / 1000, self._time_is_up)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Say with which offset `appended` wants to be called."""
+        config, partition = self._config, self._partition
+        if self._running:
+            partition.flush_at = NEVER  # what comes now is looked at when the flush is done
+        elif config.flush_visible or (config.flush_ms < NO_LIMIT and self._timer is None):
+            partition.flush_at = 0
+        else:
+            partition.flush_at = min(partition.log.recovery_point + config.flush_messages - 1, NEVER)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._flush()
+        self._arm()
+
+    def _note_roll(self) -> None:
+        """A segment was rolled, by an append that is not done yet: it will be told to `appended`."""
+        self._rolled = True
+        if not self._running:
+            self._partition.flush_at = 0
+
+    def _flush(self) -> None:
+        if not self._running:
+            self._stop_timer()
+            self._start(self._partition.log.flush)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._running = True
+        self._rolled = False
+        self._in_thread(work).addCallbacks(self._done, self._failed)
+
+    def _done(self, _: object) -> None:
+        self._running = False
+        partition = self._partition
+        if partition.role is not Role.LEADING or partition.log.closed:
+            return
+        if partition.flush_visible:
+            self._show(partition.log.recovery_point)
+        self.appended()
+
+    def _show(self, offset: int) -> None:
+        partition = self._partition
+        if len(partition.isr) == 1 and offset > partition.high_watermark:
+            partition.high_watermark = offset
+            self._on_visible(partition)
+
+    def _failed(self, failure: Failure) -> None:
+        """Either the end, in which case `_running` stays set, or a pause."""
+        self._stop_timer()
+        if not self._on_failure(self._partition, failure):
+            self._running = False
+            self._timer = self._clock.callLater(_RETRY_SECONDS, self._time_is_up)
+            self._partition.flush_at = NEVER
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None

@@ -1,0 +1,354 @@
+"""A broker under load is killed again and again; after each kill it has to have all that it acknowledged.
+
+    python -m tests.crash.harness --kills 1000 --seed 7
+
+A round is a fresh data directory, three writers and some kills. Some of the kills come at a random moment, from
+outside; most are meant for a chosen call to the file system (`tests.crash.points`), which may lie in the recovery from
+the kill before, and come from outside where the load doesn't reach it in time. After each, the broker is started again
+and everything in the log is read back and compared: every acknowledged message at its offset, once, in order, byte for
+byte; no message of an idempotent writer missing or twice; no hole in the offsets; and `verify-log` finds nothing. The
+plan of the kills follows from the seed; when the load reaches a chosen call does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pylogd
+from pylogd.client.admin import Admin
+from pylogd.client.consumer import Consumer
+from pylogd.errors import PylogdError
+from pylogd.log.verify import Severity, verify_log_dir
+from tests.brokers import free_ports
+from tests.crash.load import PARTITIONS, TOPIC, IdempotentWriter, PlainWriter, Writer, message
+from tests.crash.points import KINDS, KillPoint, choose
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+KILLS_A_ROUND = 20
+RANDOM = "random moment"
+START_SECONDS = 30.0
+LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
+
+#: Small segments, so that all that happens to a log happens often; each round has one of these on top.
+SETTINGS: Mapping[str, str] = {
+    "log.segment.bytes": "65536",
+    "log.index.interval.bytes": "512",
+    "log.flush.offset.checkpoint.interval.ms": "40",
+    "log.retention.check.interval.ms": "40",
+    "log.segment.delete.delay.ms": "50",
+    "num.partitions": str(PARTITIONS),
+}
+VARIANTS: Sequence[Mapping[str, str]] = (
+    {},
+    {"log.flush.interval.messages": "200"},
+    {"log.flush.visible": "true"},
+    {"log.retention.bytes": "400000"},
+    {"log.flush.interval.ms": "50", "log.retention.bytes": "600000"},
+)
+
+
+class CrashFault(AssertionError):
+    """The log is not what it should be."""
+
+
+class Forge:
+    """The process that forks brokers."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(Path(pylogd.__file__).resolve().parents[1]), str(CHECKOUT)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tests.crash.child"],
+            env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+        )  # fmt: skip
+
+    def start(self, settings: Mapping[str, str], log: Path, point: KillPoint | None) -> ForkedBroker:
+        """Fork a broker; it may die before it listens."""
+        order = {"settings": dict(settings), "log": str(log), "point": None if point is None else point.as_json()}
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(json.dumps(order).encode() + b"\n")
+        while not (line := stdout.readline()).strip().isdigit():  # late words of a broker that is dead by now
+            if not line:
+                raise CrashFault(f"the process that forks brokers is gone ({self._process.poll()})")
+        return ForkedBroker(int(line), stdout.fileno(), log)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class ForkedBroker:
+    """A broker that is a process of its own, and may be dead any moment."""
+
+    def __init__(self, pid: int, stdout: int, log: Path) -> None:
+        self.pid = pid
+        self._stdout = stdout
+        self._log = log
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._pidfd = -1
+
+    def is_dead(self, wait: float = 0.0) -> bool:
+        """Whether it is, within `wait` seconds."""
+        return self._pidfd < 0 or bool(select.select([self._pidfd], [], [], wait)[0])
+
+    def listens(self) -> bool:
+        """Wait until it listens; false if it died before that."""
+        ready, _, _ = select.select([self._stdout] + [self._pidfd] * (self._pidfd >= 0), [], [], START_SECONDS)
+        if self._stdout in ready:
+            os.read(self._stdout, 4096)
+            return True
+        if not ready:
+            raise CrashFault(f"the broker does not start; it logged:\n{self._log.read_text()[-4000:]}")
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self.is_dead(10)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        if not self.is_dead(20):
+            raise CrashFault(f"the broker does not stop; it logged:\n{self._log.read_text()[-4000:]}")
+        os.close(self._pidfd)
+        self._pidfd = -1
+
+
+class Round:
+    """One data directory, its writers, and what happens to them."""
+
+    def __init__(self, forge: Forge, folder: Path, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.forge = forge
+        self.data = folder / "data"
+        self.log = folder / "broker.log"
+        self.port = free_ports(1)[0]
+        self.address = f"127.0.0.1:{self.port}"
+        self.settings = {
+            **SETTINGS, **self.rng.choice(VARIANTS), "log.dirs": str(self.data), "listeners": self.address,
+        }  # fmt: skip
+        self.deaths: Counter[str] = Counter()
+        self.checked = 0  # messages compared with what was sent
+        self.acknowledged = 0
+        self.writers: list[Writer] = []
+
+    def run(self, kills: int) -> Iterator[str]:
+        """Kill so often; what each death was."""
+        broker = self.forge.start(self.settings, self.log, None)
+        if not broker.listens():
+            raise CrashFault(f"the first start failed:\n{self.log.read_text()[-4000:]}")
+        with Admin(self.address) as admin:
+            admin.create_topic(TOPIC, PARTITIONS)
+        self.writers = [
+            IdempotentWriter("a", lambda: self.address),
+            IdempotentWriter("b", lambda: self.address),
+            PlainWriter("c", lambda: self.address),
+        ]
+        point: KillPoint | None = None
+        for _ in range(kills):
+            death = self._let_die(broker, point)
+            self.deaths[death.partition(":")[0]] += 1
+            yield death
+            point = choose(self.rng.choice(list(KINDS)), self.rng) if self.rng.random() < 0.7 else None
+            broker = self.forge.start(self.settings, self.log, point)
+            if broker.listens() and not (point is not None and broker.is_dead()):
+                self._check_if_alive(broker)
+        broker.kill()  # it may still have a point to die at
+        broker = self.forge.start(self.settings, self.log, None)
+        if not broker.listens():
+            raise CrashFault(f"the last start failed:\n{self.log.read_text()[-4000:]}")
+        for writer in self.writers:
+            writer.finish()
+        self.check()
+        broker.stop()
+        if "Traceback" in self.log.read_text():
+            raise CrashFault(f"a traceback in the broker's log:\n{self.log.read_text()[-8000:]}")
+        self._verify()
+        self.acknowledged = sum(len(told) for writer in self.writers for told in writer.acknowledged)
+
+    def _let_die(self, broker: ForkedBroker, point: KillPoint | None) -> str:
+        """Load until it is dead; what it died of."""
+        for writer in self.writers:
+            writer.resume()
+        died = broker.is_dead(self.rng.uniform(0.0, 0.5) if point is None else LONGEST_LIFE_SECONDS)
+        broker.kill()
+        for writer in self.writers:
+            writer.pause()
+        return str(point) if died and point is not None else RANDOM
+
+    def _check_if_alive(self, broker: ForkedBroker) -> None:
+        """Check; a broker that dies of its point meanwhile is checked after the next start."""
+        try:
+            self.check()
+        except (PylogdError, OSError, CrashFault):  # what is wrong in the log will be wrong after the next start
+            if not broker.is_dead(1):
+                raise
+
+    # What has to hold ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Read everything back and compare; then look at the files."""
+        told = [[dict(told) for told in writer.acknowledged] for writer in self.writers]
+        for writer in self.writers:
+            if writer.failed:
+                raise CrashFault(f"not delivered: {writer.failed[:3]}")
+        with Consumer(self.address, fetch_max_wait_ms=5, request_timeout=10, retry_timeout=0.2) as consumer:
+            for partition in range(PARTITIONS):
+                self._check_partition(consumer, partition, [of_writer[partition] for of_writer in told])
+        self._verify()
+
+    def _check_partition(self, consumer: Consumer, partition: int, told: list[dict[int, int]]) -> None:
+        place = (TOPIC, partition)
+        start = next(iter(consumer.beginning_offsets([place]).values()))
+        end = next(iter(consumer.end_offsets([place]).values()))
+        found = _read(consumer, partition, start, end)
+        first = found[0][0] if found else end  # retention may have moved the start meanwhile
+        numbers: list[dict[int, int]] = [{} for _ in self.writers]
+        names = {writer.name: at for at, writer in enumerate(self.writers)}
+        last = [-1] * len(self.writers)
+        for offset, value in found:
+            name, _, number = (part.decode() for part in value.split(b"/", 3)[:3])
+            writer, n = names[name], int(number)
+            if value != message(name, partition, n):
+                raise CrashFault(f"{place} offset {offset}: message {n} of {name} is not what was sent")
+            if n <= last[writer]:
+                raise CrashFault(f"{place} offset {offset}: message {n} of {name} behind {last[writer]}")
+            if self.writers[writer].idempotent and n != last[writer] + 1 and (last[writer] >= 0 or not first):
+                raise CrashFault(f"{place} offset {offset}: message {n} of {name} follows {last[writer]}")
+            last[writer] = n
+            numbers[writer][n] = offset
+        for writer, acknowledged in enumerate(told):
+            for n, offset in acknowledged.items():
+                if offset >= first and numbers[writer].get(n) != offset:
+                    raise CrashFault(
+                        f"{place}: message {n} of {self.writers[writer].name} was acknowledged at offset {offset} and "
+                        f"is at {numbers[writer].get(n)}; what was read runs from {first} to {end}"
+                    )
+        self.checked += len(found)
+
+    def _verify(self) -> None:
+        """`verify-log`; a broker that runs may be caught in a write, so that damage has to be there twice."""
+        for attempt in range(4):
+            findings = []
+            try:
+                findings = [f for f in verify_log_dir(str(self.data)) if f.severity is not Severity.INFO]
+            except FileNotFoundError:  # retention was faster
+                continue
+            if not findings:
+                return
+            time.sleep(0.05 * (attempt + 1))
+        raise CrashFault("verify-log: " + "; ".join(map(str, findings[:5])))
+
+
+def _read(consumer: Consumer, partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+    """Offset and value of all records before `end`. Retention may move the start; after that there is no hole."""
+    consumer.assign({(TOPIC, partition): start})
+    found: list[tuple[int, bytes]] = []
+    deadline = time.monotonic() + 30
+    while consumer.position((TOPIC, partition)) < end:
+        if time.monotonic() > deadline:
+            raise CrashFault(f"partition {partition}: can't read on from {consumer.position((TOPIC, partition))}")
+        for record in consumer.poll(0.2):
+            if found and record.offset != found[-1][0] + 1:
+                if record.offset < found[-1][0]:
+                    raise CrashFault(f"partition {partition}: offset {record.offset} behind {found[-1][0]}")
+                found.clear()  # everything read so far was deleted meanwhile
+            assert record.value is not None
+            found.append((record.offset, record.value))
+    return [entry for entry in found if entry[0] < end]
+
+
+def run(kills: int, seed: int, folder: Path, tell: bool = True) -> Counter[str]:
+    """All rounds; what the brokers died of. Raises CrashFault, with what is needed to look into it."""
+    forge = Forge()
+    deaths: Counter[str] = Counter()
+    checked = acknowledged = done = 0
+    begun = time.monotonic()
+    try:
+        while done < kills:
+            place = folder / f"round-{seed}"
+            place.mkdir(parents=True)
+            current = Round(forge, place, seed)
+            death = "none"
+            try:
+                for fatal in current.run(min(KILLS_A_ROUND, kills - done)):
+                    death = fatal
+                    done += 1
+            except BaseException as error:
+                raise CrashFault(f"round {seed}, last kill {death!r}, kept in {place}: {error}") from error
+            deaths += current.deaths
+            checked += current.checked
+            acknowledged += current.acknowledged
+            shutil.rmtree(place)
+            seed += 1
+            if tell:
+                spent = time.monotonic() - begun
+                print(f"{done:5d} kills, {acknowledged} messages acknowledged, {checked} compared, {spent:.0f} s",
+                      flush=True)  # fmt: skip
+    finally:
+        forge.close()
+    deaths["messages acknowledged"] = acknowledged
+    deaths["messages compared"] = checked
+    deaths["seconds"] = round(time.monotonic() - begun)
+    return deaths
+
+
+def main() -> None:
+    """The command line; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, help="write what happened to this file")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="pylogd-crash-"))
+    try:
+        deaths = run(arguments.kills, arguments.seed, folder)
+    except CrashFault as fault:
+        sys.exit(f"FAILED: {fault}")
+    shutil.rmtree(folder)
+    text = _report(arguments.kills, arguments.seed, deaths)
+    print(text)
+    if arguments.results:
+        arguments.results.write_text(text)
+
+
+def _report(kills: int, seed: int, deaths: Counter[str]) -> str:
+    lines = [
+        f"# {kills} kills",
+        "",
+        f"`make crash`, seed {seed}, Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, {deaths['seconds']} s. "
+        f"{deaths['messages acknowledged']:,} messages acknowledged; {deaths['messages compared']:,} read back and "
+        "compared. Nothing lost, nothing twice, nothing out of order, nothing changed; `verify-log` clean each time.",
+        "",
+        "| died of | times |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {kind} | {deaths[kind]} |" for kind in [RANDOM, *KINDS]]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The load that a broker is under while it is killed, and the memory of all that it acknowledged.
+
+Each writer knows what it sent to each partition: message number n of a writer is a fixed function of (writer,
+partition, n), so that what is read back can be checked byte for byte. Idempotent writers are librdkafka's and live
+through every kill: what was under way is sent again. The plain writer is pylogd's own client; a batch whose reply was
+lost is not sent again, and may be there or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+
+from pylogd.client.producer import Producer
+from pylogd.errors import PylogdError
+
+TOPIC = "crash"
+PARTITIONS = 2
+_MOST_UNDER_WAY = 400
+_BURST = 25
+_PAUSE_SECONDS = 0.004
+
+
+def message(writer: str, partition: int, number: int) -> bytes:
+    """What message `number` says: who it is, and up to 600 bytes that follow from that."""
+    name = b"%s/%d/%d/" % (writer.encode(), partition, number)
+    seed = hashlib.blake2b(name).digest()
+    return name + (seed * 10)[: int.from_bytes(seed[:2], "big") % 600]
+
+
+class Writer:
+    """One writer in a thread. `acknowledged`: by partition, the offset of each message that was, by its number."""
+
+    idempotent = True
+
+    def __init__(self, name: str, address: Callable[[], str]) -> None:
+        self.name = name
+        self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
+        self.failed: list[str] = []
+        self._address = address
+        self._next = [0] * PARTITIONS
+        self._running = threading.Event()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def resume(self) -> None:
+        """Write."""
+        self._running.set()
+
+    def pause(self) -> None:
+        """Begin nothing new; what is under way goes on, and a writer that waits for the broker does so."""
+        self._running.clear()
+
+    def finish(self) -> None:
+        """Deliver what is under way and end."""
+        self._over = True
+        self._running.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._over:
+            if self._running.is_set():
+                self._burst()
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                self._idle()
+        self._end()
+
+    def _take(self) -> tuple[int, int, bytes]:
+        """The next message: partition, number, value."""
+        partition = sum(self._next) // 7 % PARTITIONS
+        number = self._next[partition]
+        self._next[partition] += 1
+        return partition, number, message(self.name, partition, number)
+
+    def _burst(self) -> None:
+        raise NotImplementedError
+
+    def _idle(self) -> None:
+        self._running.wait(0.01)
+
+    def _end(self) -> None:
+        pass
+
+
+class IdempotentWriter(Writer):
+    """librdkafka with idempotence: what is acknowledged is there once, and so is what is not, at most."""
+
+    def __init__(self, name: str, address: Callable[[], str]) -> None:
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": address(),
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "batch.size": 16_000,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                "message.timeout.ms": 120_000,
+                "socket.timeout.ms": 5_000,
+                "log_level": 0,
+            }
+        )
+        super().__init__(name, address)
+
+    def _burst(self) -> None:
+        producer = self._producer
+        if len(producer) < _MOST_UNDER_WAY:
+            for _ in range(_BURST):
+                partition, number, value = self._take()
+                producer.produce(TOPIC, value, partition=partition, on_delivery=self._reporter(partition, number))
+        producer.poll(0)
+
+    def _reporter(self, partition: int, number: int) -> Callable[[Any, Any], None]:
+        def report(error: Any, delivered: Any) -> None:
+            if error is None:
+                self.acknowledged[partition][number] = delivered.offset()
+            else:
+                self.failed.append(f"{self.name}/{partition}/{number}: {error}")
+
+        return report
+
+    def _idle(self) -> None:
+        self._producer.poll(0.01)
+
+    def _end(self) -> None:
+        self._producer.flush(30)
+
+
+class PlainWriter(Writer):
+    """pylogd's client, acks=all, one request at a time, nothing sent twice; a new connection after each failure."""
+
+    idempotent = False
+
+    def __init__(self, name: str, address: Callable[[], str]) -> None:
+        self._producer: Producer | None = None
+        super().__init__(name, address)
+
+    def _burst(self) -> None:
+        try:
+            if self._producer is None:
+                self._producer = Producer(
+                    self._address(), acks="all", max_in_flight=1, retry=False, request_timeout=2, delivery_timeout=2
+                )
+            taken = [self._take() for _ in range(_BURST)]
+            sent = [(p, n, self._producer.send(TOPIC, value, partition=p)) for p, n, value in taken]
+            for partition, number, delivery in sent:
+                self.acknowledged[partition][number] = delivery.result(2)
+        except (PylogdError, OSError):
+            self._leave()
+            time.sleep(0.02)
+
+    def _leave(self) -> None:
+        if self._producer is not None:
+            self._producer.abandon()
+            self._producer = None
+
+    def _end(self) -> None:
+        self._leave()

@@ -1,0 +1,195 @@
+"""Disks that fail: which failures take a data directory offline, which pass, and that neither loses what was synced."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from pylogd.log.config import LogConfig
+from pylogd.log.errors import LogClosed, NoLogDirectory, StorageFailure
+from pylogd.log.log import Log
+from pylogd.log.manager import LogManager
+from pylogd.log.verify import verify_log_dir
+from tests.fakes.filesystem import MemoryFileSystem
+from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, is_bad, names, values
+
+
+class Disks:
+    """A manager with two data directories, and a log in each."""
+
+    def __init__(self) -> None:
+        self.fs = MemoryFileSystem()
+        self.config = LogConfig(segment_bytes=400, flush_messages=1)
+        self.failed: list[tuple[str, list[tuple[str, int]]]] = []
+        self.manager = self.start()
+        self.a, self.b = (self.manager.create("t", index, TOPIC_ID, self.config) for index in (0, 1))
+
+    def start(self) -> LogManager:
+        self.manager = LogManager(
+            ["/a", "/b"], config=self.config, fs=self.fs, now_ms=lambda: START_MS, recovery_threads=1
+        )
+        self.manager.on_directory_failed = lambda path, keys: self.failed.append((path, keys))
+        self.manager.load()
+        return self.manager
+
+    def writes_to(self, path: str) -> list[str]:
+        """The calls that would change something below `path`."""
+        changing = ("pwritev", "fsync", "ftruncate", "rename", "unlink", "rmdir", "mkdir")
+        return [call for call in self.fs.calls if call.startswith(changing) and f" {path}" in call]
+
+
+def test_a_sync_that_fails_takes_its_directory_offline_alone() -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    append(disks.b, b"1")
+    with disks.fs.failing("fsync", errno.EIO, path="/a/t-0"):
+        disks.manager.tick()
+    assert disks.failed == [("/a", [("t", 0)])]
+    assert disks.manager.healthy == ["/b"]
+    assert list(disks.manager.logs) == [("t", 1)]
+    assert disks.a.recovery_point == 0
+    with pytest.raises(LogClosed):
+        append(disks.a, b"2")
+    append(disks.b, b"2")
+    disks.fs.calls.clear()
+    disks.manager.tick()
+    disks.manager.close()
+    assert not disks.writes_to("/a"), "nothing is tried again, and the stop is not marked as clean"
+    assert not disks.fs.exists("/a/.kafka_cleanshutdown")
+    assert disks.fs.exists("/b/.kafka_cleanshutdown")
+    logs = disks.start().logs
+    assert [values(logs["t", index]) for index in (0, 1)] == [[b"1"], [b"1", b"2"]]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("operation", ["fsync", "fsync_dir"])
+def test_whatever_the_reason_of_a_failed_sync(operation: str, error: int) -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    with disks.fs.failing(operation, error, path="/a/t-0"), pytest.raises(StorageFailure) as caught:
+        disks.a.flush()
+    assert caught.value.is_fatal
+    assert disks.a.recovery_point == 0
+    assert disks.manager.storage_failed(caught.value)
+    assert disks.manager.storage_failed(caught.value), "it is told once, and stays so"
+    assert len(disks.failed) == 1
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+def test_trouble_that_passes_takes_nothing_offline(error: int) -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    with disks.fs.failing("pwritev", error, path="/a", partial=20), pytest.raises(StorageFailure) as caught:
+        append(disks.a, b"2")
+    assert not disks.manager.storage_failed(caught.value)
+    append(disks.a, b"3")
+    assert values(disks.a) == [b"1", b"3"]
+
+
+def test_a_full_disk_at_a_roll_and_at_a_flush_is_got_over() -> None:
+    house = House(segment_bytes=200)
+    log = house.create()
+    append(log, b"1" * 60)
+    append(log, b"2" * 60)
+    with house.fs.failing("open", errno.ENOSPC, path=".log", lasting=True), pytest.raises(StorageFailure):
+        append(log, b"3" * 60)
+    append(log, b"3" * 60, epoch=1)
+    for suffix in (".index", ".snapshot", "epoch-checkpoint"):
+        with house.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True), pytest.raises(StorageFailure) as caught:
+            log.flush()
+        assert not caught.value.is_fatal
+    log.flush()
+    assert log.recovery_point == 3
+    assert "leader-epoch-checkpoint" in house.fs.listdir(log.directory)
+    assert len(names(house.fs, ".snapshot")) == len(log.segments) - 1
+    house.check()
+    house.lose_power()
+    assert values(house.manager.logs["t", 0]) == [b"1" * 60, b"2" * 60, b"3" * 60]
+
+
+def test_new_partitions_go_to_the_directories_that_are_left() -> None:
+    disks = Disks()
+    with disks.fs.failing("mkdir", errno.EROFS, path="/a/u-0"), pytest.raises(StorageFailure):
+        disks.manager.create("u", 0, TOPIC_ID)
+    assert disks.manager.healthy == ["/b"]
+    assert disks.manager.create("u", 0, TOPIC_ID).directory == "/b/u-0"
+    disks.manager.storage_failed(StorageFailure("/b/u-0/x", OSError(errno.EIO, "gone")))
+    with pytest.raises(NoLogDirectory):
+        disks.manager.create("u", 1, TOPIC_ID)
+
+
+def test_a_directory_that_fails_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    append(disks.b, b"1")
+    disks.manager.close()
+    with disks.fs.failing("listdir", errno.EIO, path="/a", lasting=True):
+        disks.start()
+    assert list(disks.manager.logs) == [("t", 1)]
+    assert "/a" in caplog.text
+    usage = disks.manager.usage()
+    assert [(entry.path, entry.failed, len(entry.partitions)) for entry in usage] == [("/a", True, 0), ("/b", False, 1)]
+    disks.manager.close()
+    assert len(disks.start().logs) == 2
+
+
+def test_a_log_whose_disk_fails_in_recovery() -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    append(disks.b, b"1")
+    disks.fs.kill()
+    with disks.fs.failing("pread", errno.EIO, path="/a/t-0", lasting=True):
+        disks.start()
+    assert disks.manager.healthy == ["/b"]
+    assert list(disks.manager.logs) == [("t", 1)]
+    disks.fs.kill()
+    assert values(disks.start().logs["t", 0]) == [b"1"]
+
+
+def test_with_no_directory_left_there_is_no_start() -> None:
+    disks = Disks()
+    disks.manager.close()
+    with disks.fs.failing("listdir", errno.EIO, lasting=True), pytest.raises(StorageFailure, match="/a"):
+        disks.start()
+    assert not disks.fs.open_paths()
+
+
+def test_a_flush_that_an_offline_directory_overtakes_is_no_flush() -> None:
+    disks = Disks()
+    append(disks.a, b"1")
+    fsync = disks.fs.fsync
+
+    def fail_meanwhile(fd: int) -> None:
+        fsync(fd)
+        disks.manager.storage_failed(StorageFailure("/a", OSError(errno.EIO, os.strerror(errno.EIO))))
+
+    disks.fs.fsync = fail_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(LogClosed):
+        disks.a.flush()
+    assert disks.a.recovery_point == 0
+
+
+@pytest.mark.parametrize("operation", ["pwritev", "fsync", "rename", "open"])
+@pytest.mark.parametrize("after", range(0, 12, 2))
+def test_a_disk_that_dies_at_any_time_keeps_what_was_flushed(operation: str, after: int) -> None:
+    """Every call of a kind fails from some moment on; then the power goes, too."""
+    house = House(segment_bytes=300, index_interval_bytes=50)
+    log: Log = house.create()
+    append(log, b"0" * 30)
+    log.flush()
+    house.manager.checkpoint()
+    flushed = 1
+    with house.fs.failing(operation, errno.EIO, path="/t-0/", after=after, lasting=True):
+        try:
+            for at in range(1, 8):
+                append(log, b"%d" % at * 30)
+                log.flush()
+                flushed = at + 1
+        except StorageFailure as error:
+            assert house.manager.storage_failed(error)
+    house.lose_power()
+    kept = values(house.manager.logs["t", 0])
+    assert kept[:flushed] == [b"%d" % at * 30 for at in range(flushed)]
+    assert not [finding for finding in verify_log_dir(DATA, fs=house.fs) if is_bad(finding)]
