@@ -75,7 +75,9 @@ class OffsetsOutOfOrder(InvalidAppend):
 
 
 #: Trouble that passes, or is the process's own: it says nothing about the disk.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+_PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
+)
 
 
 class StorageFailure(StorageError):

@@ -77,7 +77,7 @@ def test_whatever_the_reason_of_a_failed_sync(operation: str, error: int) -> Non
     assert len(disks.failed) == 1
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE])
 def test_trouble_that_passes_takes_nothing_offline(error: int) -> None:
     disks = Disks()
     append(disks.a, b"1")
