@@ -27,6 +27,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.errors import CloseConnection
+from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker as BrokerInfo
@@ -34,7 +35,7 @@ from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
-from pylogd.replica.configs import log_config
+from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
@@ -72,6 +73,7 @@ class Broker:
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
         self._ports: list[IListeningPort] = []
@@ -119,6 +121,8 @@ class Broker:
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
         await self.replicas.start()
+        self.cleaner.start()
+        self._undo.append(lambda: self.in_thread(self.cleaner.stop))
         self._undo.append(self._stop_listening)
         for listener in self.settings.listeners:
             await self._listen(listener)

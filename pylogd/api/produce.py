@@ -3,7 +3,8 @@
 Behaviour: each partition is appended to by itself and answered by itself, with an error text from version 8 on. acks=1
 and acks=-1 are answered after the append, the latter once every in-sync replica has it; acks=0 is never answered, and
 an error closes the connection, which is the only way to tell. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
-from version 13 on by id. zstd needs version 7 (KIP-110).
+from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are
+INVALID_RECORD, each of them named from version 8 on (KIP-467).
 Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.
@@ -23,7 +24,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
-from pylogd.log.errors import InvalidRecord, UnsupportedCompressionType
+from pylogd.log.errors import InvalidRecord, KeylessRecords, UnsupportedCompressionType
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.messages.produce import (
@@ -40,6 +41,8 @@ _FIRST_WITH_TOPIC_ID = 13
 _FIRST_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
 _ZSTD = 4
+_NO_KEY = "A record of a compacted topic needs a key."
+_MOST_RECORD_ERRORS = 1000  # in one answer
 # Shared by all answers that have nothing to say here; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
 _NO_LEADER = LeaderIdAndEpoch()
@@ -100,6 +103,10 @@ def _append(
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
         result = context.broker.replicas.append(partition, records, acks == -1)
+    except KeylessRecords as error:
+        answer = _failure(data.index, *explain(error))
+        answer.record_errors = [BatchIndexAndErrorMessage(at, _NO_KEY) for at in error.places[:_MOST_RECORD_ERRORS]]
+        return answer
     except PylogdError as error:
         return _failure(data.index, *explain(error))
     answer = PartitionProduceResponse(

@@ -252,6 +252,64 @@ _FLUSH_SETTINGS: Final = [
 
 _COMPACTION_SETTINGS: Final = [
     Setting(
+        "log.cleaner.enable",
+        _BOOLEAN,
+        True,
+        "Whether logs of topics with `cleanup.policy=compact` are compacted. Without, they only grow.",
+        _COMPACTION,
+    ),
+    Setting(
+        "log.cleaner.threads",
+        _INT,
+        1,
+        "Threads that compact logs, each one log at a time.",
+        _COMPACTION,
+        minimum=0,
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        _DOUBLE,
+        float(LONG_MAX),
+        "Most bytes a second that all cleaner threads together read and write. "
+        "(Kafka's default is the largest double; both set no limit.)",
+        _COMPACTION,
+        minimum=1,
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        128 * MIB,
+        "Memory for the key maps of all cleaner threads together, 24 bytes a key. "
+        "What has more keys than fit is compacted in several rounds.",
+        _COMPACTION,
+        minimum=1024,
+    ),
+    Setting(
+        "log.cleaner.io.buffer.size",
+        _INT,
+        512 * 1024,
+        "Bytes that a cleaner thread gathers before it writes them.",
+        _COMPACTION,
+        minimum=1,
+    ),
+    Setting(
+        "log.cleaner.io.buffer.load.factor",
+        _DOUBLE,
+        0.9,
+        "How full a key map may get. More keys fit a fuller one, and each takes longer to find.",
+        _COMPACTION,
+        minimum=0.1,
+        maximum=0.99,
+    ),
+    Setting(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        "Time for which a cleaner thread sleeps when there is no log to compact.",
+        _COMPACTION,
+        minimum=0,
+    ),
+    Setting(
         "log.cleaner.min.cleanable.ratio",
         _DOUBLE,
         0.5,

@@ -10,8 +10,15 @@ import os
 from collections.abc import Callable, Iterator
 
 from pylogd.errors import ProtocolError
-from pylogd.log.checkpoints import CLEAN_SHUTDOWN, LEADER_EPOCHS, LOG_STARTS, META_PROPERTIES, PARTITION_METADATA
-from pylogd.log.checkpoints import RECOVERY_POINTS as RECOVERY
+from pylogd.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+)
 from pylogd.log.files import FileSystem, RealFileSystem, SegmentFile, read_file
 from pylogd.log.index import OFFSET_ENTRY, TIME_ENTRY
 from pylogd.log.producers import SnapshotCorrupt, read_snapshot
@@ -20,7 +27,9 @@ from pylogd.log.segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, SNAPSHO
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import crc32c, decode_batch
 
-_TEXT_FILES = frozenset({CLEAN_SHUTDOWN, LEADER_EPOCHS, LOG_STARTS, META_PROPERTIES, PARTITION_METADATA, RECOVERY})
+_TEXT_FILES = frozenset(
+    {CLEAN_SHUTDOWN, CLEANER_OFFSETS, LEADER_EPOCHS, LOG_STARTS, META_PROPERTIES, PARTITION_METADATA, RECOVERY_POINTS}
+)
 _MARKS = (("is_transactional", "transactional"), ("is_control", "control"), ("is_log_append_time", "log append time"))
 
 

@@ -7,6 +7,7 @@ Two families: what a caller asked for can't be done with these records or that o
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from pylogd.errors import PylogdError
 from pylogd.log.files import SyncFailed
@@ -42,6 +43,14 @@ class InvalidRecord(InvalidAppend):
     """A batch that is whole but says what can't be: counts, offsets, a control batch from a client."""
 
 
+class KeylessRecords(InvalidRecord):
+    """Records without a key, for a compacted log. `places` are theirs among the records of their batch, from 0."""
+
+    def __init__(self, message: str, places: Sequence[int] = ()) -> None:
+        self.places = places
+        super().__init__(message)
+
+
 class RecordTooLarge(InvalidAppend):
     """A batch larger than `max.message.bytes`."""
 
@@ -75,9 +84,7 @@ class OffsetsOutOfOrder(InvalidAppend):
 
 
 #: Trouble that passes, or is the process's own: it says nothing about the disk.
-_PASSING = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
-)
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
 
 class StorageFailure(StorageError):

@@ -41,6 +41,7 @@ from pylogd.log.segment import (
     segment_path,
 )
 from pylogd.log.snapshots import restore_producers
+from pylogd.log.swap import finish_swaps
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class _Loader:
 
     def load(self) -> Log:
         found = self.found
+        finish_swaps(self.fs, self.directory)
         segments = [self._segment(base) for base in sort_files(self.fs, self.directory)]
         if not segments:
             segments = [self._first_segment()]

@@ -98,6 +98,7 @@ class Log:
         self.producers = producers
         self.deletable_offset: int | None = None
         self.on_roll: Callable[[], None] | None = None
+        self.cleaned_offset = 0  # up to which the log was compacted
         self.closed = False
         self.abandoned = False
         self.last_flush_ms = now_ms()
@@ -298,19 +299,21 @@ class Log:
         """Work out how far the short way goes before the general one has to look at the segment again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
-        usable = (
-            self._create_time and not config.compacts and segment.size and not segment.full and not self.closed
-        )
+        usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
         self._segment_limit = config.segment_bytes if usable else -1
         self._offset_limit = segment.base_offset + MAX_RELATIVE
         self._roll_timestamp = segment.first_timestamp + self._segment_ms() if segment.first_timestamp >= 0 else -1
 
     def _segment_ms(self) -> int:
-        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once."""
+        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once.
+
+        A compacted log rolls after `max.compaction.lag.ms` if that is less: the active segment is never compacted.
+        """
         config = self._config
+        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
         jitter = config.segment_jitter_ms
         share = (int.from_bytes(self.topic_id, "big") + self.partition * 7919) % jitter if jitter > 0 else 0
-        return max(config.segment_ms - share, 0)
+        return max(limit - share, 0)
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""
@@ -344,6 +347,8 @@ class Log:
     ) -> FileSlice | None:
         """Batches from the one that holds `offset` on (the next one if compaction removed it), up to `max_bytes`.
 
+        The first batch has records: those that compaction emptied are passed over.
+
         `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
         through, or if the first batch is over `max_bytes` and not `min_one`. A slice never crosses a segment; its last
         batch may be cut. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
@@ -375,6 +380,8 @@ class Log:
         for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
             segment = segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
+            while found is not None and found.empty:  # librdkafka takes an answer of only such for one cut too short
+                found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
             if found is not None:
                 following = bases[at + 1] if at + 1 < len(bases) else end
                 return self._cut(segment, found, bound, following, max_bytes, min_one, allow_cold)
@@ -489,6 +496,7 @@ class Log:
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
         try:
@@ -586,10 +594,14 @@ class Log:
 
     def abandon(self) -> None:
         """Let go of the files as they are: of a log that is deleted, or whose disk has failed."""
+        self.refuse_all()
+        self.forget()
+
+    def refuse_all(self) -> None:
+        """Be closed to appends and look-ups, with the files left as they are."""
         with self.lock:
             self.closed = self.abandoned = True
             self._set_limits()
-        self.forget()
 
     def forget(self) -> None:
         """Let go of descriptors and indexes; slices in flight keep theirs."""

@@ -55,6 +55,7 @@ DATA_DIRECTORY_FILES = frozenset(
         checkpoints.META_PROPERTIES,
         checkpoints.RECOVERY_POINTS,
         checkpoints.LOG_STARTS,
+        checkpoints.CLEANER_OFFSETS,
         checkpoints.CLEAN_SHUTDOWN,
         # the embedded metadata store lives in the first data directory
         "metadata.sqlite",
@@ -137,6 +138,8 @@ class LogManager:
         self._checkpoint_ms = checkpoint_ms
         self._next_checkpoint_ms = 0
         self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
+        self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
+        self._cleaned_lock = threading.Lock()  # of the writing of that file
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
 
     # Starting ------------------------------------------------------------------------------------------------------
@@ -228,6 +231,7 @@ class LogManager:
                 _log.warning("%s: the last stop was not a clean one: its logs are scanned", path)
             entry.recovery_points = self._read_offsets(entry, checkpoints.RECOVERY_POINTS)
             entry.log_starts = self._read_offsets(entry, checkpoints.LOG_STARTS)
+            self._read_cleaned(path)
         except BaseException:
             fs.close(lock)
             raise
@@ -260,6 +264,13 @@ class LogManager:
             _log.warning("%s: every log in the directory is scanned instead", error)
             entry.clean = False
             return {}
+
+    def _read_cleaned(self, path: str) -> None:
+        """How far logs were compacted: without the file they are compacted again."""
+        try:
+            self._cleaned |= checkpoints.read_offsets(self.fs, path, checkpoints.CLEANER_OFFSETS)
+        except CorruptFile as error:
+            _log.warning("%s: compacted logs are compacted from their start again", error)
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Compare with the directories' cluster id, or write it to those that have none."""
@@ -326,6 +337,7 @@ class LogManager:
             self.storage_failed(error)
             return found
         entry = self._directory_of(log)
+        log.cleaned_offset = min(self._cleaned.get(key, 0), log.log_end_offset)
         with self._lock:
             failure = entry.failure
             if failure is None:
@@ -403,6 +415,8 @@ class LogManager:
                 self.storage_failed(failure)
                 raise failure from error
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
+        if log.cleaned_offset:
+            self.checkpoint_cleaned(log)
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""
@@ -476,6 +490,16 @@ class LogManager:
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
         self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
 
+    def checkpoint_cleaned(self, log: Log) -> None:
+        """Write how far the logs in the directory of `log` were compacted, where that has changed."""
+        path = os.path.dirname(log.directory)
+        with self._cleaned_lock:
+            for entry in self.directories:
+                if entry.path == path:
+                    here = {key: other for key, other in list(self.logs.items()) if other.directory.startswith(path)}
+                    offsets = {key: other.cleaned_offset for key, other in here.items() if other.cleaned_offset}
+                    self._write_offsets(entry, checkpoints.CLEANER_OFFSETS, offsets)
+
     def _write_offsets(self, entry: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
         if self._checkpointed.get((entry.path, name)) == offsets:
             return
@@ -494,6 +518,8 @@ class LogManager:
         for log in list(self.logs.values()):
             try:
                 if clean:
+                    if log.closed:  # by a failure: its end is not known to be on the disk
+                        failed.add(os.path.dirname(log.directory))
                     log.close()
                 else:
                     log.abandon()

@@ -16,6 +16,7 @@ Must not know: high watermarks, producers, retention.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import struct
@@ -36,11 +37,14 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
-_PROBE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+_PROBE = struct.Struct(">qi11xi30xi")  # base offset, batch length, last offset delta, record count
 _WINDOW = 8192  # more than the default distance of two index entries
 _OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
+
+
+_replacements = itertools.count(1)
 
 
 class Storage:
@@ -55,15 +59,16 @@ class Storage:
 
 
 class Located:
-    """A batch found in a segment: its place and size in the file, and its offsets."""
+    """A batch found in a segment: its place and size in the file, its offsets, and whether compaction emptied it."""
 
-    __slots__ = ("base_offset", "last_offset", "position", "size")
+    __slots__ = ("base_offset", "empty", "last_offset", "position", "size")
 
-    def __init__(self, position: int, size: int, base_offset: int, last_offset: int) -> None:
+    def __init__(self, position: int, size: int, base_offset: int, last_offset: int, empty: bool) -> None:
         self.position = position
         self.size = size
         self.base_offset = base_offset
         self.last_offset = last_offset
+        self.empty = empty
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -85,6 +90,7 @@ class Segment:
         "first_timestamp",
         "full",
         "indexes",
+        "key",
         "max_entries",
         "path",
         "reopened",
@@ -98,6 +104,7 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset)
+        self.key = self.path  # under which the caches know it
         self.size = size
         self.created_ms = created_ms
         self.first_timestamp = -1
@@ -130,8 +137,8 @@ class Segment:
         """Take the descriptor and the indexes for as long as this is the active segment."""
         self.indexes = self._indexes(allow_cold=True)
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
-        self.storage.files.discard(self.path)
-        self.storage.indexes.discard(self.path)
+        self.storage.files.discard(self.key)
+        self.storage.indexes.discard(self.key)
         self.reopened = True
         self.bytes_since_index = self.size - self.indexes.offsets.last_position()
         self._max_timestamp, self._max_timestamp_offset = self.largest_timestamp(allow_cold=True)
@@ -220,18 +227,18 @@ class Segment:
             self.write_indexes(indexes, sync=sync)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        self.storage.indexes.put(self.path, indexes)
-        self.storage.files.put(self.path, file)
+        self.storage.indexes.put(self.key, indexes)
+        self.storage.files.put(self.key, file)
         self.indexes = None
         self.file = None
 
-    def write_indexes(self, indexes: Indexes, *, sync: bool) -> None:
+    def write_indexes(self, indexes: Indexes, *, sync: bool, suffix: str = "") -> None:
         """Write both index files, the time index closed by the segment's largest time stamp."""
         if self._max_timestamp is not None and self._max_timestamp >= 0:
             indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
         fs, directory, base = self.storage.fs, self.directory, self.base_offset
-        replace_file(fs, segment_path(directory, base, INDEX_SUFFIX), indexes.offsets.to_bytes(), sync=sync)
-        replace_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX), indexes.times.to_bytes(), sync=sync)
+        replace_file(fs, segment_path(directory, base, INDEX_SUFFIX + suffix), indexes.offsets.to_bytes(), sync=sync)
+        replace_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX + suffix), indexes.times.to_bytes(), sync=sync)
 
     def drop_index_files(self) -> None:
         """Remove index files that no longer say what the log holds; whoever misses them rebuilds them."""
@@ -272,7 +279,7 @@ class Segment:
 
     def reader(self, *, allow_cold: bool) -> SegmentFile:
         """The open file. `ColdRead` if it would have to be opened first: a path look-up may wait for the disk."""
-        file = self.file or self.storage.files.get(self.path)
+        file = self.file or self.storage.files.get(self.key)
         if file is None:
             if not allow_cold:
                 raise ColdRead(self.path)
@@ -280,8 +287,8 @@ class Segment:
                 file = SegmentFile(self.storage.fs, self.path)
             except OSError as error:
                 raise StorageFailure(self.path, error) from error
-            self.storage.files.put(self.path, file)
-        return file
+            self.storage.files.put(self.key, file)
+        return self.file or file  # pinned meanwhile: what has the name now is another's
 
     def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
         """The first batch that ends at or behind `offset`, `None` if the segment has none."""
@@ -292,9 +299,9 @@ class Segment:
             window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
             at, last = 0, len(window) - _PROBE.size
             while at <= last:
-                base, length, delta = _PROBE.unpack_from(window, at)
+                base, length, delta, count = _PROBE.unpack_from(window, at)
                 if base + delta >= offset:
-                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta)
+                    return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
                     raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {length}")
                 at += length + LENGTH_OVERHEAD
@@ -396,13 +403,13 @@ class Segment:
         return data
 
     def _indexes(self, *, allow_cold: bool) -> Indexes:
-        indexes = self.indexes or self.storage.indexes.get(self.path)
+        indexes = self.indexes or self.storage.indexes.get(self.key)
         if indexes is None:
             if not allow_cold:
                 raise ColdRead(self.path)
             indexes = self.load_indexes()
-            self.storage.indexes.put(self.path, indexes)
-        return indexes
+            self.storage.indexes.put(self.key, indexes)
+        return self.indexes or indexes
 
     def load_indexes(self) -> Indexes:
         """Both indexes from their files; rebuilt from the log if they are missing or can't be right."""
@@ -427,12 +434,39 @@ class Segment:
                 self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
             ):
                 twin.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
-            twin.write_indexes(twin.indexes, sync=True)
+            if self.indexes is None:  # else it was pinned meanwhile, and the name is another's
+                twin.write_indexes(twin.indexes, sync=True)
         except BadBatch as bad:
             raise CorruptLog(f"{self.path}: {bad}") from bad
         except OSError as error:
             raise StorageFailure(self.path, error) from error
         return twin.indexes
+
+    # Replacement by compaction ------------------------------------------------------------------------------------
+
+    def replacement(self) -> Segment:
+        """A new segment, empty, that will have the same name: known to the caches by a key of its own."""
+        twin = Segment(self.storage, self.directory, self.base_offset, 0, created_ms=self.created_ms)
+        twin.key = f"{self.path}#{next(_replacements)}"
+        twin.indexes = Indexes.empty(self.base_offset)
+        return twin
+
+    def pin(self) -> None:
+        """Hold file and indexes for as long as this object lives: its name is about to be taken by another segment."""
+        self.file = self.reader(allow_cold=True)
+        self.indexes = self._indexes(allow_cold=True)
+        self.storage.files.discard(self.key)
+        self.storage.indexes.discard(self.key)
+
+    def unpin(self) -> None:
+        """Let the caches have both again: the name stays this segment's."""
+        self.file = None
+        self.indexes = None
+
+    def adopt(self, indexes: Indexes) -> None:
+        """Go on as a sealed segment with these indexes."""
+        self.indexes = None
+        self.storage.indexes.put(self.key, indexes)
 
     # Leaving -------------------------------------------------------------------------------------------------------
 
@@ -440,8 +474,8 @@ class Segment:
         """Let go of descriptors and indexes; readers that hold slices keep theirs."""
         self.file = None
         self.indexes = None
-        self.storage.files.discard(self.path)
-        self.storage.indexes.discard(self.path)
+        self.storage.files.discard(self.key)
+        self.storage.indexes.discard(self.key)
 
     def file_paths(self) -> list[str]:
         """The files that belong to this segment, whether they are there or not."""

@@ -21,12 +21,13 @@ from pylogd.log.errors import (
     CorruptRecord,
     InvalidRecord,
     InvalidTimestamp,
+    KeylessRecords,
     OffsetsOutOfOrder,
     RecordTooLarge,
     UnsupportedCompressionType,
     UnsupportedMessageFormat,
 )
-from pylogd.wire.compression import decompress
+from pylogd.log.rewrite import walk
 from pylogd.wire.records import (
     COMPRESSION_MASK,
     CRC_START,
@@ -36,7 +37,6 @@ from pylogd.wire.records import (
     LOG_APPEND_TIME,
     MAGIC,
     BatchHeader,
-    all_have_keys,
     crc32c,
 )
 
@@ -123,15 +123,23 @@ def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def check_keys(header: BatchHeader, batch: memoryview, most: int) -> None:
-    """What holds for the records of a log that keeps the last one of each key. `most`: bytes that they may take."""
-    payload = batch[HEADER_SIZE:]
+    """What holds for a batch of a compacted log: each record has a key, and the cleaner will be able to read it.
+
+    `most`: bytes that its records may take, decompressed.
+    """
     try:
-        data = decompress(header.compression, payload, most) if header.compression else bytes(payload)
-        keyed = all_have_keys(data, header.record_count)
-    except ProtocolError as error:
+        walked = walk(batch, header, most)
+    except (CorruptRecord, ProtocolError) as error:
         raise InvalidRecord(f"records that can't be read: {error}") from error
-    if not keyed:
-        raise InvalidRecord("a record without a key, which a compacted topic can't take")
+    if walked.deltas != list(range(header.record_count)):
+        raise InvalidRecord("the offsets in a batch are not consecutive")
+    keyless = [at for at, key in enumerate(walked.keys) if key is None]
+    if keyless:
+        raise KeylessRecords(
+            f"{len(keyless)} of {header.record_count} records are without a key, which a compacted topic can't take; "
+            f"the first is record {keyless[0]} of its batch",
+            keyless,
+        )
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

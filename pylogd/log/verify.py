@@ -33,6 +33,7 @@ from pylogd.log.segment import (
     TIME_INDEX_SUFFIX,
     segment_path,
 )
+from pylogd.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.wire.records import decode_batch
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -90,7 +91,11 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
         checkpoints.read_meta_properties(fs, path)
     except CorruptFile as error:
         yield Finding(error.path, None, Severity.ERROR, error.reason)
-    for name, what in ((checkpoints.RECOVERY_POINTS, "was durable"), (checkpoints.LOG_STARTS, "starts")):
+    for name, what in (
+        (checkpoints.RECOVERY_POINTS, "was durable up to"),
+        (checkpoints.LOG_STARTS, "starts at"),
+        (checkpoints.CLEANER_OFFSETS, "is compacted up to"),
+    ):
         try:
             offsets = checkpoints.read_offsets(fs, path, name)
         except CorruptFile as error:
@@ -98,7 +103,7 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             continue
         for key, offset in offsets.items():
             if key in ends and offset > ends[key]:
-                message = f"{key[0]}-{key[1]} {what} at offset {offset}, and its log ends with {ends[key]}"
+                message = f"{key[0]}-{key[1]} {what} offset {offset}, and its log ends with {ends[key]}"
                 yield Finding(os.path.join(path, name), None, Severity.ERROR, message)
 
 
@@ -172,6 +177,8 @@ class _Partition:
             yield Finding(path, None, Severity.INFO, "a deleted segment that waits for its removal")
         elif name.endswith(TEMPORARY_SUFFIX):
             yield Finding(path, None, Severity.INFO, LEFTOVER)
+        elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
+            yield Finding(path, None, Severity.INFO, "a compaction under way; a start completes or discards it")
         elif name.endswith(ORPHANED_SUFFIX):
             yield Finding(path, None, Severity.WARNING, "put aside by a recovery: it lay behind a damaged batch")
         elif name not in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):

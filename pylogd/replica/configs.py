@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from pylogd.config import Settings
+from pylogd.log.cleaner import CleanerConfig
 from pylogd.log.config import LogConfig, TimestampType
 
 _FIELDS: Final = frozenset(field.name for field in fields(LogConfig))
@@ -21,6 +22,19 @@ def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     values["producer_id_expiration_ms"] = settings.integer("producer.id.expiration.ms")
     return LogConfig(**values)
+
+
+def cleaner_config(settings: Settings) -> CleanerConfig:
+    """What the cleaner threads go by."""
+    return CleanerConfig(
+        enabled=settings.flag("log.cleaner.enable"),
+        threads=settings.integer("log.cleaner.threads"),
+        dedupe_buffer_bytes=settings.integer("log.cleaner.dedupe.buffer.size"),
+        load_factor=settings.number("log.cleaner.io.buffer.load.factor"),
+        io_buffer_bytes=settings.integer("log.cleaner.io.buffer.size"),
+        max_bytes_per_second=settings.number("log.cleaner.io.max.bytes.per.second"),
+        backoff_ms=settings.integer("log.cleaner.backoff.ms"),
+    )
 
 
 class HostedConfig(NamedTuple):

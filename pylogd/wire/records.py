@@ -319,31 +319,6 @@ def decode_records(
     return records
 
 
-def all_have_keys(data: bytes, count: int) -> bool:
-    """Whether each of the `count` records that fill `data` (decompressed, without the header) has a key.
-
-    Only as much is looked at as that takes. Raises InvalidRecordBatch where the records don't fill `data`.
-    """
-    position = 0
-    try:
-        for _ in range(count):
-            length, position = _unsigned(data, position)
-            end = position + (length >> 1)
-            position += 1  # the attributes
-            for _ in ("time stamp", "offset"):
-                while data[position] > 127:
-                    position += 1
-                position += 1
-            if data[position] & 1:  # a negative length
-                return False
-            position = end
-    except IndexError:
-        raise InvalidRecordBatch("a record goes over the end of its batch") from None
-    if position != len(data):
-        raise InvalidRecordBatch(f"{count} records end at byte {position} of {len(data)}")
-    return True
-
-
 def _unsigned(data: bytes, position: int) -> tuple[int, int]:
     """A base-128 varint, before zig-zag is undone, and the position behind it."""
     value = shift = 0

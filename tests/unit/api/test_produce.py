@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.errors import CloseConnection, ErrorCode
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from pylogd.wire.records import encode_batch
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 
@@ -48,6 +49,17 @@ def test_log_append_time(parts: Parts) -> None:
     parts.create("t", message_timestamp_type="LogAppendTime")
     partition = only(parts.call(request("t", batch(now_ms=5)), 12))
     assert partition.log_append_time_ms == parts.now_ms()
+
+
+def test_records_without_a_key_are_refused_by_a_compacted_topic_and_named(parts: Parts) -> None:
+    parts.create("t", cleanup_policy="compact")
+    rows = [(key, b"v", parts.now_ms(), ()) for key in (b"k", None, b"", None)]
+    partition = only(parts.call(request("t", encode_batch(rows)), 9))
+    assert partition.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in partition.record_errors] == [1, 3]
+    assert "2 of 4 records are without a key" in partition.error_message
+    assert only(parts.call(request("t", encode_batch(rows)), 7)).error_code == ErrorCode.INVALID_RECORD
+    assert only(parts.call(request("t", encode_batch(rows[:1])), 9)).error_code == 0
 
 
 def test_acks_0_is_not_answered(parts: Parts) -> None:

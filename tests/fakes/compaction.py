@@ -1,0 +1,64 @@
+"""What tests of compaction share: a house whose logs are compacted, and the dict that a log should equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pylogd.log.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction import Cleaned
+from pylogd.log.config import LogConfig
+from pylogd.log.log import AppendResult, Log
+from pylogd.wire.records import Header, Record, encode_batch
+from tests.fakes.filesystem import MemoryFileSystem
+from tests.fakes.storage import House, read_all
+
+COMPACT = frozenset({"compact"})
+Pair = tuple[bytes, bytes | None]
+Rows = list[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]
+
+
+class CompactedHouse(House):
+    """A house whose logs are compacted in small segments, with a cleaner that is called by hand."""
+
+    def __init__(self, fs: MemoryFileSystem | None = None, *, keys: int = 1000, **settings: object) -> None:
+        base = LogConfig(
+            segment_bytes=400, index_interval_bytes=80, cleanup_policy=COMPACT, min_cleanable_dirty_ratio=0.0
+        )
+        self.cleaner_config = CleanerConfig(dedupe_buffer_bytes=24 * keys, io_buffer_bytes=256)
+        super().__init__(base, fs, **settings)
+
+    def clean(self) -> list[Cleaned]:
+        """Compact until there is nothing to do."""
+        cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
+        keys = cleaner.new_map()
+        done = []
+        while (cleaned := cleaner.clean_one(keys)) is not None:
+            done.append(cleaned)
+        return done
+
+    def configure(self, log: Log, **settings: object) -> None:
+        """Change settings while the log is in use."""
+        self.config = replace(self.config, **settings)  # type: ignore[arg-type]
+        log.config = self.config
+
+
+def put(house: CompactedHouse, log: Log, *pairs: Pair, **options: int) -> AppendResult:
+    """Append the pairs as one batch."""
+    rows: Rows = [(key, value, house.now_ms + at, ()) for at, (key, value) in enumerate(pairs)]
+    return log.append(encode_batch(rows, **options), leader_epoch=0)
+
+
+def final(records: list[Record]) -> dict[bytes | None, bytes]:
+    """What a reader of all records ends up with."""
+    state: dict[bytes | None, bytes] = {}
+    for record in records:
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+def contents_of(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of each record."""
+    return [(record.offset, record.key, record.value) for record in read_all(log)]

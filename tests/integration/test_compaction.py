@@ -1,0 +1,114 @@
+"""Compaction on a real broker with real clients: a topic that is read from its start equals a dict."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+
+from tests.brokers import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.test_clients_confluent import CODECS, SECONDS, create, make_consumer, make_producer
+
+TOPIC = "compacted"
+SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "1000000"}
+TOPIC_SETTINGS = {"cleanup_policy": "compact", "segment_bytes": "20000", "min_cleanable_dirty_ratio": "0.01"}
+
+
+def read_from_start(address: str, last: int) -> list[Message]:
+    """All messages of partition 0 up to and with offset `last`."""
+    consumer = make_consumer(address)
+    messages: list[Message] = []
+    deadline = time.monotonic() + SECONDS
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+        while not messages or messages[-1].offset() < last:
+            assert time.monotonic() < deadline, f"{len(messages)} messages came"
+            message = consumer.poll(1.0)
+            if message is not None:
+                assert message.error() is None, message.error()
+                messages.append(message)
+    finally:
+        consumer.close()
+    return messages
+
+
+def stored_bytes(data: Path) -> int:
+    """Bytes of the partition's segments, whatever is being renamed meanwhile."""
+    total = 0
+    for path in (data / f"{TOPIC}-0").glob("*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def wait_until_smaller(broker: BrokerProcess, size: int) -> None:
+    """Until the partition takes fewer bytes than `size`."""
+    deadline = time.monotonic() + SECONDS
+    while stored_bytes(broker.data) >= size:
+        assert time.monotonic() < deadline, f"{stored_bytes(broker.data)} bytes, and {size} were too many"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_compacted_topic_equals_a_dict(start_broker: StartBroker, codec: str) -> None:
+    broker = start_broker(settings=SETTINGS)
+    create(broker.address, TOPIC, **TOPIC_SETTINGS)
+    producer = make_producer(
+        broker.address, compression_type=codec, batch_num_messages=50, enable_idempotence=codec == "lz4"
+    )
+    chance = random.Random(codec)
+    model: dict[bytes, bytes] = {}
+    sent: dict[int, tuple[bytes, bytes | None]] = {}
+    for _ in range(6):
+        for number in range(500):
+            key = b"key-%d" % chance.randrange(40)
+            value = chance.randbytes(100) if number % 9 else None
+
+            def stored(error: KafkaError | None, message: Message) -> None:
+                assert error is None, error
+                sent[message.offset()] = message.key(), message.value()
+
+            producer.produce(TOPIC, value, key, on_delivery=stored)
+            producer.poll(0)
+        assert producer.flush(SECONDS) == 0
+    for _, (key, value) in sorted(sent.items()):
+        if value is None:
+            model.pop(key, None)
+        else:
+            model[key] = value
+    wait_until_smaller(broker, 120_000)
+    for again in range(2):
+        messages = read_from_start(broker.address, max(sent))
+        offsets = [message.offset() for message in messages]
+        assert offsets == sorted(set(offsets))
+        assert len(offsets) < len(sent) / 2
+        state: dict[bytes, bytes] = {}
+        for message in messages:
+            assert sent[message.offset()] == (message.key(), message.value())
+            if message.value() is None:
+                state.pop(message.key(), None)
+            else:
+                state[message.key()] = message.value()
+        assert state == model
+        if not again:
+            assert broker.stop() == 0
+            assert "compacted-0 is compacted up to offset" in broker.log()
+            broker = start_broker(settings=SETTINGS)
+
+
+def test_keyless_records_are_refused_and_named(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    create(broker.address, TOPIC, **TOPIC_SETTINGS)
+    producer = make_producer(broker.address, linger_ms=0)
+    told = []
+    producer.produce(TOPIC, b"value", on_delivery=lambda error, message: told.append(error))
+    producer.produce(TOPIC, b"value", b"", partition=0, on_delivery=lambda error, message: told.append(error))
+    assert producer.flush(SECONDS) == 0
+    codes = {error.code() if error is not None else 0 for error in told}
+    assert KafkaError.INVALID_RECORD in codes

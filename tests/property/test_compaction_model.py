@@ -1,0 +1,229 @@
+"""Compaction against a dict: random keys, delete markers, codecs and segment sizes, and a crash at every step."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pylogd.log.manager import LogManager
+from tests.fakes.compaction import CompactedHouse, Pair, contents_of, final, put
+from tests.fakes.filesystem import MemoryFileSystem
+from tests.fakes.storage import read_all
+
+PAIRS = st.tuples(st.sampled_from([b"%d" % n for n in range(12)] + [b""]), st.one_of(st.none(), st.binary(max_size=60)))
+BATCH = st.tuples(st.lists(PAIRS, min_size=1, max_size=8), st.integers(0, 4), st.booleans())
+ROUND = st.tuples(st.lists(BATCH, max_size=12), st.integers(0, 2000))
+
+
+def fill(house: CompactedHouse, batches: list[tuple[list[Pair], int, bool]], sequences: list[int]) -> None:
+    """Append the batches; idempotent ones continue their producer's sequence."""
+    log = house.manager.logs["t", 0]
+    for pairs, codec, idempotent in batches:
+        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]} if idempotent else {}
+        put(house, log, *pairs, compression=codec, **options)
+        sequences[0] += len(pairs) * idempotent
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    rounds=st.lists(ROUND, min_size=1, max_size=4), segment_bytes=st.integers(1000, 3000), keys=st.integers(16, 60),
+    retention=st.sampled_from([0, 500, 100_000]),
+)  # fmt: skip
+def test_the_compacted_log_equals_a_dict(
+    rounds: list[tuple[list[tuple[list[Pair], int, bool]], int]], segment_bytes: int, keys: int, retention: int
+) -> None:
+    house = CompactedHouse(keys=keys, segment_bytes=segment_bytes, delete_retention_ms=retention)
+    log = house.create()
+    ever: dict[int, tuple[bytes | None, bytes | None]] = {}
+    sequences = [0]
+    for batches, wait in rounds:
+        start = log.log_end_offset
+        fill(house, batches, sequences)
+        ever |= {offset: (key, value) for offset, key, value in contents_of(log) if offset >= start}
+        state = final(read_all(log))
+        if log.active.size:
+            with log.lock:
+                log.roll(log.log_end_offset, house.now_ms)
+        house.clean()
+        left = contents_of(log)
+        assert [offset for offset, _, _ in left] == sorted({offset for offset, _, _ in left})
+        assert all(ever[offset] == (key, value) for offset, key, value in left)
+        assert final(read_all(log)) == state
+        live = [key for _, key, value in left if value is not None]
+        assert len(live) == len(set(live)) == len(state)
+        house.check()
+        house.pass_time(wait)
+    end, left = log.log_end_offset, contents_of(log)
+    log = house.restart()
+    assert (log.log_end_offset, contents_of(log)) == (end, left)
+    house.check()
+
+
+def filled(fs: MemoryFileSystem) -> CompactedHouse:
+    """The same log each time: several groups of several segments, of which one is compacted already."""
+    house = CompactedHouse(fs, delete_retention_ms=0)
+    log = house.create()
+    for at in range(40):
+        put(house, log, (b"k%d" % (at % 5), None if at % 7 == 6 else b"%d" % at * 20), (b"u%d" % at, b"u" * 9))
+        if at == 20:
+            house.clean()
+    log.flush()
+    house.manager.checkpoint()
+    return house
+
+
+def operations() -> int:
+    """How many calls on the file system one compaction makes."""
+    fs = MemoryFileSystem()
+    house = filled(fs)
+    before = len(fs.calls)
+    house.clean()
+    return len(fs.calls) - before
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+@pytest.mark.parametrize("ending", [MemoryFileSystem.kill, MemoryFileSystem.lose_power], ids=["kill", "power"])
+def test_a_crash_at_any_step_loses_nothing(ending: Callable[[MemoryFileSystem], None]) -> None:
+    count = operations()
+    assert count > 50
+    outcomes = set()
+    for stop in range(count):
+        fs = MemoryFileSystem()
+        house = filled(fs)
+        log = house.manager.logs["t", 0]
+        before, state, end = contents_of(log), final(read_all(log)), log.log_end_offset
+        limit = len(fs.calls) + stop
+        call = fs._call
+
+        def failing(operation: str, path: str, fs: MemoryFileSystem = fs, limit: int = limit, call=call):  # type: ignore[no-untyped-def]
+            if len(fs.calls) >= limit:
+                raise Crash(f"{operation} {path}")
+            return call(operation, path)
+
+        fs._call = failing  # type: ignore[method-assign]
+        with pytest.raises(Crash):
+            house.clean()
+        fs._call = call  # type: ignore[method-assign]
+        ending(fs)
+        log = house.start().logs["t", 0]
+        left = contents_of(log)
+        assert final(read_all(log)) == state, stop
+        assert set(left) <= set(before) and left == sorted(left), stop
+        assert log.log_end_offset == end, stop
+        assert not [name for name in fs.listdir("/data/t-0") if name.endswith((".cleaned", ".swap"))], stop
+        house.check()
+        outcomes.add(len(left))
+        house.clean()
+        assert final(read_all(house.manager.logs["t", 0])) == state, stop
+        house.check()
+    assert len(outcomes) > 2  # before, between the groups, after
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_disk_that_fails_at_any_step_loses_nothing(error: int) -> None:
+    """The process goes on: with the log as it was, with the log compacted, or with the log closed; never with less.
+
+    Any failure takes the data directory offline but one for want of room, if it is no sync's.
+    """
+    endings = set()
+    for stop in range(operations()):
+        fs = MemoryFileSystem()
+        house = filled(fs)
+        log = house.manager.logs["t", 0]
+        state = final(read_all(log))
+        _fail_once_after(fs, stop, house.clean, error)
+        endings.add(log.closed)
+        if not log.closed:
+            assert final(read_all(log)) == state, stop
+            put(house, log, (b"after", b"all"))
+            state[b"after"] = b"all"
+            log.flush()
+            house.check()
+            house.pass_time(100_000)
+            house.clean()
+            assert final(read_all(log)) == state, stop
+        fs.kill()
+        log = house.start().logs["t", 0]
+        assert final(read_all(log)) == state, stop
+        house.check()
+    assert endings == ({True} if error == errno.EIO else {True, False})
+
+
+def _fail_once_after(fs: MemoryFileSystem, count: int, action: Callable[[], object], error: int = errno.EIO) -> None:
+    """Run the action with one call on the file system failing."""
+    call, limit = fs._call, len(fs.calls) + count
+
+    def failing(operation: str, path: str):  # type: ignore[no-untyped-def]
+        if len(fs.calls) == limit:
+            fs.calls.append(f"{operation} {path} fails")
+            raise OSError(error, os.strerror(error), path)
+        return call(operation, path)
+
+    fs._call = failing  # type: ignore[method-assign]
+    try:
+        action()
+    finally:
+        fs._call = call  # type: ignore[method-assign]
+
+
+def test_a_start_that_is_cut_off_completes_the_next_time() -> None:
+    fs = MemoryFileSystem()
+    house = filled(fs)
+    state = final(read_all(house.manager.logs["t", 0]))
+    renames = [at for at, call in enumerate(_calls_of_a_clean()) if call.startswith("rename")][::2]
+    for stop in renames:
+        fs = MemoryFileSystem()
+        house = filled(fs)
+        _stop_after(fs, stop, house.clean)
+        fs.kill()
+        for again in range(60):
+            if _stop_after(fs, again, _manager(house).load):
+                fs.kill()
+            else:
+                break
+        fs.kill()
+        log = house.start().logs["t", 0]
+        assert final(read_all(log)) == state
+        house.check()
+
+
+def _calls_of_a_clean() -> list[str]:
+    fs = MemoryFileSystem()
+    house = filled(fs)
+    before = len(fs.calls)
+    house.clean()
+    return fs.calls[before:]
+
+
+def _manager(house: CompactedHouse) -> LogManager:
+    return LogManager(
+        ["/data"], config=house.config, fs=house.fs, now_ms=lambda: house.now_ms, node_id=1, cluster_id="c",
+        recovery_threads=1,
+    )  # fmt: skip
+
+
+def _stop_after(fs: MemoryFileSystem, count: int, action: Callable[[], object]) -> bool:
+    """Run until so many calls were made; whether it was cut off there."""
+    call, limit = fs._call, len(fs.calls) + count
+
+    def failing(operation: str, path: str):  # type: ignore[no-untyped-def]
+        if len(fs.calls) >= limit:
+            raise Crash(f"{operation} {path}")
+        return call(operation, path)
+
+    fs._call = failing  # type: ignore[method-assign]
+    try:
+        action()
+    except Crash:
+        return True
+    finally:
+        fs._call = call  # type: ignore[method-assign]
+    return False
