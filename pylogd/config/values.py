@@ -176,16 +176,17 @@ class Setting:
 
     def _parse_list(self, raw: object) -> tuple[str, ...]:
         if isinstance(raw, str):
-            members: Sequence[object] = [part.strip() for part in raw.split(",")] if raw.strip() else []
+            members: Sequence[object] = raw.split(",") if raw.strip() else []
         elif isinstance(raw, (list, tuple)):
             members = raw
         else:
             raise self._error(raw)
         out: list[str] = []
         for member in members:
-            if not isinstance(member, str) or not member or (self.choices and member not in self.choices):
+            name = member.strip() if isinstance(member, str) else ""
+            if not name or (self.choices and name not in self.choices):
                 raise self._error(raw)
-            out.append(member)
+            out.append(name)
         return tuple(out)
 
     def _bounds(self) -> tuple[float, float]:
