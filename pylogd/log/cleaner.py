@@ -7,7 +7,8 @@ share of the memory for key maps; all share one limit of bytes a second.
 
 Rules: a log is in one thread at a time. How far each was compacted is written to `cleaner-offset-checkpoint` after the
 new segments are in place, so a crash at worst has something compacted twice. A log that can't be compacted because its
-batches are damaged is left alone until the next start; one whose disk failed is tried again later.
+batches are damaged is left alone until the next start; one that found no room is tried again later; any other failure
+of the disk takes the data directory offline.
 `stop` returns when every thread has come to a safe point, and leaves no half-written files.
 
 Must not know: the reactor, topics' settings beyond `LogConfig`.
@@ -204,15 +205,26 @@ class Cleaner:
         self._throttle.take(count)
 
     def _give_up(self, log: Log, error: StorageError) -> None:
-        if self._manager.storage_failed(error) or (log.closed and not isinstance(error, StorageFailure)):
-            return
         if isinstance(error, StorageFailure):
+            if isinstance(error.cause, FileNotFoundError) and self._was_taken(log):
+                _log.info("%s-%d: taken away while it was compacted: %s", log.topic, log.partition, error)
+                self._postpone(log)
+                return
+            if self._manager.storage_failed(error):
+                return
             _log.error("%s-%d could not be compacted, later again: %s", log.topic, log.partition, error)
             self._postpone(log)
-        else:
+        elif not log.closed:
             kind = "is damaged and" if isinstance(error, CorruptLog) else ""
             _log.error("%s-%d %s is not compacted until the next start: %s", log.topic, log.partition, kind, error)
             self._given_up[id(log)] = NO_LIMIT
+
+    def _was_taken(self, log: Log) -> bool:
+        """Whether a file that is missing says nothing about the disk: retention, truncation or deletion took it.
+
+        A swap that failed half-way has closed its log, and the manager has it still: there it is a failure.
+        """
+        return not log.closed or self._manager.logs.get((log.topic, log.partition)) is not log
 
     def _postpone(self, log: Log) -> None:
         self._given_up[id(log)] = self._now_ms() + _RETRY_MS

@@ -29,6 +29,9 @@ NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 #: What a kernel answers when it can't do without waiting on this file system (tmpfs, some network ones).
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
+#: Of a file that is written to take another's place.
+TEMPORARY_SUFFIX = ".tmp"
+
 _MODE = 0o644
 _DIRECTORY_MODE = 0o755
 
@@ -310,7 +313,7 @@ def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
 
 def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     """Replace the file by one that holds `data`: a reader, or a crash, sees the old one or the new one."""
-    temporary = path + ".tmp"
+    temporary = path + TEMPORARY_SUFFIX
     try:
         write_file(fs, temporary, data, sync=True)
         fs.rename(temporary, path)
@@ -323,7 +326,7 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
     """Write the file whole or not at all, for what can be rebuilt: the directory is left for the caller to sync."""
-    temporary = path + ".tmp"
+    temporary = path + TEMPORARY_SUFFIX
     write_file(fs, temporary, data, sync=sync)
     fs.rename(temporary, path)
 

@@ -97,8 +97,8 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.deletable_offset: int | None = None
-        self.on_roll: Callable[[], None] | None = None
         self.cleaned_offset = 0  # up to which the log was compacted
+        self.on_roll: Callable[[], None] | None = None
         self.closed = False
         self.abandoned = False
         self.last_flush_ms = now_ms()
@@ -520,6 +520,8 @@ class Log:
     def seal_held(self) -> None:
         """`seal`, for who holds `maintenance`."""
         with self.lock:
+            if self.abandoned:  # the directory may have another name by now: that is no failure of the disk
+                raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
             sealed = [segment for segment in self.segments[:-1] if segment.file is not None]
             snapshots = list(self._snapshots)
             base = self._active.base_offset

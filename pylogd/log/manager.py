@@ -336,8 +336,8 @@ class LogManager:
             self._set_offline(key, [found.directory], error)
             self.storage_failed(error)
             return found
-        entry = self._directory_of(log)
         log.cleaned_offset = min(self._cleaned.get(key, 0), log.log_end_offset)
+        entry = self._directory_of(log)
         with self._lock:
             failure = entry.failure
             if failure is None:
@@ -416,7 +416,11 @@ class LogManager:
                 raise failure from error
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
         if log.cleaned_offset:
-            self.checkpoint_cleaned(log)
+            try:
+                self.checkpoint_cleaned(log)
+            except StorageFailure as error:
+                self.storage_failed(error)
+                raise
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""
@@ -495,9 +499,9 @@ class LogManager:
         path = os.path.dirname(log.directory)
         with self._cleaned_lock:
             for entry in self.directories:
-                if entry.path == path:
-                    here = {key: other for key, other in list(self.logs.items()) if other.directory.startswith(path)}
-                    offsets = {key: other.cleaned_offset for key, other in here.items() if other.cleaned_offset}
+                if entry.path == path and entry.failure is None:
+                    logs = [item for item in list(self.logs.items()) if os.path.dirname(item[1].directory) == path]
+                    offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
                     self._write_offsets(entry, checkpoints.CLEANER_OFFSETS, offsets)
 
     def _write_offsets(self, entry: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:

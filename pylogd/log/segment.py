@@ -237,8 +237,10 @@ class Segment:
         if self._max_timestamp is not None and self._max_timestamp >= 0:
             indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
         fs, directory, base = self.storage.fs, self.directory, self.base_offset
-        replace_file(fs, segment_path(directory, base, INDEX_SUFFIX + suffix), indexes.offsets.to_bytes(), sync=sync)
-        replace_file(fs, segment_path(directory, base, TIME_INDEX_SUFFIX + suffix), indexes.times.to_bytes(), sync=sync)
+        offsets = segment_path(directory, base, INDEX_SUFFIX + suffix)
+        times = segment_path(directory, base, TIME_INDEX_SUFFIX + suffix)
+        replace_file(fs, offsets, indexes.offsets.to_bytes(), sync=sync)
+        replace_file(fs, times, indexes.times.to_bytes(), sync=sync)
 
     def drop_index_files(self) -> None:
         """Remove index files that no longer say what the log holds; whoever misses them rebuilds them."""
@@ -286,6 +288,8 @@ class Segment:
             try:
                 file = SegmentFile(self.storage.fs, self.path)
             except OSError as error:
+                if self.file is not None:  # pinned meanwhile, and its name is gone
+                    return self.file
                 raise StorageFailure(self.path, error) from error
             self.storage.files.put(self.key, file)
         return self.file or file  # pinned meanwhile: what has the name now is another's

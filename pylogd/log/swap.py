@@ -21,7 +21,7 @@ import logging
 import os
 import re
 
-from pylogd.log.files import FileSystem, SegmentFile, sync_directory
+from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, SegmentFile, sync_directory
 from pylogd.log.scan import BadBatch, scan
 from pylogd.log.segment import (
     DELETED_SUFFIX,
@@ -95,9 +95,10 @@ def take_place(fs: FileSystem, directory: str, base_offset: int) -> None:
 def discard(fs: FileSystem, directory: str, base_offset: int) -> None:
     """Remove what was written of a new segment that won't be."""
     for suffix in _KINDS:
-        path = segment_path(directory, base_offset, suffix) + CLEANED_SUFFIX
-        if fs.exists(path):
-            fs.unlink(path)
+        cleaned = segment_path(directory, base_offset, suffix) + CLEANED_SUFFIX
+        for path in (cleaned, cleaned + TEMPORARY_SUFFIX):
+            if fs.exists(path):
+                fs.unlink(path)
 
 
 def finish_swaps(fs: FileSystem, directory: str) -> None:

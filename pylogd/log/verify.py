@@ -19,7 +19,7 @@ from enum import Enum
 from pylogd.errors import ProtocolError
 from pylogd.log import checkpoints
 from pylogd.log.errors import CorruptFile
-from pylogd.log.files import FileSystem, RealFileSystem, SegmentFile, read_file
+from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem, SegmentFile, read_file
 from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
 from pylogd.log.loader import ORPHANED_SUFFIX, is_segment_name
 from pylogd.log.manager import DATA_DIRECTORY_FILES, DELETE_SUFFIX, split_name
@@ -36,7 +36,6 @@ from pylogd.log.segment import (
 from pylogd.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.wire.records import decode_batch
 
-TEMPORARY_SUFFIX = ".tmp"
 LEFTOVER = "half-written: left by a crash, or being written right now"
 
 
@@ -175,10 +174,10 @@ class _Partition:
                 yield Finding(path, None, Severity.WARNING, "an index without its log")
         elif name.endswith(DELETED_SUFFIX):
             yield Finding(path, None, Severity.INFO, "a deleted segment that waits for its removal")
-        elif name.endswith(TEMPORARY_SUFFIX):
-            yield Finding(path, None, Severity.INFO, LEFTOVER)
         elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
             yield Finding(path, None, Severity.INFO, "a compaction under way; a start completes or discards it")
+        elif name.endswith(TEMPORARY_SUFFIX):
+            yield Finding(path, None, Severity.INFO, LEFTOVER)
         elif name.endswith(ORPHANED_SUFFIX):
             yield Finding(path, None, Severity.WARNING, "put aside by a recovery: it lay behind a damaged batch")
         elif name not in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
