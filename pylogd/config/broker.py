@@ -194,7 +194,7 @@ _NETWORK_SETTINGS: Final = [
     Setting(
         "sendfile.max.bytes",
         _INT,
-        MIB,
+        2 * MIB,
         "Most bytes handed to the kernel in one sendfile call, so that one "
         "fast reader can't hold up the others. (Ours.)",
         _NETWORK,

@@ -140,13 +140,14 @@ class Pipeline:
         self._running = True
         self._congested = self._sender.congested
         try:
+            next_event, slots, most = self._session.next_event, self._slots, self._max_in_flight
             while not self._closed and not self._finishing:
-                if self._congested or len(self._slots) >= self._max_in_flight:
+                if self._congested or len(slots) >= most:
                     self._flush()
-                    if self._congested or len(self._slots) >= self._max_in_flight:
+                    if self._congested or len(slots) >= most:
                         self._stop_reading()
                         break
-                event = self._session.next_event()
+                event = next_event()
                 if event is None:
                     self._start_reading()
                     break

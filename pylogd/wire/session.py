@@ -63,9 +63,12 @@ class ResponseReceived:
 _Decode = Callable[[memoryview], Any]
 _Encode = Callable[[Any], list[Part]]
 
-# Codecs by API and version, shared by all sessions: (is the header flexible, decode) and (header flexible, encode).
-_DECODERS: dict[tuple[int, int], tuple[bool, _Decode]] = {}
-_ENCODERS: dict[tuple[int, int], tuple[bool, _Encode]] = {}
+_pack_head_v0 = RESPONSE_V0.pack
+_pack_head_v1 = RESPONSE_V1.pack
+
+# Codecs by `API << 16 | version`, shared by all sessions: (is the header flexible, decode) and the same to encode.
+_DECODERS: dict[int, tuple[bool, _Decode]] = {}
+_ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 
 
 class ServerSession:
@@ -92,12 +95,12 @@ class ServerSession:
         if frame is None:
             return None
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
-        found = self._decoders.get((api_key, version))
+        found = self._decoders.get(api_key << 16 | version)
         if found is None:
             lowest, highest = self._versions.get(api_key, (0, -1))
             if not lowest <= version <= highest:
                 return UnsupportedRequest(api_key, version, correlation_id, client_id)
-            found = self._decoders[api_key, version] = _request_decoder(api_key, version)
+            found = self._decoders[api_key << 16 | version] = _request_decoder(api_key, version)
         flexible, decode = found
         if flexible:
             at = skip_tagged_fields(frame, at)
@@ -105,17 +108,17 @@ class ServerSession:
 
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
         """The parts of the reply to `event`, with its length in front."""
-        key = (event.api_key, event.version)
+        key = event.api_key << 16 | event.version
         found = self._encoders.get(key)
         if found is None:
-            found = self._encoders[key] = _response_encoder(*key)
+            found = self._encoders[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
         parts = encode(response)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if flexible:
-            head = RESPONSE_V1.pack(length + 5, event.correlation_id, 0)
+            head = _pack_head_v1(length + 5, event.correlation_id, 0)
         else:
-            head = RESPONSE_V0.pack(length + 4, event.correlation_id)
+            head = _pack_head_v0(length + 4, event.correlation_id)
         return _prepend(head, parts)
 
 
