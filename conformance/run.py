@@ -187,7 +187,8 @@ def main() -> int:
     found: Results = json.loads(kept.read_text()) if kept.exists() else {}
     ran = {name: run_suite(name, options.peer) for name in options.only or SUITES}
     found.update(ran)
-    kept.write_text(json.dumps({name: found[name] for name in SUITES if name in found}, indent=1) + "\n")
+    text = json.dumps({name: found[name] for name in SUITES if name in found}, indent=1)
+    kept.write_text(text.replace(f"{HERE.parent}/", "") + "\n")  # no results name a place on one machine
 
     everything = {
         peer: json.loads((folder / f"{peer}.json").read_text()) for peer in PEERS if (folder / f"{peer}.json").exists()
