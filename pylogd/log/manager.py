@@ -542,7 +542,7 @@ class LogManager:
         try:
             self.checkpoint()
             for entry in self.directories:
-                if entry.path not in failed:
+                if entry.path not in failed and entry.failure is None:  # it may have failed in the checkpoint just now
                     checkpoints.write_clean_shutdown(self.fs, entry.path)
         except (StorageError, OSError) as error:
             _log.error("the clean stop can't be marked: %s", error)

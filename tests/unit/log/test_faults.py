@@ -193,3 +193,11 @@ def test_a_disk_that_dies_at_any_time_keeps_what_was_flushed(operation: str, aft
     kept = values(house.manager.logs["t", 0])
     assert kept[:flushed] == [b"%d" % at * 30 for at in range(flushed)]
     assert not [finding for finding in verify_log_dir(DATA, fs=house.fs) if is_bad(finding)]
+
+
+def test_a_directory_that_fails_in_the_last_checkpoint_is_not_marked_clean() -> None:
+    house = House()
+    append(house.create(), b"a")
+    with house.fs.failing("fsync", errno.EIO, path="recovery-point-offset-checkpoint", lasting=True):
+        house.manager.close()
+    assert not house.fs.exists("/data/.kafka_cleanshutdown")
