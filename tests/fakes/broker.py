@@ -47,6 +47,7 @@ class FakeBroker:
         self.ends = [0] * partitions
         self.starts = [0] * partitions
         self.seen: list[tuple[int, Any]] = []
+        self._came = threading.Condition()
         self.connections = 0
         self._cues: dict[int, deque[Act | Misbehaviour]] = defaultdict(deque)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -85,6 +86,12 @@ class FakeBroker:
     def asked(self, api_key: int) -> list[Any]:
         """The requests of an API that came, in order."""
         return [request for key, request in self.seen if key == api_key]
+
+    def wait_until_asked(self, api_key: int, count: int = 1, seconds: float = 10.0) -> list[Any]:
+        """As `asked`, once there are `count`: what has no reply may reach its thread a moment after the call."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.asked(api_key)) >= count, seconds), "nothing came"
+        return self.asked(api_key)
 
     # The server
 
@@ -130,7 +137,9 @@ class FakeBroker:
             refused.error_code = ErrorCode.UNSUPPORTED_VERSION
             sock.sendall(b"".join(session.encode_reply(event, refused)))
             return True
-        self.seen.append((event.api_key, event.request))
+        with self._came:
+            self.seen.append((event.api_key, event.request))
+            self._came.notify_all()
         cues = self._cues[event.api_key]
         act = cues.popleft() if cues else getattr(self, "_" + APIS[event.api_key].module)
         if act is silence:

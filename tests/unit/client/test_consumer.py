@@ -146,9 +146,7 @@ def test_the_next_request_is_under_way_while_records_are_decoded(make: Make, ser
     consumer = make(max_poll_records=1, partition_max_bytes=150)
     consumer.assign([("t", 0)])
     consumer.poll(5)
-    while len(server.asked(ApiKey.FETCH)) < 2:  # its thread may be a moment late
-        pass
-    assert server.asked(ApiKey.FETCH)[1].topics[0].partitions[0].fetch_offset == 10
+    assert server.wait_until_asked(ApiKey.FETCH, 2)[1].topics[0].partitions[0].fetch_offset == 10
 
 
 def test_an_offset_out_of_range_is_reset(make: Make, server: FakeBroker) -> None:

@@ -189,9 +189,7 @@ def test_acks(server: FakeBroker, make: Make, acks: Any) -> None:
     delivery = producer.send("t", b"v", partition=0)
     assert delivery.result() == (-1 if acks == 0 else 0)
     assert delivery.done and delivery.error is None
-    producer.close()
-    producer.cluster.call(lambda: producer.cluster.refresh(()))
-    assert server.asked(ApiKey.PRODUCE)[0].acks == {"all": -1}.get(acks, acks)
+    assert server.wait_until_asked(ApiKey.PRODUCE)[0].acks == {"all": -1}.get(acks, acks)
 
 
 def test_results_by_batch(server: FakeBroker, make: Make) -> None:
