@@ -67,6 +67,16 @@ class DeliveryFailed(ClientError):
         self.__cause__ = cause
 
 
+class DeliveryTimedOut(RequestTimedOut):
+    """A record was not delivered within `delivery_timeout`, tries and all. Whether it is written is not known."""
+
+    retriable = False
+
+
+class BufferFull(ClientError):
+    """The producer's buffer had no room for a record within `max_block`. The record was not taken."""
+
+
 class Closed(ClientError):
     """The client was closed."""
 
