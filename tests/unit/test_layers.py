@@ -22,6 +22,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "metadata": ("errors", "config"),
     "replica": ("errors", "config", "wire.records", "wire.compression", "log", "metadata"),
     "api": ("errors", "config", "wire", "log", "metadata", "replica"),
+    "net": ("errors", "wire"),
     "client": ("errors", "wire"),
     "local": ("errors",),
 }
