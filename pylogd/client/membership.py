@@ -298,8 +298,7 @@ class Membership:
                 self._error = None
                 self._not_before = now + self._backoff.next()
                 self._prepare("trying again after an error")
-            return
-        if isinstance(event, Assign):
+        elif isinstance(event, Assign):
             self.owned |= event.added
             if self._rejoin and self.state is State.STABLE:
                 self._rejoin = False
