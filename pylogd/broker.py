@@ -68,7 +68,7 @@ class Broker:
         )
         self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
-        self.metadata = Metadata(settings, open_store(settings, reactor))
+        self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs

@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
+from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _LIST = ConfigType.LONG, ConfigType.LIST
@@ -74,7 +75,7 @@ _METADATA_SETTINGS: Final = [
         None,
         "Where topics, their settings and broker registrations are kept: "
         "`sqlite:/path/to/file` for the embedded store. Unset: the file `metadata.sqlite` in the first of "
-        "`log.dirs`. (Ours; Kafka names its ZooKeeper or its quorum here.)",
+        "`log.dirs`. Not with zookeeper.connect, which puts them into ZooKeeper. (Ours.)",
         _METADATA,
         nullable=True,
     ),
@@ -287,6 +288,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         for setting in [
             *_IDENTITY_SETTINGS,
             *_METADATA_SETTINGS,
+            *ZOOKEEPER_SETTINGS,
             *_TOPIC_SETTINGS,
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
