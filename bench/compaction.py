@@ -39,11 +39,11 @@ def main() -> None:
         log.seal()
         before, rss = log.size, _rss_mb()
         cleaner = Cleaner(manager, CleanerConfig(dedupe_buffer_bytes=options.dedupe_buffer_bytes), now_ms=_now_ms)
-        keys = cleaner.new_map()
+        worker = cleaner.worker()
         started, cpu = time.perf_counter(), time.process_time()
         rounds = 0
         cleaned = 0
-        while (done := cleaner.clean_one(keys)) is not None:
+        while (done := cleaner.clean_one(worker)) is not None:
             rounds += 1
             cleaned += done.bytes_read
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
