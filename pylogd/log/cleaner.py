@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 _RETRY_MS = 60_000
 #: Less than this is compacted before a process has started, and the reactor hardly notices.
 _PROCESS_BYTES = 1 << 20
+_CHECK_BYTES = 16 << 20
+_LEAST_CHECK_BYTES = 1 << 16
 _UNLIMITED = float(sys.maxsize)
 
 
@@ -199,6 +201,7 @@ class Cleaner:
             cleaned = compact(
                 log, chosen.first_dirty, chosen.end, worker.passes,
                 now_ms=self._now_ms(), check=self._check, io_buffer_bytes=self.config.io_buffer_bytes,
+                check_bytes=self._check_bytes(),
             )  # fmt: skip
             with self._lock:
                 self._manager.checkpoint_cleaned(log)
@@ -227,6 +230,10 @@ class Cleaner:
         if self._stopping.is_set():
             raise CleanerStopped
         self._throttle.take(count)
+
+    def _check_bytes(self) -> int:
+        """Every question of the process's wakes a thread that takes the interpreter from the reactor: ask seldom."""
+        return int(min(_CHECK_BYTES, max(self._throttle.rate / 8, _LEAST_CHECK_BYTES)))
 
     def _give_up(self, log: Log, error: StorageError) -> None:
         if isinstance(error, StorageFailure):

@@ -14,8 +14,8 @@ Rules:
 - the log's locks are not held while copying. Before the swap it is looked whether the sources are still the log's.
 
 `Stretch` says all that the two passes have to know of a log, so that they run as well in a process of their own
-(`log.cleaning`) as in a thread; the swap is the broker's. `check` is called now and then with the bytes done since, to
-slow down or to stop by raising.
+(`log.cleaning`) as in a thread; the swap is the broker's. `check` is called every
+`check_bytes` with the bytes done since, to slow down or to stop by raising.
 Must not know: which log is next, topics, the reactor.
 Source: Kafka documentation, "Log Compaction"; KIP-98, KIP-534.
 """
@@ -40,7 +40,6 @@ from pylogd.log.swap import CLEANED_SUFFIX, commit, discard, is_undecided, put_a
 from pylogd.log.transactions import ENDS, Outcomes, control_kind
 from pylogd.wire.records import HEADER, BatchHeader
 
-_CHECK_BYTES = 1 << 20
 
 Check = Callable[[int], None]
 
@@ -90,6 +89,7 @@ class Stretch:
     segment_bytes: int
     index_interval_bytes: int
     io_buffer_bytes: int
+    check_bytes: int
 
     @property
     def size(self) -> int:
@@ -116,7 +116,7 @@ Passes = Callable[[Stretch, Check, Place], Cleaned]
 
 
 def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: int, check: Check,
-            io_buffer_bytes: int = 1 << 20) -> Cleaned:  # fmt: skip
+            io_buffer_bytes: int = 1 << 20, check_bytes: int = 1 << 20) -> Cleaned:  # fmt: skip
     """Compact the log up to `bound`, or up to where the key map is full; sets `log.cleaned_offset`.
 
     Records from `first_dirty` on have not been compacted yet. Raises `CorruptLog`, `StorageFailure`, `SourcesChanged`.
@@ -128,7 +128,7 @@ def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: i
     stretch = Stretch(
         log.directory, tuple((base, segment.size) for base, segment in sealed.items() if base < bound),
         first_dirty, bound, producers, now_ms, config.delete_retention_ms,
-        config.segment_bytes, config.index_interval_bytes, io_buffer_bytes,
+        config.segment_bytes, config.index_interval_bytes, io_buffer_bytes, check_bytes,
     )  # fmt: skip
 
     def place(made: Made) -> None:
@@ -167,6 +167,7 @@ class _Compaction:
         self.bound = stretch.bound
         self.horizon_ms = stretch.now_ms + stretch.delete_retention_ms
         self.check = check
+        self.unchecked = 0
         self.place = place
         self.result = Cleaned(stretch.first_dirty, stretch.first_dirty)
         self.outcomes: Outcomes | None = None  # of transactions, once there is one
@@ -182,15 +183,17 @@ class _Compaction:
         return result
 
     def _scan(self, segment: Segment) -> Iterator[FoundBatch]:
-        """The segment's batches, with `check` told of them."""
-        told = 0
+        """The segment's batches."""
         for found in scan(segment.reader(allow_cold=True), segment.size, base_offset=segment.base_offset):
             yield found
-            end = found.position + len(found.data)
-            if end - told >= _CHECK_BYTES:
-                self.check(end - told)
-                told = end
-        self.check(segment.size - told)
+            self._done(len(found.data))
+
+    def _done(self, count: int) -> None:
+        """So many bytes more were read or written."""
+        self.unchecked += count
+        if self.unchecked >= self.stretch.check_bytes:
+            self.check(self.unchecked)
+            self.unchecked = 0
 
     # The first pass ------------------------------------------------------------------------------------------------
 
@@ -271,7 +274,8 @@ class _Compaction:
             sync_file(self.fs, file.fd, file.path)
             assert target.indexes is not None
             target.write_indexes(target.indexes, sync=True, suffix=CLEANED_SUFFIX)
-            self.check(0)
+            self.check(self.unchecked)
+            self.unchecked = 0
             bases = tuple(segment.base_offset for segment in group)
             self.place(Made(bases, target.size, target.largest_timestamp(allow_cold=True), target.first_timestamp))
         except BaseException:
@@ -302,10 +306,10 @@ class _Compaction:
                 result.records_kept += header.record_count
                 if target.size - written >= self.stretch.io_buffer_bytes:
                     write_all(self.fs, file.fd, b"".join(pending), written)
-                    self.check(target.size - written)
+                    self._done(target.size - written)
                     written, pending = target.size, []
         write_all(self.fs, file.fd, b"".join(pending), written)
-        self.check(target.size - written)
+        self._done(target.size - written)
         result.bytes_written += target.size
         return changed
 

@@ -59,7 +59,7 @@ def filled(directory: Path, codec: int = 0, records: int = 600) -> tuple[LogMana
 def run(log: Log, passes: Passes, check: Check = lambda count: None) -> Cleaned:
     found = cleanable(log, NOW)
     assert found is not None
-    return compact(log, found.first_dirty, found.end, passes, now_ms=NOW, check=check)
+    return compact(log, found.first_dirty, found.end, passes, now_ms=NOW, check=check, check_bytes=10_000)
 
 
 def files(directory: Path) -> dict[str, bytes]:
