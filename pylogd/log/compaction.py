@@ -40,7 +40,6 @@ from pylogd.log.swap import CLEANED_SUFFIX, commit, discard, is_undecided, put_a
 from pylogd.log.transactions import ENDS, Outcomes, control_kind
 from pylogd.wire.records import HEADER, BatchHeader
 
-
 Check = Callable[[int], None]
 
 
