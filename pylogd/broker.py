@@ -27,6 +27,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.errors import CloseConnection
+from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
@@ -68,11 +69,12 @@ class Broker:
         )
         self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
-        self.metadata = Metadata(settings, open_store(settings, reactor))
+        self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
@@ -120,6 +122,7 @@ class Broker:
         self._undo.append(self.metadata.stop)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
+        self.groups.start()
         await self.replicas.start()
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
@@ -224,6 +227,7 @@ class Broker:
 
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
+        self.groups.stop()
         await self.replicas.stop()
         seconds = self.settings.integer("controlled.shutdown.drain.ms") / 1000
         for factory in self._factories:

@@ -14,12 +14,13 @@ from types import MappingProxyType
 from typing import Final
 
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.metadata.errors import BadVersion, NodeExists, NodeIdInUse
+from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, SessionExpired
 from pylogd.metadata.image import Broker, id_to_text, new_id
-from pylogd.metadata.interfaces import IMetadataStore, SessionState, WatchEvent, parent_of
+from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, WatchEvent, parent_of
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
@@ -37,6 +38,8 @@ log = Logger()
 
 #: Producer ids taken from the tree at a time (Kafka's size).
 PRODUCER_ID_BLOCK: Final = 1000
+#: Between two looks at whether an earlier session of this broker has ended.
+_LOOK_SECONDS: Final = 0.5
 
 ClusterListener = Callable[[], None]
 
@@ -44,7 +47,10 @@ ClusterListener = Callable[[], None]
 class Cluster:
     """What this broker knows of its cluster. `cluster_id` is 22 characters, empty before `start`."""
 
-    def __init__(self, store: IMetadataStore, node_id: int) -> None:
+    def __init__(
+        self, store: IMetadataStore, node_id: int, clock: IReactorTime | None = None, patience: float = 0.0
+    ) -> None:
+        """A registration waits `patience` seconds of `clock` for an earlier one of this number to go."""
         self._store = store
         self._node_id = node_id
         self._brokers: dict[int, Broker] = {}
@@ -53,6 +59,8 @@ class Cluster:
         self._watched = False
         self._next_id, self._ids_end = 0, 0
         self._id_lock = DeferredLock()
+        self._clock = clock
+        self._patience = patience
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
@@ -110,15 +118,37 @@ class Cluster:
 
     async def _register(self, broker: Broker) -> None:
         path = f"{BROKERS}/{broker.node_id}"
-        try:
-            await self._store.create(path, encode_broker(broker), ephemeral=True)
-        except NodeExists:
-            stat = await self._store.exists(path)
-            if stat is not None and stat.owner != self._store.session_id:
-                raise NodeIdInUse(f"another broker with node.id {broker.node_id} is alive in this cluster") from None
-            await self._store.set(path, encode_broker(broker))
+        while True:
+            try:
+                await self._store.create(path, encode_broker(broker), ephemeral=True)
+                break
+            except NodeExists:
+                stat = await self._store.exists(path)
+            if stat is not None and stat.owner == self._store.session_id:
+                await self._store.set(path, encode_broker(broker))
+                break
+            if stat is not None:
+                await self._wait_for_end(path, stat)
         self._registered_in = self._store.session_id
         await self._reload()
+
+    async def _wait_for_end(self, path: str, held: NodeStat) -> None:
+        """Return once the node of another session is gone: after a crash of this broker ZooKeeper keeps it for the
+        session's timeout. Raises `NodeIdInUse` if it stays, or if there is another one.
+        """
+        stat: NodeStat | None = held
+        deadline = 0.0 if self._clock is None else self._clock.seconds() + self._patience
+        if self._clock is not None:
+            log.info(
+                "{path} is held by another session; waiting up to {seconds:.0f} s for it to end, as after a crash",
+                path=path,
+                seconds=self._patience,
+            )
+        while stat is not None:
+            if self._clock is None or stat.created != held.created or self._clock.seconds() >= deadline:
+                raise NodeIdInUse(f"another broker with node.id {self._node_id} is alive in this cluster")
+            await _sleep(self._clock, _LOOK_SECONDS)
+            stat = await self._store.exists(path)
 
     async def _reload(self) -> None:
         if not self._watched:
@@ -167,4 +197,13 @@ class Cluster:
 
     def _failed(self, failure: Failure) -> None:
         self._watched = False
+        if failure.check(ConnectionLost, SessionExpired):
+            log.warn("can't read the brokers of the cluster for now: {error}", error=failure.getErrorMessage())
+            return
         log.failure("can't follow the brokers of the cluster", failure=failure)
+
+
+def _sleep(clock: IReactorTime, seconds: float) -> Deferred[None]:
+    done: Deferred[None] = Deferred(lambda _: later.cancel())
+    later = clock.callLater(seconds, done.callback, None)
+    return done

@@ -53,6 +53,8 @@ _HOUSEKEEPING_INTERVALS = (
 _NO_ID = bytes(16)
 
 InThread = Callable[..., "Deferred[Any]"]
+#: (partition, whether this broker leads it from now on)
+LeadershipListener = Callable[[Partition, bool], object]
 
 
 class ReplicaManager:
@@ -90,6 +92,7 @@ class ReplicaManager:
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
+        self._leadership_listeners: list[LeadershipListener] = []
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
@@ -167,6 +170,20 @@ class ReplicaManager:
     def _tick_failed(self, failure: Failure) -> None:
         log.failure("a round of housekeeping failed", failure)
 
+    def on_leadership(self, listener: LeadershipListener) -> Callable[[], None]:
+        """Call `listener` whenever this broker begins or ceases to lead a partition from now on, on the reactor's
+        thread, after the look-ups have it; returns the undoing.
+        """
+        self._leadership_listeners.append(listener)
+        return lambda: self._leadership_listeners.remove(listener)
+
+    def _leads(self, partition: Partition, leads: bool) -> None:
+        for listener in list(self._leadership_listeners):
+            try:
+                listener(partition, leads)
+            except Exception:
+                log.failure("a listener to changes of leadership failed")
+
     # -- what requests do
 
     def append(self, partition: Partition, records: Buffer, acks_all: bool) -> AppendResult:
@@ -201,6 +218,7 @@ class ReplicaManager:
             if partition is not None and partition.role is Role.LEADING:
                 self._flushers.pop(key).close()
                 partition.go_offline()
+                self._leads(partition, False)
                 self.fetch_waits.check(key)
                 self.append_waits.check(key)
 
@@ -250,10 +268,13 @@ class ReplicaManager:
         del self.partitions[partition.key]
         del self.partitions_by_id[partition.topic_id, partition.index]
         self._condemned.setdefault(partition.topic, []).append(partition.key)
+        led = partition.role is Role.LEADING
         partition.become(Role.DELETED)
         flusher = self._flushers.pop(partition.key, None)
         if flusher is not None:
             flusher.close()
+        if led:
+            self._leads(partition, False)
         self.fetch_waits.check(partition.key)
         self.append_waits.check(partition.key)
 
@@ -328,6 +349,8 @@ class ReplicaManager:
         self._refresh(partition, state, config)
         self.partitions[partition.key] = partition
         self.partitions_by_id[topic.topic_id, state.index] = partition
+        if partition.role is Role.LEADING:
+            self._leads(partition, True)
 
     def _refresh(self, partition: Partition, state: PartitionState, config: HostedConfig) -> None:
         partition.leader_id = state.leader
