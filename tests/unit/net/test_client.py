@@ -178,6 +178,19 @@ def test_no_reply_is_due_with_acks_0(wired: Wired) -> None:
     assert isinstance(found[0], MetadataResponse)
 
 
+def test_without_a_reply_it_waits_for_the_bytes_to_leave(wired: Wired) -> None:
+    request, producer = ProduceRequest(acks=0), wired.transport.producer
+    producer.pauseProducing()
+    waiting = [outcome(wired.connection.request(request, expect_reply=False)) for _ in range(2)]
+    assert waiting == [[], []]
+    producer.resumeProducing()
+    assert waiting == [[None], [None]]
+    producer.pauseProducing()
+    late = outcome(wired.connection.request(request, expect_reply=False, timeout=5))
+    wired.clock.advance(5)
+    assert isinstance(late[0], RequestTimedOut)
+
+
 @pytest.mark.parametrize("reason", [None, ConnectionLost("reset")])
 def test_a_lost_connection_fails_what_waits_with_the_cause(wired: Wired, reason: Exception | None) -> None:
     waiting = [wired.ask(), wired.ask()]
