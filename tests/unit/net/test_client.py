@@ -307,6 +307,14 @@ def test_connect_to_a_broker_that_hangs_up() -> None:
     assert isinstance(found[0], BrokerUnavailable)
 
 
+def test_a_connect_may_be_cancelled_before_anything_came() -> None:
+    reactor = MemoryReactorClock()
+    deferred = connect(reactor, "192.0.2.1", 9092)
+    found = outcome(deferred)
+    deferred.cancel()
+    assert isinstance(found[0], CancelledError)
+
+
 def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:
     reactor, peer = MemoryReactorClock(), Peer()
     deferred = connect(reactor, "192.0.2.1", 9092)

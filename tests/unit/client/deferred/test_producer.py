@@ -112,7 +112,8 @@ def test_full_batches_leave_at_once(reactor: MemoryReactor, server: MemoryBroker
 
 def test_a_set_is_one_batch(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
     producer = make()
-    records = [(b"k", b"1"), NewRecord(None, b"2", 7, [("h", b"")])]
+    second = NewRecord(None, b"2", 7, [("h", b"")])
+    records: list[NewRecord | tuple[bytes | None, bytes | None]] = [(b"k", b"1"), second]
     delivery = reactor.result(producer.send_set("t", records, partition=2))
     assert reactor.result(delivery.result()) == 0
     assert len(server.logs[2]) == 1
@@ -306,9 +307,10 @@ def test_abandon_gives_everything_up(reactor: MemoryReactor, server: MemoryBroke
 
 
 def test_options_that_contradict_each_other(reactor: MemoryReactor) -> None:
-    for options in ({"acks": 1}, {"retry": False}, {"max_in_flight": 6}):
+    contradicting: list[dict[str, Any]] = [{"acks": 1}, {"retry": False}, {"max_in_flight": 6}]
+    for options in contradicting:
         with pytest.raises(ValueError, match="idempotence needs"):
-            Producer("h:1", idempotence=True, reactor=reactor, **options)  # type: ignore[arg-type]
+            Producer("h:1", idempotence=True, reactor=reactor, **options)
 
 
 def test_a_callback_that_fails_harms_nobody(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
