@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install demo test crash lint conformance bench-smoke clean
+.PHONY: help install java demo test crash lint conformance bench-smoke clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -65,7 +65,10 @@ $(VENV)/.bench: setup.cfg $(INSTALLED)
 demo: install ## start a broker, publish 336,776 real events, read them back with another client, compare
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
-test: install ## unit, property, contract and integration tests, against the installed wheel
+java:
+	@sh tools/find-java.sh
+
+test: install java ## unit, property, contract and integration tests, against the installed wheel
 	$(PYTEST) $(PYTEST_ARGS)
 
 crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)

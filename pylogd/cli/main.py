@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show where partitions begin and end."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show the brokers and their disks."),
+    "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what is registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
     "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
