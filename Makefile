@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash lint conformance bench-smoke clean
+.PHONY: help install java demo test crash lint conformance bench-smoke bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -83,6 +83,9 @@ conformance: install ## other people's clients and suites; writes conformance/RE
 
 bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
+
+bench-clients: $(VENV)/.bench ## pylogd's client beside others for Python; writes bench/CLIENTS.md and bench/clients.json
+	$(BIN)/python -m bench.clients $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
