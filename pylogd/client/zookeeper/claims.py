@@ -170,8 +170,8 @@ class Claims:
         found = await all_of(Deferred.fromCoroutine(self._offset(p)) for p in asked)
         return dict(zip(asked, found, strict=True))
 
-    async def blocked(self, wanted: Collection[TopicPartition], watch: Watch) -> set[TopicPartition]:
-        """Which of the partitions have an owner now, with a watch on each such owner."""
+    async def blocked(self, wanted: Collection[TopicPartition], watch: Watch) -> set[str]:
+        """The nodes of the owners that the partitions have now, with a watch on each."""
         topics = sorted({p.topic for p in wanted})
         listings = await all_of(Deferred.fromCoroutine(self._owned(topic)) for topic in topics)
         owned = set().union(*listings)
@@ -181,7 +181,7 @@ class Claims:
         for partition, stat in zip(suspects, stats, strict=True):
             if stat is not None and stat.owner == session and partition not in self.held:
                 self._uncertain.setdefault(partition, None)
-        return {p for p, stat in zip(suspects, stats, strict=True) if stat is not None}
+        return {self._paths.owner(p) for p, stat in zip(suspects, stats, strict=True) if stat is not None}
 
     def settle(self) -> Deferred[None]:
         """Find out what unanswered writes did, and finish the releases among them; claims among them are undone."""

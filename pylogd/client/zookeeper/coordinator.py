@@ -408,12 +408,13 @@ class Coordinator:
         self._timers[work] = self._clock.callLater(seconds, begin)
 
     def _logged(self, failure: Failure, what: str) -> None:
-        log.error(what, exc_info=(failure.type, failure.value, failure.getTracebackObject()))
+        log.error(what, exc_info=failure.value)
 
     def _crashed(self, failure: Failure) -> None:
         """A fault of the program: fetch nothing any more."""
         self._logged(failure, "the coordinator of a consumer failed")
         self.state = State.CLOSED
+        assert failure.value is not None
         self._listener.on_failed(failure.value)
         self._closed()
 

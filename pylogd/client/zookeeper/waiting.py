@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 async def all_of(deferreds: Iterable[Deferred[T]]) -> list[T]:
     """The results of all, in order. Waits for every one; raises what the first that failed raised."""
-    outcomes = await DeferredList(list(deferreds), consumeErrors=True)
+    outcomes: list[tuple[bool, Any]] = await DeferredList(list(deferreds), consumeErrors=True)
     for succeeded, outcome in outcomes:
         if not succeeded:
             outcome.raiseException()
