@@ -141,14 +141,19 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
     arrow = _pyarrow()
     names = set(batch.schema.names)
 
-    def column(name: str) -> list[Any]:
-        return batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
+    def column(name: str, *kinds: Any) -> list[Any]:
+        if name not in names:
+            return [None] * batch.num_rows
+        found = batch.column(name)
+        for kind in kinds:
+            found = found.cast(kind)
+        return list(found.to_pylist())
 
-    stamps = [None] * batch.num_rows
-    if "timestamp" in names:
-        stamps = batch.column("timestamp").cast(arrow.timestamp("ms", tz="UTC")).cast(arrow.int64()).to_pylist()
-    values = batch.column("value").to_pylist()
-    for key, value, stamp, headers in zip(column("key"), values, stamps, column("headers"), strict=True):
+    if "value" not in names:
+        raise KeyError("value")
+    values = column("value", arrow.binary())
+    stamps = column("timestamp", arrow.timestamp("ms", tz="UTC"), arrow.int64())
+    for key, value, stamp, headers in zip(column("key", arrow.binary()), values, stamps, column("headers"), strict=True):
         pairs = [(header["key"], header["value"]) for header in headers or ()]
         yield NewRecord(key, value, NO_TIMESTAMP if stamp is None else stamp, pairs)
 
@@ -184,7 +189,7 @@ def _check(header: BatchHeader, batch: memoryview, from_offset: int, check_crcs:
         last_delta = fields[-1][2] if fields else -1
         measures = _NOTHING
     if last_delta > header.last_offset_delta:
-        raise InvalidRecordBatch(f"offset delta {last_delta} lies behind the batch's last, {header.last_offset_delta}")
+        raise InvalidRecordBatch(f"offset delta {last_delta} lies behind the last, {header.last_offset_delta}")
     if header.last_offset >= _INT64:
         raise InvalidRecordBatch(f"an offset of {header.last_offset}")
     return _Part(header, payload, first, measures)
