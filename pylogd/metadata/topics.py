@@ -37,7 +37,15 @@ from pylogd.metadata.errors import (
     TopicExists,
     UnknownTopic,
 )
-from pylogd.metadata.image import PartitionState, Topic, TopicChange, check_topic_name, collision_key, new_id
+from pylogd.metadata.image import (
+    INTERNAL_TOPICS,
+    PartitionState,
+    Topic,
+    TopicChange,
+    check_topic_name,
+    collision_key,
+    new_id,
+)
 from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
 from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
@@ -272,7 +280,8 @@ class TopicRegistry:
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
-        self._check_count(count)
+        if name not in INTERNAL_TOPICS:  # the limit is for requests; these the broker makes
+            self._check_count(count)
         racks = {broker.node_id: broker.rack for broker in live.values()}
         return assign_replicas(racks, count, copies, start=_start(name))
 
