@@ -229,6 +229,7 @@ decode_records(PyObject *self, PyObject *args)
         PyTuple_SET_ITEM(object, 6, record.headers ? to_headers(&record) : Py_NewRef(empty));
         if (PyErr_Occurred())
             goto failed;
+        PyObject_GC_UnTrack(object); /* bytes, numbers and strings make no cycles: nothing for the collector to see */
     }
     if (cursor.at == cursor.end)
         goto done;
