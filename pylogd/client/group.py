@@ -28,6 +28,7 @@ from pylogd.client.connection import Connection, Reply
 from pylogd.client.errors import BrokerUnavailable, Closed, CommitFailed, RequestTimedOut, is_retriable
 from pylogd.client.membership import Coordinator, Event, Identity, MemberSettings, Membership, Revoke, State
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.subscriptions import NO_GENERATION
 from pylogd.client.wakeup import Wakeup
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
@@ -401,7 +402,7 @@ class BrokerGroup:
     ) -> OffsetCommitRequest:
         if self._subscribed:
             mine = self._member.holds
-            if any(partition not in mine for partition in offsets):
+            if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
                 raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
         return commits.commit_request(identity, offsets, version)
 
