@@ -190,7 +190,7 @@ class ZooKeeperMembership:
         )
         await store.start()
         settings = GroupSettings(
-            session_timeout=self._session_timeout_ms / 1000,
+            session_timeout=store.session_timeout,
             commit_interval=None if commit_interval_ms is None else commit_interval_ms / 1000,
             max_retries=max_retries,
             backoff=backoff_ms / 1000,
