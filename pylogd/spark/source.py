@@ -127,7 +127,7 @@ class _Pushdown:
     is what Spark looks at to tell a method that was overridden.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: PylogdReader) -> None:
         self._reader = reader
