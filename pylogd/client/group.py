@@ -13,6 +13,7 @@ the coordinator after the session time-out.
 from __future__ import annotations
 
 import logging
+import re
 import select
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ from pylogd.client.connection import Connection, Reply
 from pylogd.client.errors import BrokerUnavailable, Closed, CommitFailed, RequestTimedOut, is_retriable
 from pylogd.client.membership import Coordinator, Event, Identity, MemberSettings, Membership, Revoke, State
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.sharing import Topics
 from pylogd.client.subscriptions import NO_GENERATION
 from pylogd.client.wakeup import Wakeup
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -115,13 +117,13 @@ class BrokerGroup:
 
     # What the application's thread calls
 
-    def subscribe(self, topics: Iterable[str] | Callable[[str], bool]) -> None:
-        """Be a member that reads topics by name, or those whose names match."""
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads topics by name, or those whose whole names match."""
         with self._changed:
             self._subscribed = True
             now = self._clock.monotonic()
-            if callable(topics):
-                self._member.subscribe_pattern(topics, now)
+            if isinstance(topics, re.Pattern):
+                self._member.subscribe_pattern(lambda name: topics.fullmatch(name) is not None, now)
             else:
                 self._member.subscribe(topics, now)
         self._wake()
@@ -155,6 +157,9 @@ class BrokerGroup:
                 self._queue.drop(event.partitions)
             self._member.done(event, self._clock.monotonic())
         self._wake()
+
+    def stream_of(self, partition: TopicPartition) -> None:
+        """That is for the consumer to choose."""
 
     @property
     def may_fetch(self) -> bool:
