@@ -1,4 +1,4 @@
-"""The Deferred consumer with its group in a real ZooKeeper, the broker's own."""
+"""Consumers of both faces with their group in a real ZooKeeper, the broker's own."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import pytest
 
 from pylogd.client import Closed, TopicPartition
 from pylogd.client.errors import ClientError
-from tests.faces import DeferredFace, poll_until
+from tests.faces import FACES, Face, poll_until
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 
 
-@pytest.fixture
-def face(zookeeper: ZooKeeper, start_broker: StartBroker) -> Iterator[DeferredFace]:
+@pytest.fixture(params=list(FACES))
+def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: StartBroker) -> Iterator[Face]:
     broker = start_broker(settings={"zookeeper.connect": zookeeper.connect})
-    face = DeferredFace(broker.address)
+    face = FACES[request.param](broker.address)
     yield face
     face.close()
 
 
-def fill(face: DeferredFace, first: int, count: int) -> None:
+def fill(face: Face, first: int, count: int) -> None:
     producer = face.producer()
     for n in range(first, first + count):
         producer.send("events", b"%d" % n, partition=n % 2)
     producer.flush()
 
 
-def test_a_group_in_zookeeper(face: DeferredFace, zookeeper: ZooKeeper) -> None:
+def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
     options = {"group_id": "g", "coordinator": "zookeeper", "zookeeper": zookeeper.connect}
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
@@ -62,7 +62,7 @@ def test_a_group_in_zookeeper(face: DeferredFace, zookeeper: ZooKeeper) -> None:
         second.poll(1)
 
 
-def test_streams_of_a_group_in_zookeeper(face: DeferredFace, zookeeper: ZooKeeper) -> None:
+def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
     consumer = face.consumer(group_id="g", coordinator="zookeeper", zookeeper=zookeeper.connect)
@@ -71,6 +71,6 @@ def test_streams_of_a_group_in_zookeeper(face: DeferredFace, zookeeper: ZooKeepe
     assert sorted(int(record.value or b"") for record in found) == list(range(20))
 
 
-def test_options(face: DeferredFace) -> None:
-    with pytest.raises(ValueError, match="needs zookeeper="):
+def test_options(face: Face) -> None:
+    with pytest.raises(ValueError, match="zookeeper="):
         face.consumer(group_id="g", coordinator="zookeeper")
