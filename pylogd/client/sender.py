@@ -461,7 +461,7 @@ class Sender:
         if self._thread is not None:
             self.refuse(Closed("the producer was in use when the process forked: the child needs one of its own"))
             self._abandoned = True
-            self._thread = None
+            self._thread = self._wake = None
 
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
