@@ -21,6 +21,10 @@ from kazoo.exceptions import NoNodeError
 
 import pylogd
 from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylogd.client.errors import Closed
+from pylogd.client.zookeeper.bridge import ZooKeeperMembership
+from pylogd.client.zookeeper.errors import NotOwner, ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned
 from pylogd.local.zookeeper import LocalZooKeeper
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper, ZooKeeperBench
@@ -220,3 +224,91 @@ def test_a_lease_goes_by_the_timeout_that_the_server_grants(tmp_path: Path) -> N
         bench.wait(store.start())
         assert store.session_timeout == 4.0
         bench.close()
+
+
+def with_topic(connect: str) -> None:
+    """Make a topic in the tree, as a broker would."""
+    client = KazooClient(connect)
+    client.start()
+    client.create(f"/brokers/topics/{TOPIC}", b'{"version":1,"partitions":{"0":[1],"1":[1]}}', makepath=True)
+    client.stop()
+    client.close()
+
+
+def assigned(membership: ZooKeeperMembership) -> set[TopicPartition]:
+    """What is assigned first."""
+    found: set[TopicPartition] = set()
+
+    def look() -> bool:
+        for event in membership.poll(0.1):
+            assert isinstance(event, Assigned)
+            found.update(event.offsets)
+        return bool(found)
+
+    until(look, lambda: "nothing is assigned")
+    return found
+
+
+def test_a_blocking_caller(zookeeper: ZooKeeper) -> None:
+    with_topic(zookeeper.connect)
+    membership = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC)
+    membership.start(PATIENCE_SECONDS)
+    places = assigned(membership)
+    assert places == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
+    assert membership.may_fetch
+    membership.commit({TopicPartition(TOPIC, 0): 5})
+    with pytest.raises(NotOwner):
+        membership.commit({TopicPartition(TOPIC, 7): 5})
+    membership.store({TopicPartition(TOPIC, 1): 6})
+    assert membership.committed(places)[TopicPartition(TOPIC, 0)] == 5
+    membership.close(PATIENCE_SECONDS)
+    assert not membership.may_fetch
+    for late in (membership.poll, lambda: membership.commit({})):
+        with pytest.raises(Closed):
+            late()
+    again = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC)
+    again.start(PATIENCE_SECONDS)
+    assert assigned(again) == places
+    assert again.committed(places) == {TopicPartition(TOPIC, 0): 5, TopicPartition(TOPIC, 1): 6}
+    again.close(PATIENCE_SECONDS)
+
+
+def test_ctrl_c_ends_a_wait(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with_topic(zookeeper.connect)
+    program = f"""
+from pylogd.client.zookeeper.bridge import ZooKeeperMembership
+membership = ZooKeeperMembership({zookeeper.connect!r}, "g", {TOPIC!r})
+membership.start()
+try:
+    while True:
+        print(len(membership.poll(3600)), flush=True)
+except KeyboardInterrupt:
+    membership.close()
+    print("closed", flush=True)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(pylogd.__file__).resolve().parents[1])}
+    process = subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_SECONDS)[0] == b"closed\n"
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_without_a_zookeeper(own_zookeeper: LocalZooKeeper) -> None:
+    with_topic(own_zookeeper.hosts)
+    membership = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC, operation_timeout=1.0)
+    membership.start(PATIENCE_SECONDS)
+    places = assigned(membership)
+    own_zookeeper.kill()
+    until(lambda: not membership.may_fetch, lambda: "fetches on without a ZooKeeper")
+    with pytest.raises(ZooKeeperUnavailable):
+        membership.commit(dict.fromkeys(places, 1))
+    membership.close(2.0)
+    other = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC)
+    with pytest.raises(ZooKeeperUnavailable, match="can't connect"):
+        other.start(1.0)

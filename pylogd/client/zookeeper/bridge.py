@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 #: Of the time that `close` has, what leaving the group may take; the rest is for ending the session.
 _LEAVING: Final = 0.6
-#: How long a start that failed or was interrupted waits for its end, in seconds.
+#: How long a start that failed or was interrupted waits for its end, and for the reason, in seconds.
 _GIVING_UP: Final = 2.0
 
 
@@ -85,7 +85,7 @@ class ZooKeeperMembership:
         self._running = True
         self._loop.start()
         try:
-            self._ask(lambda: Deferred.fromCoroutine(self._start(timeout)), timeout)
+            self._ask(lambda: Deferred.fromCoroutine(self._start(timeout)), timeout + _GIVING_UP)
         except StoreError as error:
             self.close(_GIVING_UP)
             raise ZooKeeperUnavailable(str(error)) from error
