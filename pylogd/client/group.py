@@ -323,10 +323,11 @@ class BrokerGroup:
         times = [now + _LONGEST_WAIT]
         if (when := self._member.next_time()) is not None:
             times.append(when)
-        if self._member.coordinator is not None:
-            if (when := self._commit_due()) is not None:
-                times.append(when)
-            times += [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        if (when := self._commit_due()) is not None:
+            waiting.append(when)
+        # Without a coordinator, what is due already has it looked for.
+        times += [time for time in waiting if self._member.coordinator is not None or time > now]
         return min(times)
 
     def _send(self, job: _Job) -> None:

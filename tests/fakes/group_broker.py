@@ -34,10 +34,13 @@ class GroupBroker(FakeBroker):
         self._ended.set()
         super().__exit__(*args)
 
+    def _now(self) -> float:
+        return time.monotonic()
+
     def _tick(self) -> None:
         while not self._ended.wait(0.05):
             with self.lock:
-                self.groups.tick(time.monotonic())
+                self.groups.tick(self._now())
 
     def _answer(self, sock: socket.socket, session: ServerSession, event: Any) -> bool:
         self._asking.of = sock, session, event
@@ -52,7 +55,7 @@ class GroupBroker(FakeBroker):
                 sock.sendall(b"".join(session.encode_reply(event, response)))
 
         with self.lock:
-            self.groups.handle(request, answer, time.monotonic())
+            self.groups.handle(request, answer, self._now())
 
     _join_group = _sync_group = _heartbeat = _leave_group = _handle
 

@@ -15,6 +15,7 @@ from zope.interface import implementer
 from pylogd.wire.messages.fetch import FetchRequest, FetchResponse
 from pylogd.wire.session import ServerSession
 from tests.fakes.broker import FakeBroker
+from tests.fakes.group_broker import GroupBroker
 from tests.fakes.peer import PeerTransport
 
 
@@ -51,6 +52,25 @@ class MemoryBroker(FakeBroker):
         lines, self.lines = self.lines, []
         for line in lines:
             line.transport.end(ConnectionDone())
+
+
+class MemoryGroupBroker(MemoryBroker, GroupBroker):
+    """The same with a group coordinator, until `end`."""
+
+    def __init__(self, reactor: MemoryReactor, **options: Any) -> None:
+        super().__init__(reactor, **options)
+        self._tick()
+
+    def _now(self) -> float:
+        return self.reactor.seconds()
+
+    def _tick(self) -> None:
+        self.groups.tick(self._now())
+        self._timer = self.reactor.callLater(0.05, self._tick)
+
+    def end(self) -> None:
+        """Let no more time pass for the groups."""
+        self._timer.cancel()
 
 
 class _Line:
