@@ -1,7 +1,7 @@
 """The idempotent producer's logic against a model of a broker that loses requests, replies, and its memory.
 
 Whatever happens: what is acknowledged is in the log once, what is given up at most once, nothing twice, all of it in
-the order in which it was sent.
+the order in which it was sent; and when all is well again, the producer goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pylogd.client.accumulator import Accumulator, Batch, BatchResult
@@ -198,7 +198,8 @@ EVENTS = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 3)),
     st.tuples(st.just("turn"), st.none()),
     st.tuples(st.just("read"), st.none()),
-    st.tuples(st.just("read"), st.none()),
+    st.tuples(st.just("served"), st.none()),
+    st.tuples(st.just("refused"), st.sampled_from(REFUSALS)),
     st.tuples(st.just("refuse"), st.sampled_from(REFUSALS)),
     st.tuples(st.just("refuse late"), st.sampled_from(LATE)),
     st.tuples(st.just("reply"), st.none()),
@@ -210,7 +211,18 @@ EVENTS = st.one_of(
 )
 
 
+#: Four batches are written, of which one was acknowledged; the broker stops and remembers the last of them.
+FORGOTTEN = [
+    ("send", 1), ("read", None), ("reply", None), ("send", 1), ("send", 2), ("send", 3),
+    ("read", None), ("read", None), ("read", None), ("restart", True), ("wait", 0.3),
+]  # fmt: skip
+
+
 @settings(max_examples=300, deadline=None)
+@example([("send", 1), ("served", None), ("send", 1), ("refused", ErrorCode.MESSAGE_TOO_LARGE)], 5)
+@example(FORGOTTEN, 5)
+@example([*FORGOTTEN, ("read", None), ("reply", None), ("break", False)], 5)
+@example([*FORGOTTEN, ("read", None), ("reply", None), ("break", True), ("wait", 0.3), ("stray", None)], 5)
 @given(st.lists(EVENTS, max_size=80), st.sampled_from([1, 2, 5]))
 def test_nothing_twice_nothing_lost_nothing_reordered(events: list[tuple[str, object]], max_in_flight: int) -> None:
     world = World(random.Random(0), max_in_flight)
@@ -222,6 +234,10 @@ def test_nothing_twice_nothing_lost_nothing_reordered(events: list[tuple[str, ob
             world.turn()
         elif what == "read":
             world.broker_reads()
+        elif what in ("served", "refused"):
+            world.broker_reads(how)  # type: ignore[arg-type]
+            world.reply()
+            world.turn()
         elif what == "refuse":
             world.broker_reads(how)  # type: ignore[arg-type]
         elif what == "refuse late":
@@ -242,4 +258,7 @@ def test_nothing_twice_nothing_lost_nothing_reordered(events: list[tuple[str, ob
             world.now += how  # type: ignore[operator]
             world.turn()
     world.settle()
+    world.send(1)
+    world.settle()
+    assert world.results[world.batches[-1].number].error is None, "all is well again, but for the producer"
     world.check()
