@@ -73,6 +73,7 @@ def topic(admin: Any) -> str:
     """A new topic of two partitions."""
     made = name("topic")
     admin.create_topic(made, 2)
+    assert eventually(lambda: len(admin.describe_topic(made).partitions) == 2)
     return made
 
 
@@ -173,6 +174,7 @@ def test_results_are_told(face: Face, topic: str) -> None:
 def test_what_the_broker_refuses(face: Face, admin: Any) -> None:
     small = name("small")
     admin.create_topic(small, 1, configs={"max.message.bytes": "1000"})
+    assert eventually(lambda: bool(admin.describe_topic(small).partitions))
     producer = face.producer()
     delivery = producer.send(small, b"x" * 5000, partition=0)
     with pytest.raises(KafkaError) as refused:
@@ -397,14 +399,16 @@ def test_topics(face: Face, admin: Any) -> None:
 
 
 def test_configs(face: Face, admin: Any, topic: str) -> None:
+    def settings() -> tuple[str, str, str]:
+        [policy, retention] = admin.describe_configs("topic", topic, ["retention.ms", "cleanup.policy"])
+        return policy.value, retention.value, retention.source
+
     admin.alter_configs("topic", topic, {"retention.ms": "5000", "cleanup.policy": "compact"})
+    assert eventually(lambda: settings() == ("compact", "5000", "topic"))
     admin.alter_configs("topic", topic, {}, append={"cleanup.policy": "delete"})
-    [policy, retention] = admin.describe_configs("topic", topic, ["retention.ms", "cleanup.policy"])
-    assert (retention.value, retention.source) == ("5000", "topic")
-    assert policy.value == "compact,delete"
+    assert eventually(lambda: settings()[0] == "compact,delete")
     admin.alter_configs("topic", topic, {"retention.ms": None})
-    [retention] = admin.describe_configs("topic", topic, ["retention.ms"])
-    assert retention.source != "topic"
+    assert eventually(lambda: settings()[2] != "topic")
     with pytest.raises(KafkaError) as raised:
         admin.alter_configs("topic", topic, {"retention.ms": "soon"})
     assert raised.value.code is ErrorCode.INVALID_CONFIG
