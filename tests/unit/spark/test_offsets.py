@@ -1,0 +1,140 @@
+"""What the driver asks the brokers, against a broker that answers as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pylogd.client.errors import UnknownTopic
+from pylogd.spark.errors import DataLoss, OptionError, PlanError
+from pylogd.spark.offsets import Offsets
+from pylogd.spark.options import SourceOptions
+from pylogd.wire.messages import ApiKey, list_offsets
+from pylogd.wire.records import NewRecord, encode_batch
+from tests.fakes.broker import FakeBroker
+
+STAMPS = (1000, 2000, 3000)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """Two partitions: three records at 1, 2 and 3 s in the first, of which one is gone; none in the second."""
+    with FakeBroker(partitions=2) as broker:
+        for stamp in STAMPS:
+            broker.append(0, bytes(encode_batch([NewRecord(None, b"v", stamp, ())])))
+        broker.starts[0] = 1
+        yield broker
+
+
+def offsets(broker: FakeBroker, stream: bool = False, **given: str) -> Offsets:
+    options = {"kafka.bootstrap.servers": broker.address, "kafka.default.api.timeout.ms": "500"}
+    options |= {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
+    options |= {"fetchOffset.retryIntervalMs": "0"}
+    read = SourceOptions.for_stream if stream else SourceOptions.for_batch
+    return Offsets(read(options | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "places"),
+    [
+        ({}, [("t", 0), ("t", 1)]),
+        ({"subscribePattern": "[s-u]"}, [("t", 0), ("t", 1)]),
+        ({"subscribePattern": "t."}, []),
+        ({"assign": '{"t":[1]}'}, [("t", 1)]),
+    ],
+)
+def test_partitions(broker: FakeBroker, given: dict[str, str], places: list[Any]) -> None:
+    with offsets(broker, **given) as asked:
+        assert asked.partitions() == places
+        assert asked.existing() == places
+
+
+def test_partitions_are_asked_for_each_time(broker: FakeBroker) -> None:
+    with offsets(broker) as asked:
+        assert len(asked.partitions()) == 2
+        broker.leader_of[2] = 1
+        assert asked.existing()[-1] == ("t", 2)
+
+
+def test_a_topic_or_partition_that_is_not_there(broker: FakeBroker) -> None:
+    with offsets(broker, subscribe="t,gone") as asked:
+        assert asked.existing() == [("t", 0), ("t", 1)]
+        with pytest.raises(UnknownTopic):
+            asked.partitions()
+    with offsets(broker, assign='{"t":[1,7]}') as asked, pytest.raises(PlanError, match="'t' has no partition 7"):
+        asked.partitions()
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "end"),
+    [
+        ({}, (1, 0), (3, 0)),
+        ({"startingOffsets": '{"t":{"0":2,"1":-2}}', "endingOffsets": '{"t":{"0":3,"1":-1}}'}, (2, 0), (3, 0)),
+        ({"startingOffsets": '{"t":{"0":-2,"1":0}}', "endingTimestamp": "3000"}, (1, 0), (2, 0)),
+        ({"startingTimestamp": "2000", "startingOffsetsByTimestampStrategy": "latest"}, (1, 0), (3, 0)),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"t":{"0":2001,"1":5}}',
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsetsByTimestamp": '{"t":{"0":9999,"1":9999}}',
+            },
+            (2, 0),
+            (3, 0),
+        ),
+    ],
+)
+def test_where_a_query_begins_and_ends(
+    broker: FakeBroker, given: dict[str, str], start: tuple[int, int], end: tuple[int, int]
+) -> None:
+    with offsets(broker, **given) as asked:
+        places = asked.partitions()
+        assert asked.start(places) == dict(zip(places, start, strict=True))
+        assert asked.end(places) == dict(zip(places, end, strict=True))
+
+
+def test_a_time_after_the_last_record_is_an_error_unless_said_otherwise(broker: FakeBroker) -> None:
+    with (
+        offsets(broker, startingTimestamp="2000") as asked,
+        pytest.raises(PlanError, match="No offset matched from request of topic-partition t-1 and timestamp 2000"),
+    ):
+        asked.start(asked.partitions())
+
+
+@pytest.mark.parametrize("given", ['{"t":{"0":1}}', '{"t":{"0":1,"1":0,"2":0}}', '{"u":{"0":1}}'])
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_all_partitions_have_to_be_named(broker: FakeBroker, option: str, given: str) -> None:
+    with offsets(broker, **{option: given}) as asked, pytest.raises(OptionError, match="specify all TopicPartitions"):
+        asked.start(asked.partitions())
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [(0, 1), (9, 3)])
+def test_offsets_out_of_range(broker: FakeBroker, offset: int, nearest: int) -> None:
+    given = {"startingOffsets": f'{{"t":{{"0":{offset},"1":0}}}}'}
+    with offsets(broker, **given) as asked, pytest.raises(DataLoss, match=f"starting offset {offset} of t-0"):
+        asked.start(asked.partitions())
+    with offsets(broker, failOnDataLoss="false", **given) as asked:
+        assert asked.start(asked.partitions()) == {("t", 0): nearest, ("t", 1): 0}
+
+
+def test_an_end_that_goes_back_is_asked_for_again(broker: FakeBroker) -> None:
+    def less(_: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
+        broker.ends[0] -= 1
+        try:
+            return broker._list_offsets(_)
+        finally:
+            broker.ends[0] += 1
+
+    with offsets(broker, stream=True, assign='{"t":[0]}') as asked:
+        broker.on(ApiKey.LIST_OFFSETS, less, less)
+        assert asked.latest([("t", 0)], {("t", 0): 3}) == {("t", 0): 3}
+        broker.on(ApiKey.LIST_OFFSETS, less, less, less, less)
+        assert asked.latest([("t", 0)], {("t", 0): 3}) == {("t", 0): 2}
+        assert asked.latest([("t", 0)], {("u", 0): 3}) == {("t", 0): 3}
+
+
+def test_nothing_to_ask() -> None:
+    options = SourceOptions.for_batch({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    with Offsets(options) as asked:
+        assert asked.earliest([]) == asked.latest([]) == {}

@@ -1,0 +1,222 @@
+"""The streaming reader's decisions, with brokers that are a dict."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan
+from pyspark.sql.datasource import LessThanOrEqual, StringContains
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from pylogd.spark import source
+from pylogd.spark.errors import DataLoss, PlanError
+from pylogd.spark.offsets import report_loss
+from pylogd.spark.options import ByPartition, SourceOptions
+from pylogd.spark.source import PylogdReader, PylogdStreamReader
+
+BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
+
+
+class FakeOffsets:
+    """What `Offsets` would say, from two dicts; losses are kept, and raised if they have to be."""
+
+    def __init__(self, ends: ByPartition, begins: ByPartition | None = None, fail: bool = True) -> None:
+        self.ends = ends
+        self.begins = begins or {}
+        self.fail = fail
+        self.losses: list[str] = []
+        self.closed = False
+
+    def __enter__(self) -> FakeOffsets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def partitions(self) -> list[Any]:
+        return sorted(self.ends)
+
+    existing = partitions
+
+    def earliest(self, places: Any) -> ByPartition:
+        return {place: self.begins.get(place, 0) for place in places}
+
+    def latest(self, places: Any, known: ByPartition | None = None) -> ByPartition:
+        return {place: self.ends[place] for place in places}
+
+    start = earliest
+    end = latest
+
+    def first_since(self, timestamps: ByPartition) -> dict[Any, int | None]:
+        return {place: None if at >= self.ends[place] else at for place, at in timestamps.items()}  # ms are offsets
+
+    def lost(self, what: str) -> None:
+        self.losses.append(what)
+        report_loss(what, fail=self.fail)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def reader(ends: ByPartition, begins: ByPartition | None = None, **options: str) -> tuple[PylogdStreamReader, FakeOffsets]:
+    made = PylogdStreamReader(SourceOptions.for_stream(BASE | options))
+    fake = FakeOffsets(ends, begins, fail=options.get("failOnDataLoss") != "false")
+    made._offsets = fake  # type: ignore[assignment]
+    return made, fake
+
+
+def tasks(partitions: list[InputPartition]) -> list[tuple[int, int, int]]:
+    return [(each.value.range.partition, each.value.range.start, each.value.range.end) for each in partitions]
+
+
+def test_offsets_survive_json() -> None:
+    made, _ = reader({("t", 10): 5, ("t", 2): 6})
+    end = made.latestOffset({"t": {"10": 1, "2": 2}}, ReadAllAvailable())
+    assert end == {"t": {"2": 6, "10": 5}}
+    again = json.loads(json.dumps(end))
+    assert tasks(list(made.partitions({"t": {"10": 1, "2": 2}}, again))) == [(2, 2, 6), (10, 1, 5)]
+
+
+def test_the_read_limit() -> None:
+    assert isinstance(reader({})[0].getDefaultReadLimit(), ReadAllAvailable)
+    assert reader({}, maxOffsetsPerTrigger="5")[0].getDefaultReadLimit() == ReadMaxRows(5)
+    assert reader({}, minOffsetsPerTrigger="4")[0].getDefaultReadLimit() == ReadMinRows(4)
+    both = reader({}, minOffsetsPerTrigger="4", maxOffsetsPerTrigger="5")[0].getDefaultReadLimit()
+    assert both == ReadMaxRows(5)
+
+
+def test_at_most_so_many() -> None:
+    made, _ = reader({("t", 0): 90, ("t", 1): 10})
+    assert made.latestOffset({"t": {"0": 0, "1": 0}}, ReadMaxRows(10)) == {"t": {"0": 9, "1": 1}}
+    assert made.reportLatestOffset() == {"t": {"0": 90, "1": 10}}
+
+
+def test_at_least_so_many_or_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    made, fake = reader({("t", 0): 3}, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7", maxTriggerDelay="10s")
+    start = {"t": {"0": 0}}
+    assert made.latestOffset(start, ReadMaxRows(7)) == {"t": {"0": 3}}  # the first waits for nothing
+    fake.ends[("t", 0)] = 7
+    assert made.latestOffset({"t": {"0": 3}}, ReadMaxRows(7)) == {"t": {"0": 3}}
+    fake.ends[("t", 0)] = 8
+    assert made.latestOffset({"t": {"0": 3}}, ReadMaxRows(7)) == {"t": {"0": 8}}
+    fake.ends[("t", 0)] = 9
+    now[0] += 9
+    assert made.latestOffset({"t": {"0": 8}}, ReadMinRows(5)) == {"t": {"0": 8}}
+    now[0] += 1
+    assert made.latestOffset({"t": {"0": 8}}, ReadMinRows(5)) == {"t": {"0": 9}}
+    fake.ends[("t", 0)] = 40
+    assert made.latestOffset({"t": {"0": 9}}, ReadMaxRows(7)) == {"t": {"0": 16}}
+
+
+def test_available_now_ends_where_it_was_when_it_began() -> None:
+    made, fake = reader({("t", 0): 10}, minOffsetsPerTrigger="100")
+    made.prepareForTriggerAvailableNow()
+    fake.ends = {("t", 0): 99, ("t", 1): 5}
+    assert made.latestOffset({"t": {"0": 0}}, ReadMaxRows(6)) == {"t": {"0": 6}}
+    assert made.latestOffset({"t": {"0": 6}}, ReadMaxRows(6)) == {"t": {"0": 10}}
+    assert made.latestOffset({"t": {"0": 10}}, ReadMaxRows(6)) == {"t": {"0": 10}}
+    assert made.latestOffset({"t": {"0": 12}}, ReadMaxRows(6)) == {"t": {"0": 12}}  # read further by a run before
+
+
+def test_new_partitions_are_read_from_their_beginning() -> None:
+    made, fake = reader({("t", 0): 10, ("t", 1): 4}, begins={("t", 1): 0})
+    end = made.latestOffset({"t": {"0": 10}}, ReadAllAvailable())
+    assert end == {"t": {"0": 10, "1": 4}}
+    assert tasks(list(made.partitions({"t": {"0": 10}}, end))) == [(1, 0, 4)]
+    assert fake.losses == []
+
+
+def test_a_new_partition_that_has_lost_its_beginning() -> None:
+    made, _ = reader({("t", 0): 10, ("t", 1): 4}, begins={("t", 1): 2})
+    with pytest.raises(DataLoss, match=r"the new partition t-1 begins with offset 2, not with 0\. Some data may"):
+        made.partitions({"t": {"0": 10}}, {"t": {"0": 10, "1": 4}})
+    made, _ = reader({("t", 0): 10, ("t", 1): 4}, begins={("t", 1): 2}, failOnDataLoss="false")
+    assert tasks(list(made.partitions({"t": {"0": 10}}, {"t": {"0": 10, "1": 4}}))) == [(1, 2, 4)]
+
+
+def test_a_partition_that_is_gone() -> None:
+    start = {"t": {"0": 3, "1": 4}}
+    made, _ = reader({("t", 0): 10})
+    with pytest.raises(DataLoss, match="partition t-1 is gone"):
+        made.latestOffset(start, ReadAllAvailable())
+    made, fake = reader({("t", 0): 10}, failOnDataLoss="false")
+    assert made.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 10}}
+    assert tasks(list(made.partitions(start, {"t": {"0": 10}}))) == [(0, 3, 10)]
+    assert tasks(list(made.partitions({"t": {"0": 3}}, {"t": {"0": 10, "1": 4}}))) == [(0, 3, 10)]
+    assert fake.losses == ["partition t-1 is gone"] * 3
+
+
+def test_a_partition_that_ends_before_what_was_read() -> None:
+    start = {"t": {"0": 30}}
+    made, _ = reader({("t", 0): 10})
+    with pytest.raises(DataLoss, match="t-0 ends with 10, and was read to 30 before"):
+        made.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLoss, match="t-0: the batch ends with 10, before 30"):
+        made.partitions(start, {"t": {"0": 10}})
+    made, _ = reader({("t", 0): 10}, failOnDataLoss="false")
+    assert made.latestOffset(start, ReadMaxRows(5)) == {"t": {"0": 10}}
+    assert made.partitions(start, {"t": {"0": 10}}) == []
+
+
+def test_the_reader_travels_without_its_connections() -> None:
+    made, fake = reader({("t", 0): 1})
+    again = pickle.loads(pickle.dumps(made))
+    assert again._offsets is None
+    made.stop()
+    made.stop()
+    assert fake.closed
+
+
+# Batch queries: what filters spare
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], **options: str) -> tuple[list[Filter], Any]:
+    fake = FakeOffsets({("t", 0): 100, ("t", 1): 50})
+    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    made = PylogdReader(SourceOptions.for_batch(BASE | options))
+    left = list(made.pushFilters(filters))
+    return left, tasks(list(made.partitions()))
+
+
+PARTITION, OFFSET, STAMP = ("partition",), ("offset",), ("timestamp",)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ([], [(0, 0, 100), (1, 0, 50)]),
+        ([EqualTo(PARTITION, 1)], [(1, 0, 50)]),
+        ([In(PARTITION, (1, 7))], [(1, 0, 50)]),
+        ([In(PARTITION, (0, 1)), EqualTo(PARTITION, 0)], [(0, 0, 100)]),
+        ([EqualTo(PARTITION, 0), EqualTo(PARTITION, 1)], []),
+        ([EqualTo(OFFSET, 60)], [(0, 60, 61)]),
+        ([GreaterThan(OFFSET, 48)], [(0, 49, 100), (1, 49, 50)]),
+        ([GreaterThanOrEqual(OFFSET, 48), LessThan(OFFSET, 49)], [(0, 48, 49), (1, 48, 49)]),
+        ([LessThanOrEqual(OFFSET, 1), LessThan(OFFSET, 9)], [(0, 0, 2), (1, 0, 2)]),
+        ([LessThan(OFFSET, -5)], []),
+    ],
+)
+def test_filters_that_are_seen_to(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], found: Any) -> None:
+    assert planned(monkeypatch, filters) == ([], found)
+
+
+def test_filters_that_spark_has_to_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    from datetime import UTC, datetime
+
+    others: list[Filter] = [StringContains(("topic",), "t"), EqualTo(("value",), b"x"), GreaterThan(PARTITION, 0)]
+    assert planned(monkeypatch, others) == (others, [(0, 0, 100), (1, 0, 50)])
+    late: list[Filter] = [GreaterThan(STAMP, datetime.fromtimestamp(0.06, UTC)), LessThan(STAMP, datetime.now(UTC))]
+    assert planned(monkeypatch, late) == (late, [(0, 60, 100)])
+
+
+def test_a_start_behind_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeOffsets({("t", 0): 5}, begins={("t", 0): 7})
+    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    with pytest.raises(PlanError, match="The start offset 7 of t-0 is greater than its end offset 5"):
+        PylogdReader(SourceOptions.for_batch(BASE | {"failOnDataLoss": "false"})).partitions()
+    assert fake.closed
