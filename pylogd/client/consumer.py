@@ -297,9 +297,10 @@ class Consumer(PartitionReader):
             if deadline is None:
                 return []
             chunks = self._read(deadline, lambda: self._reader.gather(limit))
-            self._handed = Handed(chunks)
-            if chunks:
-                self._commit_before({partition: records[0].offset for partition, records in reversed(chunks)})
+            if chunks and self._share is not None:
+                begins = {partition: records[0].offset for partition, records in reversed(chunks)}
+                self._handed = Handed(begins=begins)  # not the records, which are cheaper if they are soon freed
+                self._commit_before(begins)
         return chunks
 
     def poll_columns(
@@ -313,7 +314,7 @@ class Consumer(PartitionReader):
                 return []
             chunks = self._read(deadline, lambda: self._reader.gather_columns(headers=headers))
             begins = {partition: position for partition, position, _ in reversed(chunks)}
-            self._handed = Handed(columns=begins)
+            self._handed = Handed(begins=begins)
             if chunks:
                 self._commit_before(begins)
         return [(partition, columns) for partition, _, columns in chunks]

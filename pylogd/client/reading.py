@@ -46,11 +46,11 @@ class Handed:
     """What was handed out last, and how much of it was passed on by an iteration: the rest is not processed."""
 
     def __init__(
-        self, chunks: Iterable[Chunk] = (), columns: Mapping[TopicPartition, int] = MappingProxyType({})
+        self, chunks: Iterable[Chunk] = (), begins: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Nothing was passed on yet. `columns`: where columns that were handed out begin."""
+        """Nothing was passed on yet. `begins`: instead of records, where they begin."""
         self._waiting = deque(chunks)
-        self._columns = columns
+        self._begins = begins
         self._records: list[Record] = []
         self._iterator = iter(self._records)
         self.begun = False
@@ -72,7 +72,7 @@ class Handed:
         """The first offset of each partition that is not processed, where there is one. Whether the record that was
         passed on last is processed, only the caller knows.
         """
-        first = dict(self._columns)
+        first = dict(self._begins)
         first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
         at = len(self._records) - length_hint(self._iterator) - (not last_is_done)
         if 0 <= at < len(self._records):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylogd.client import TopicPartition
@@ -41,6 +41,7 @@ def members(topics: dict[str, set[str]], before: Assignment | None = None, gener
 
 
 @pytest.mark.parametrize("name", list(ASSIGNORS))
+@settings(deadline=None)
 @given(topics=SUBSCRIPTIONS, counts=COUNTS)
 def test_every_partition_goes_to_one_who_wants_it(
     name: str, topics: dict[str, set[str]], counts: dict[str, int]
@@ -53,6 +54,7 @@ def test_every_partition_goes_to_one_who_wants_it(
     assert all(p.topic in topics[member] for member, share in assignment.items() for p in share)
 
 
+@settings(deadline=None)
 @given(topics=SUBSCRIPTIONS, counts=COUNTS, later=SUBSCRIPTIONS, grown=COUNTS)
 def test_sticky_is_fair_and_moves_nothing_without_need(
     topics: dict[str, set[str]], counts: dict[str, int], later: dict[str, set[str]], grown: dict[str, int]
@@ -66,6 +68,7 @@ def test_sticky_is_fair_and_moves_nothing_without_need(
             assert not any(p.topic in later[other] for p in after[one])
 
 
+@settings(deadline=None)
 @given(names=st.sets(st.integers(0, 20), min_size=1), gone=st.sets(st.integers(0, 20)), count=st.integers(0, 60))
 def test_when_members_leave_the_others_keep_theirs(names: set[int], gone: set[int], count: int) -> None:
     sticky = ASSIGNORS["sticky"]
@@ -77,6 +80,7 @@ def test_when_members_leave_the_others_keep_theirs(names: set[int], gone: set[in
         assert set(before[name]) <= set(after[name])
 
 
+@settings(deadline=None)
 @given(topics=SUBSCRIPTIONS, counts=COUNTS, later=SUBSCRIPTIONS)
 def test_cooperation_ends_in_a_round_more(
     topics: dict[str, set[str]], counts: dict[str, int], later: dict[str, set[str]]
@@ -144,17 +148,20 @@ WHOLE = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(WHOLE)
 def test_subscriptions_come_back(subscription: Subscription) -> None:
     assert decode_subscription(encode_subscription(subscription)) == subscription
 
 
+@settings(deadline=None)
 @given(PARTITIONS, st.integers(-1, 9))
 def test_assignments_and_sticky_data_come_back(partitions: list[TopicPartition], generation: int) -> None:
     assert decode_assignment(encode_assignment(partitions)) == partitions
     assert decode_sticky_data(encode_sticky_data(partitions, generation)) == (partitions, generation)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment, decode_sticky_data):
