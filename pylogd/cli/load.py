@@ -56,13 +56,13 @@ def load(topics: tuple[str, ...], root: str, confs: tuple[str, ...], as_json: bo
     ways = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
     if sum(ways) != 1:
         raise click.UsageError("say topics, or --pattern, or --compact, or --history")
-    spark = _session(given["master"], _settings(confs))
+    spark = session(given["master"], settings_of(confs), "pylogd load")
     from pyspark.errors import PySparkException
 
     try:
         _run(spark, root, topics, as_json, given)
     except PySparkException as error:
-        raise click.ClickException(_explain(str(error))) from error
+        raise click.ClickException(explain(str(error))) from error
     finally:
         spark.stop()
 
@@ -125,13 +125,14 @@ def _tell(commits: list[Commit], as_json: bool) -> None:
     )
 
 
-def _explain(text: str) -> str:
+def explain(text: str) -> str:
     """What was wrong, out of what Spark tells of a worker's failure: our own error if it was one."""
     ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[-1] if ours else text.strip().splitlines()[0]
 
 
-def _settings(confs: tuple[str, ...]) -> dict[str, str]:
+def settings_of(confs: tuple[str, ...]) -> dict[str, str]:
+    """What `--conf` said."""
     found = {}
     for text in confs:
         name, equals, value = text.partition("=")
@@ -141,15 +142,16 @@ def _settings(confs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _session(master: str, settings: Mapping[str, str]) -> Any:
+def session(master: str, settings: Mapping[str, str], name: str) -> Any:
+    """A Spark session that says little, with the interpreter of this process in its workers."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[spark]'") from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName("pylogd load")
-    for name, value in {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **settings}.items():
-        builder = builder.config(name, value)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **settings}.items():
+        builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except Exception as error:  # the JVM's gateway has no narrower one

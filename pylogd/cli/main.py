@@ -46,7 +46,8 @@ COMMANDS: Mapping[str, _Lazy] = {
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
     "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
     "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, by Spark."),
-    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Keep Avro schemas, for Confluent's clients too."),
+    "audit": _Lazy("pylogd.cli.audit", "audit", "Whether all arrived that producers say they delivered."),
+    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Keep Avro schemas for producers and consumers."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker on real events, end to end."),
 }
 

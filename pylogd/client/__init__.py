@@ -17,6 +17,7 @@ sends; `consumer` decodes and `fetcher` fetches; `admin` is the rest; `errors` i
 
 from pylogd.client.accumulator import BatchResult
 from pylogd.client.admin import Admin
+from pylogd.client.audit import AuditedProducer
 from pylogd.client.cluster import Cluster
 from pylogd.client.consumer import Consumer
 from pylogd.client.errors import (
@@ -39,6 +40,7 @@ from pylogd.wire.records import NewRecord, Record
 
 __all__ = [
     "Admin",
+    "AuditedProducer",
     "BatchResult",
     "BrokerUnavailable",
     "BufferFull",
