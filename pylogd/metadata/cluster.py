@@ -46,7 +46,7 @@ class Cluster:
 
     def __init__(self, store: IMetadataStore, node_id: int) -> None:
         self._store = store
-        self._node_id = node_id
+        self.node_id = node_id
         self._brokers: dict[int, Broker] = {}
         self._self: Broker | None = None
         self._registered_in = 0
@@ -67,7 +67,7 @@ class Cluster:
         """The broker that clients are to send administrative requests to, -1 if none lives. Any broker carries them
         out, so it is the one asked, if it is live.
         """
-        return self._node_id if self._node_id in self._brokers else min(self._brokers, default=-1)
+        return self.node_id if self.node_id in self._brokers else min(self._brokers, default=-1)
 
     def subscribe(self, listener: ClusterListener) -> Callable[[], None]:
         """Call `listener` after each change of the live brokers; returns the undoing."""
@@ -86,7 +86,7 @@ class Cluster:
 
     def register(self, broker: Broker) -> Deferred[None]:
         """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`."""
-        assert broker.node_id == self._node_id
+        assert broker.node_id == self.node_id
         self._self = broker
         return Deferred.fromCoroutine(self._register(broker))
 
@@ -144,7 +144,7 @@ class Cluster:
             start = decode_producer_block_end(node.data) + 1
             end = start + PRODUCER_ID_BLOCK
             try:
-                block = encode_producer_block(self._node_id, start, end - 1)
+                block = encode_producer_block(self.node_id, start, end - 1)
                 await self._store.set(PRODUCER_IDS, block, node.stat.version)
             except BadVersion:
                 continue

@@ -134,6 +134,24 @@ class InvalidReplicaAssignment(TopicError):
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+class FencedLeader(TopicError):
+    """Whoever wants to change a partition's in-sync set does not lead it any more, or leads it anew."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class StalePartition(TopicError):
+    """The partition was changed since the state that a change was worked out from."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class IneligibleReplica(TopicError):
+    """A broker that is not a replica, not alive, stopping, or not to join yet can't be in sync."""
+
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
 class InvalidConfig(TopicError):
     """A setting that can't be obeyed."""
 

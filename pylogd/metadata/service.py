@@ -41,6 +41,7 @@ class Metadata:
         try:
             await self.cluster.start()
             await self._feed.start()
+            await self.topics.make_missing_states()
         except BaseException:
             await self.stop()
             raise
