@@ -58,6 +58,7 @@ async def _delete_one(context: RequestContext, topic: str, index: int, offset: i
 
 def _check(partition: Partition, offset: int) -> int:
     """The offset before which records go. Raises for one that can't be."""
+    partition.check_leading()
     log = partition.log
     if not log.config.deletes:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records can be deleted only where cleanup.policy has delete")

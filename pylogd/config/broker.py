@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 
@@ -222,7 +223,7 @@ _REQUEST_SETTINGS: Final = [
     ),
 ]
 
-_REPLICATION_SETTINGS: Final = [
+_IN_SYNC_SETTINGS: Final = [
     Setting(
         "min.insync.replicas",
         _INT,
@@ -291,7 +292,8 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
             *STORAGE_SETTINGS,
-            *_REPLICATION_SETTINGS,
+            *_IN_SYNC_SETTINGS,
+            *REPLICATION_SETTINGS,
             *_THREAD_SETTINGS,
         ]
     }

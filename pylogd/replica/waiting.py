@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation
 
 
@@ -18,22 +18,23 @@ class PendingAppend:
     committed_at: the high watermark that commits it. answer: what the caller will tell its client, kept for it.
     """
 
-    __slots__ = ("answer", "committed_at", "partition")
+    __slots__ = ("answer", "committed_at", "leader_epoch", "partition")
 
     def __init__(self, partition: Partition, committed_at: int, answer: Any) -> None:
         self.partition = partition
         self.committed_at = committed_at
+        self.leader_epoch = partition.leader_epoch
         self.answer = answer
 
     @property
     def committed(self) -> bool:
-        """Whether every in-sync replica has it."""
-        return self.partition.high_watermark >= self.committed_at
+        """Whether every in-sync replica has it. In another leader epoch the offset may be another record's."""
+        return self.partition.high_watermark >= self.committed_at and not self.gone
 
     @property
     def gone(self) -> bool:
         """Whether its partition is no longer led here, so that it will never be committed here."""
-        return self.partition.role is not Role.LEADING
+        return self.partition.leader_epoch != self.leader_epoch or not self.partition.leading
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):

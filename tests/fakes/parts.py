@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.configs import log_config
 from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.partition import Partition
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -135,6 +137,14 @@ class Parts:
         topic = result_of(self.topics.create_topic(name, partitions=partitions, configs=named))
         result_of(self.replicas.settled(name))
         return topic
+
+    def set_state(self, name: str, partition: int = 0, **fields: Any) -> Partition:
+        """Make fields of a partition's state something else, as if a controller had; a leader epoch with it if asked."""
+        found = self.replicas.partitions[name, partition]
+        assert found.state is not None
+        fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
+        self.replicas._refresh(found, replace(found.state, **fields), None)
+        return found
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""
