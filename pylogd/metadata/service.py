@@ -21,7 +21,7 @@ class Metadata:
         node_id = settings.integer("node.id")
         self.store = store
         self._feed = ChangeFeed(store)
-        self.cluster = Cluster(store, node_id)
+        self.cluster = Cluster(store, node_id, self._feed)
         # Before the topics: their settings fall back to the brokers'.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
         self.topics = TopicRegistry(store, settings, self.cluster, self._feed)

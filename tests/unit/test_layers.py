@@ -20,7 +20,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "wire": ("errors", "protocol"),
     "log": ("errors", "wire.records", "wire.compression"),
     "metadata": ("errors", "config"),
-    "replica": ("errors", "config", "wire.records", "wire.compression", "log", "metadata"),
+    "controller": ("errors", "config", "metadata"),
+    "replica": ("errors", "config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
     "api": ("errors", "config", "wire", "log", "metadata", "replica"),
     "client": ("errors", "wire"),
 }

@@ -30,8 +30,8 @@ class Peer:
         **settings: object,
     ) -> None:
         self.settings = Settings({"node.id": node_id, **{k.replace("_", "."): v for k, v in settings.items()}})
-        self.cluster = Cluster(store, node_id)
         self.feed = ChangeFeed(store)
+        self.cluster = Cluster(store, node_id, self.feed)
         self.configs = BrokerConfigs(store, self.settings, node_id, self.feed)
         self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed, now_ms)
         self.changes: list[TopicChange] = []
