@@ -228,3 +228,36 @@ def error_for(code: int) -> ErrorCode:
 
 class CloseConnection(PylogdError):
     """Raised by a request handler whose only answer is to close the connection; the text is the reason logged."""
+
+
+class ClientError(PylogdError):
+    """Something between a client and the broker, or in how the client was used."""
+
+    retriable = False
+
+
+class BrokerUnavailable(ClientError):
+    """No connection to the broker, or it was lost. Whether a request under way was done is not known."""
+
+    retriable = True
+
+
+class RequestTimedOut(ClientError):
+    """The broker did not answer in time. Whether the request was done is not known."""
+
+    retriable = True
+
+
+class InvalidReply(ClientError):
+    """The broker answered with bytes that the protocol does not allow. The connection is closed."""
+
+    retriable = True
+
+
+class UnsupportedByBroker(ClientError):
+    """The broker serves the API not at all, or at no version that we speak."""
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request, sent again a little later and perhaps to another broker, may succeed."""
+    return isinstance(error, ClientError | KafkaError) and error.retriable

@@ -32,6 +32,7 @@ _SCALARS = {
     "int32": ("int", "0"),
     "int64": ("int", "0"),
     "string": ("str", '""'),
+    "bytes": ("bytes", 'b""'),
     "uuid": ("bytes", "ZERO_UUID"),
 }
 

@@ -17,19 +17,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from pylogd import __version__
 from pylogd.client.clock import Clock, SystemClock
-from pylogd.client.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut, UnsupportedByBroker
-from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.client.errors import BrokerUnavailable, ClientError, InvalidReply, RequestTimedOut
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.messages import APIS
-from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
 MAX_REPLY_BYTES = 128 * 1024 * 1024
 _RECEIVE_SIZE = 256 * 1024
 _MAX_PARTS = 64  # of one gathered write; the system allows 1024
-_API_VERSIONS = ApiVersionsRequest.API_KEY
 
 
 class Reply:
@@ -62,7 +58,7 @@ class Connection:
         """Connect and ask what the broker serves."""
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.request_timeout = request_timeout
-        self.versions: Mapping[int, tuple[int, int]] = {}
+        self._negotiation = Negotiation(self.address)
         self._clock = clock or SystemClock()
         self._session = ClientSession(max_reply_bytes, client_id)
         self._awaited: deque[Reply] = deque()
@@ -75,7 +71,7 @@ class Connection:
         self._socket.setblocking(False)
         self._poll = select.poll()
         try:
-            self.versions = self._ask_versions(connect_timeout)
+            self._ask_versions(connect_timeout)
         except BaseException:
             self.close()
             raise
@@ -102,16 +98,7 @@ class Connection:
 
     def version_for(self, request: Any, highest: int | None = None) -> int:
         """The highest version of a request that both sides know, not over `highest`. Raises UnsupportedByBroker."""
-        ours = APIS[request.API_KEY]
-        low, high = self.versions.get(request.API_KEY, (0, -1))
-        version = min(high, ours.max_version if highest is None else highest)
-        if version < max(low, ours.min_version):
-            serves = f"versions {low} to {high}" if high >= 0 else "no version"
-            raise UnsupportedByBroker(
-                f"{self.address} serves {serves} of {request.API_NAME}; "
-                f"this client speaks {ours.min_version} to {ours.max_version}"
-            )
-        return version
+        return self._negotiation.version_for(request, highest)
 
     def send(
         self, request: Any, *, version: int | None = None, timeout: float | None = None, expect_reply: bool = True
@@ -247,17 +234,16 @@ class Connection:
 
     # What the broker serves
 
-    def _ask_versions(self, timeout: float) -> dict[int, tuple[int, int]]:
-        request = ApiVersionsRequest(client_software_name="pylogd", client_software_version=__version__)
-        version = APIS[_API_VERSIONS].max_version
-        response = self.request(request, version=version, timeout=timeout)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # KIP-511: the answer is then in version 0 and says which versions of ApiVersions there are.
-            offered = [api.max_version for api in response.api_keys if api.api_key == _API_VERSIONS]
-            response = self.request(request, version=min([*offered, version]) if offered else 0, timeout=timeout)
-        if response.error_code:
-            raise KafkaError(error_for(response.error_code))
-        return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and the highest version that it serves, by API key."""
+        return self._negotiation.versions
+
+    def _ask_versions(self, timeout: float) -> None:
+        step: tuple[Any, int] | None = self._negotiation.question()
+        while step is not None:
+            request, version = step
+            step = self._negotiation.answer(self.request(request, version=version, timeout=timeout))
 
 
 def _reason(error: OSError) -> str:

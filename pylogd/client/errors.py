@@ -1,39 +1,33 @@
 """What a client's caller may have to catch. A code that a broker answered is a `KafkaError` (`pylogd.errors`).
 
-`is_retriable` is the one place that says whether trying again may help.
+What a connection raises is in `pylogd.errors`, for brokers are clients of each other, and so is `is_retriable`, the one
+place that says whether trying again may help.
 """
 
 from __future__ import annotations
 
-from pylogd.errors import KafkaError, PylogdError
+from pylogd.errors import (
+    BrokerUnavailable,
+    ClientError,
+    InvalidReply,
+    KafkaError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+    is_retriable,
+)
 
-
-class ClientError(PylogdError):
-    """Something between us and the broker, or in how the client was used."""
-
-    retriable = False
-
-
-class BrokerUnavailable(ClientError):
-    """No connection to the broker, or it was lost. Whether a request under way was done is not known."""
-
-    retriable = True
-
-
-class RequestTimedOut(ClientError):
-    """The broker did not answer in time. Whether the request was done is not known."""
-
-    retriable = True
-
-
-class InvalidReply(ClientError):
-    """The broker answered with bytes that the protocol does not allow. The connection is closed."""
-
-    retriable = True
-
-
-class UnsupportedByBroker(ClientError):
-    """The broker serves the API not at all, or at no version that we speak."""
+__all__ = [
+    "BrokerUnavailable",
+    "ClientError",
+    "Closed",
+    "CorruptRecords",
+    "DeliveryFailed",
+    "InvalidReply",
+    "RequestTimedOut",
+    "UnknownTopic",
+    "UnsupportedByBroker",
+    "is_retriable",
+]
 
 
 class CorruptRecords(ClientError):
@@ -67,10 +61,15 @@ class DeliveryFailed(ClientError):
         self.__cause__ = cause
 
 
+class DeliveryTimedOut(RequestTimedOut):
+    """A record was not delivered within `delivery_timeout`, tries and all. Whether it is written is not known."""
+
+    retriable = False
+
+
+class BufferFull(ClientError):
+    """The producer's buffer had no room for a record within `max_block`. The record was not taken."""
+
+
 class Closed(ClientError):
     """The client was closed."""
-
-
-def is_retriable(error: BaseException) -> bool:
-    """Whether the same request, sent again a little later and perhaps to another broker, may succeed."""
-    return isinstance(error, ClientError | KafkaError) and error.retriable

@@ -66,6 +66,12 @@ class InvalidNode(NodeError):
     text = "not a valid path, or too much data"
 
 
+class AccessDenied(NodeError):
+    """The node's access control list does not let these credentials do that."""
+
+    text = "the node's ACL does not allow that to these credentials"
+
+
 class SessionExpired(StoreError):
     """The session ended: its ephemeral nodes and watches are gone, and what was asked was not done."""
 

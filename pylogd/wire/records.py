@@ -417,6 +417,15 @@ def encode_batch(
     return b"".join((_PREFIX.pack(base_offset, length, leader_epoch, MAGIC), _CRC.pack(crc), covered, payload))
 
 
+def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The same batch, numbered for another try under another epoch."""
+    header = parse_header(batch)
+    covered = _COVERED.pack(*header[5:9], producer_id, producer_epoch, base_sequence, header.record_count)
+    payload = memoryview(batch)[HEADER_SIZE:]
+    crc = crc32c(payload, crc32c(covered))
+    return b"".join((batch[: CRC_START - _CRC.size], _CRC.pack(crc), covered, payload))
+
+
 def encode_records(
     records: Iterable[tuple[bytes | None, bytes | None, int, Sequence[Header]]], base_timestamp: int
 ) -> bytes:

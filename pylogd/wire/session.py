@@ -141,6 +141,7 @@ class ClientSession:
     def encode_request(self, request: Any, version: int, *, expect_reply: bool = True) -> list[Part]:
         """The parts of `request` with its header and length. A produce with acks=0 expects no reply."""
         api_key = request.API_KEY
+        parts = schema.request_codec(api_key, version).encode(request)  # before anything is awaited: it may raise
         self._correlation_id = (self._correlation_id + 1) % _UINT32_WRAP
         if expect_reply:
             self._awaited.append((self._correlation_id, api_key, version))
@@ -149,7 +150,6 @@ class ClientSession:
         head = struct.pack(">hhih", api_key, version, self._correlation_id, client_length) + client
         if schema.request_header_version(api_key, version) >= 2:
             head += b"\0"
-        parts = schema.request_codec(api_key, version).encode(request)
         return _prepend(_INT32.pack(len(head) + sum(map(len, parts))) + head, parts)
 
     def receive_data(self, data: bytes) -> None:

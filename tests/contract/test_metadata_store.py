@@ -5,7 +5,7 @@ A `Bench` makes stores of one kind and waits for their Deferreds; to put another
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from pylogd.metadata.interfaces import (
 )
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
+from tests.zookeeper import ZooKeeperBench
 
 
 class Bench(Protocol):
@@ -71,13 +72,23 @@ class ThreadedSqlite:
         return result_of(deferred, self._reactor.run_one)
 
 
-BENCHES = {"sqlite": InlineSqlite, "sqlite in its thread": ThreadedSqlite}
+def zookeeper_bench(request: pytest.FixtureRequest) -> ZooKeeperBench:
+    return ZooKeeperBench(request.getfixturevalue("zookeeper").connect)
+
+
+BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
+    "sqlite": lambda request: InlineSqlite(request.getfixturevalue("tmp_path")),
+    "sqlite in its thread": lambda request: ThreadedSqlite(request.getfixturevalue("tmp_path")),
+    "zookeeper": zookeeper_bench,
+}
 
 
 @pytest.fixture(params=BENCHES.values(), ids=BENCHES.keys())
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    made: Bench = request.param(tmp_path)
-    return made
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made: Bench = request.param(request)
+    yield made
+    if isinstance(made, ZooKeeperBench):
+        made.close()
 
 
 class Asked:

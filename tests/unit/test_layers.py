@@ -23,7 +23,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "controller": ("errors", "config", "metadata"),
     "replica": ("errors", "config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
     "api": ("errors", "config", "wire", "log", "metadata", "replica"),
+    "net": ("errors", "wire"),
     "client": ("errors", "wire"),
+    "local": ("errors",),
 }
 #: Kept of Twisted by every room: it names what is passed in and starts nothing.
 PURE_TWISTED = ("twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure")
@@ -42,7 +44,7 @@ REACTOR = (
     "cli.broker",
 )
 #: Rooms that never see Twisted at all: sans-I/O code, storage, and what runs without a reactor.
-NO_TWISTED = ("errors", "config", "protocol", "wire", "log", "client", "cli", "spark")
+NO_TWISTED = ("errors", "config", "protocol", "wire", "log", "client", "cli", "local", "spark")
 
 
 def within(module: str, rooms: tuple[str, ...]) -> bool:

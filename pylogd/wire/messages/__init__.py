@@ -17,7 +17,15 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -28,7 +36,9 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -50,7 +60,15 @@ APIS: Mapping[int, ApiInfo] = {
     1: ApiInfo(1, "Fetch", "fetch", 4, 18, 12),
     2: ApiInfo(2, "ListOffsets", "list_offsets", 1, 11, 6),
     3: ApiInfo(3, "Metadata", "metadata", 0, 13, 9),
+    8: ApiInfo(8, "OffsetCommit", "offset_commit", 2, 10, 8),
+    9: ApiInfo(9, "OffsetFetch", "offset_fetch", 1, 10, 6),
     10: ApiInfo(10, "FindCoordinator", "find_coordinator", 0, 6, 3),
+    11: ApiInfo(11, "JoinGroup", "join_group", 0, 9, 6),
+    12: ApiInfo(12, "Heartbeat", "heartbeat", 0, 4, 4),
+    13: ApiInfo(13, "LeaveGroup", "leave_group", 0, 5, 4),
+    14: ApiInfo(14, "SyncGroup", "sync_group", 0, 5, 4),
+    15: ApiInfo(15, "DescribeGroups", "describe_groups", 0, 6, 5),
+    16: ApiInfo(16, "ListGroups", "list_groups", 0, 5, 3),
     18: ApiInfo(18, "ApiVersions", "api_versions", 0, 4, 3),
     19: ApiInfo(19, "CreateTopics", "create_topics", 0, 7, 5),
     20: ApiInfo(20, "DeleteTopics", "delete_topics", 0, 6, 4),
@@ -61,7 +79,9 @@ APIS: Mapping[int, ApiInfo] = {
     33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
     35: ApiInfo(35, "DescribeLogDirs", "describe_log_dirs", 0, 5, 2),
     37: ApiInfo(37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    42: ApiInfo(42, "DeleteGroups", "delete_groups", 0, 2, 2),
     44: ApiInfo(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }

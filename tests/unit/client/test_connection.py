@@ -64,9 +64,9 @@ def test_an_old_broker_answers_api_versions_in_version_0() -> None:
 def test_no_version_in_common(server: FakeBroker, offered: tuple[int, int] | None) -> None:
     if offered is None:
         del server.versions[ApiKey.METADATA]
+    else:
+        server.versions[ApiKey.METADATA] = offered
     connection = connect(server)
-    if offered is not None:
-        connection.versions = {ApiKey.METADATA: offered}
     with pytest.raises(UnsupportedByBroker, match="Metadata") as raised:
         connection.request(MetadataRequest())
     assert not is_retriable(raised.value)

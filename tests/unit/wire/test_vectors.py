@@ -140,11 +140,11 @@ def attribute(message: Any, name: str) -> Any:
     kio drops the unit of a field that it reads into a duration or a date. kafka-python reads a field of bits into a
     set, and drops what they are about; None is the bit that stands for "not asked for".
     """
+    bits = getattr(message, "authorized_operations", 0)
+    if name.endswith("authorized_operations") and not isinstance(bits, int):
+        return ctypes.c_int32(sum(1 << bit for bit in ({31} if bits is None else bits))).value
     if hasattr(message, name):
         return getattr(message, name)
-    if name.endswith("authorized_operations"):
-        bits = message.authorized_operations
-        return ctypes.c_int32(sum(1 << bit for bit in ({31} if bits is None else bits))).value
     return getattr(message, name.removesuffix("_ms"))
 
 

@@ -1,0 +1,36 @@
+"""What can go wrong for a consumer whose group lives in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pylogd.client.errors import ClientError
+from pylogd.client.model import TopicPartition
+
+
+class ZooKeeperUnavailable(ClientError):
+    """ZooKeeper did not answer. Whether a write was done is not known."""
+
+    retriable = True
+
+
+class NotOwner(ClientError):
+    """An offset of a partition that this consumer does not own (any more) can't be committed."""
+
+    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+        names = ", ".join(str(partition) for partition in sorted(partitions)[:5])
+        super().__init__(f"not owned by this consumer: {names}{', ...' if len(partitions) > 5 else ''}")
+        self.partitions = tuple(partitions)
+
+
+class RebalanceFailed(ClientError):
+    """The consumer's share could not be claimed in `rebalance.max.retries` tries: another consumer does not let go of
+    it, as a rule because it does not poll. The consumer stays in the group and goes on trying.
+    """
+
+    retriable = True
+
+    def __init__(self, tries: int, cause: BaseException | None) -> None:
+        super().__init__(f"the share of this consumer could not be claimed in {tries} tries: {cause}")
+        self.tries = tries
+        self.__cause__ = cause

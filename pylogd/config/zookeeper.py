@@ -1,0 +1,232 @@
+"""The settings of a ZooKeeper connection, and what they mean for kazoo.
+
+Strategy: the connect string and the security settings become plain values here, so that the broker's store and the
+command line connect in one way. Must not know: kazoo (its arguments are only a dict here), the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pylogd.config.values import ConfigError, ConfigType, Setting
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_GROUP: Final = "ZooKeeper"
+_PREFIX: Final = "zookeeper."
+
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>[0-9]{1,5}))?")
+_CHROOT: Final = re.compile(r"(?:/[^/\x00-\x20\x7f]+)+")
+_MAX_PORT: Final = 65535
+
+ZOOKEEPER_SETTINGS: Final = [
+    Setting(
+        "zookeeper.connect",
+        _STRING,
+        "",
+        "The ZooKeeper servers that keep the cluster's metadata, and the place in their tree: "
+        "`host:port,host:port/chroot`. The chroot is made if it is missing; 2181 is the port where none is given. "
+        "Empty: the embedded store of a broker alone, see metadata.store. (Kafka 3's; Kafka 4 has no ZooKeeper.)",
+        _GROUP,
+    ),
+    Setting(
+        "zookeeper.session.timeout.ms",
+        _INT,
+        18_000,
+        "How long the broker may be silent until ZooKeeper takes it for dead and the others move on without it. The "
+        "servers bound it: by default to between 2 and 20 of their ticks.",
+        _GROUP,
+        minimum=100,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        _INT,
+        None,
+        "How long a start waits for ZooKeeper before it fails. Unset: as long as a session's timeout.",
+        _GROUP,
+        minimum=1,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.set.acl",
+        _BOOLEAN,
+        False,
+        "Whether nodes are made so that only these credentials may change them; everybody may read. It needs "
+        "zookeeper.auth.digest or SASL, and the same credentials for all brokers.",
+        _GROUP,
+    ),
+    Setting(
+        "zookeeper.auth.digest",
+        ConfigType.PASSWORD,
+        None,
+        "`user:password` for ZooKeeper's digest scheme. ZooKeeper checks it against the ACLs of nodes only: a wrong "
+        "one is not refused, but may change nothing that is protected. (Ours.)",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.sasl.mechanism",
+        _STRING,
+        None,
+        "Authenticate by SASL; needs the package `pure-sasl` (`pip install pylogd[sasl]`). "
+        "(Ours; Kafka has a JAAS file.)",
+        _GROUP,
+        choices=("DIGEST-MD5", "GSSAPI"),
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.sasl.username",
+        _STRING,
+        None,
+        "The user for SASL DIGEST-MD5, the principal for GSSAPI. (Ours.)",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.sasl.password",
+        ConfigType.PASSWORD,
+        None,
+        "The password for SASL DIGEST-MD5. (Ours.)",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether to talk TLS with ZooKeeper.", _GROUP),
+    Setting(
+        "zookeeper.ssl.truststore.location",
+        _STRING,
+        None,
+        "A PEM file with the certificates that ZooKeeper's may be signed by, in addition to the system's.",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.ssl.keystore.location",
+        _STRING,
+        None,
+        "A PEM file with the broker's certificate and private key, for servers that ask for one.",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.ssl.keystore.password",
+        ConfigType.PASSWORD,
+        None,
+        "What the private key is encrypted with.",
+        _GROUP,
+        nullable=True,
+    ),
+    Setting(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        _STRING,
+        "HTTPS",
+        "Whether the server's certificate must name the host that was connected to: HTTPS, or empty for no.",
+        _GROUP,
+        choices=("HTTPS", ""),
+    ),
+]
+
+
+class Connect(NamedTuple):
+    """A connect string in parts: `hosts` is `host:port,...`; `chroot` begins with a slash, or is empty."""
+
+    hosts: str
+    chroot: str
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSecurity:
+    """How to prove who we are, and to keep others out. Files are PEM; see the settings of the same names."""
+
+    digest: str | None = None
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    tls: bool = False
+    truststore: str | None = None
+    keystore: str | None = None
+    keystore_password: str | None = None
+    check_hostname: bool = True
+    set_acl: bool = False
+
+    def kazoo_arguments(self) -> dict[str, Any]:
+        """The arguments of `KazooClient` that say the same, but for the ACL."""
+        arguments: dict[str, Any] = {}
+        if self.digest is not None:
+            arguments["auth_data"] = [("digest", self.digest)]
+        if self.sasl_mechanism is not None:
+            options = {"mechanism": self.sasl_mechanism}
+            if self.sasl_mechanism == "GSSAPI":
+                options |= {"principal": self.sasl_username} if self.sasl_username else {}
+            else:
+                options |= {"username": self.sasl_username or "", "password": self.sasl_password or ""}
+            arguments["sasl_options"] = options
+        if self.tls:
+            arguments |= {
+                "use_ssl": True,
+                "verify_certs": True,
+                "check_hostname": self.check_hostname,
+                "ca": self.truststore,
+                "certfile": self.keystore,
+                "keyfile": self.keystore,
+                "keyfile_password": self.keystore_password,
+            }
+        return arguments
+
+    @property
+    def acl_scheme(self) -> str:
+        """The scheme that ACLs of `set_acl` are for: that of the credentials."""
+        return "sasl" if self.sasl_mechanism is not None else "digest"
+
+
+def parse_connect(text: str) -> Connect:
+    """Take a connect string apart; raises `ConfigError`."""
+    hosts, slash, rest = text.partition("/")
+    chroot = (slash + rest).rstrip("/")
+    found = [_HOST.fullmatch(host.strip()) for host in hosts.split(",")]
+    if not all(match and int(match["port"] or 0) <= _MAX_PORT for match in found):
+        raise _malformed(text, "write host:port,host:port/chroot")
+    if chroot and (not _CHROOT.fullmatch(chroot) or {".", ".."} & set(chroot.split("/"))):
+        raise _malformed(text, "the chroot is not a plain path")
+    return Connect(",".join(host.strip() for host in hosts.split(",")), chroot)
+
+
+def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
+    """The security part of the settings; raises `ConfigError` for what can't be obeyed."""
+
+    def value(name: str) -> Any:
+        return values[_PREFIX + name]
+
+    digest, mechanism = value("auth.digest"), value("sasl.mechanism")
+    if digest is not None and ":" not in digest:
+        raise ConfigError("zookeeper.auth.digest must be user:password", _PREFIX + "auth.digest")
+    if mechanism == "DIGEST-MD5" and not (value("sasl.username") and value("sasl.password")):
+        raise ConfigError("zookeeper.sasl.mechanism needs zookeeper.sasl.username and zookeeper.sasl.password")
+    if value("set.acl") and digest is None and mechanism is None:
+        raise ConfigError("zookeeper.set.acl needs zookeeper.auth.digest or zookeeper.sasl.mechanism")
+    return ZooKeeperSecurity(
+        digest=digest,
+        sasl_mechanism=mechanism,
+        sasl_username=value("sasl.username"),
+        sasl_password=value("sasl.password"),
+        tls=value("ssl.client.enable"),
+        truststore=value("ssl.truststore.location"),
+        keystore=value("ssl.keystore.location"),
+        keystore_password=value("ssl.keystore.password"),
+        check_hostname=value("ssl.endpoint.identification.algorithm") != "",
+        set_acl=value("set.acl"),
+    )
+
+
+def check_zookeeper(values: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the settings contradict themselves or each other."""
+    zookeeper_security(values)
+    if values["zookeeper.connect"]:
+        parse_connect(values["zookeeper.connect"])
+        if values["metadata.store"] is not None:
+            raise ConfigError("zookeeper.connect and metadata.store contradict each other: set one", "metadata.store")
+
+
+def _malformed(text: str, why: str) -> ConfigError:
+    return ConfigError(f'zookeeper.connect = "{text[:200]}" is not allowed: {why}', "zookeeper.connect")

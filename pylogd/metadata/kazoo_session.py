@@ -1,0 +1,388 @@
+"""A ZooKeeper session by kazoo, as one ordered stream of answers and events on the reactor thread.
+
+Strategy: kazoo runs one thread for its connection, and by default two more that hand over results and watch events,
+each in an order of its own. Here its handler has no such threads: the connection's thread puts everything into one
+queue, in the order in which it came from the server, and the reactor thread empties it, many entries a wake-up.
+Requests go to kazoo only while it is connected, `MAX_IN_FLIGHT` at a time; the others wait here, in order.
+
+Rules:
+
+- Every request is answered once: by the server, or with an error. kazoo loses a request that is queued in the moment in
+  which a session expires; as answers come in order, one that was passed over is known to be lost.
+- After `session_timeout` without a connection everything that waits fails, and so does what is asked from then on,
+  until there is a connection again.
+- kazoo drops the watches of a connection with it. Their holders set them anew when the session goes on.
+- kazoo wakes its thread by one byte a request through a blocking socket pair: MAX_IN_FLIGHT keeps that from filling up.
+
+Must not know: paths, what the requests are.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType as KazooEventType
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from twisted.internet.interfaces import IDelayedCall
+
+from pylogd.config.zookeeper import ZooKeeperSecurity
+from pylogd.metadata.interfaces import SessionState
+
+#: Requests that kazoo has at a time.
+MAX_IN_FLIGHT: Final = 100
+#: Entries of the queue that are worked off before the reactor gets its turn.
+DRAIN_ENTRIES: Final = 256
+#: Between two attempts to connect, at most; and before a session that kazoo gave up is begun anew.
+RECONNECT_SECONDS: Final = 1.0
+#: How long an orderly end of the session may take; ZooKeeper ends it by itself later.
+CLOSE_SECONDS: Final = 5.0
+#: Of the socket pair that wakes kazoo's thread; the kernel takes several hundred bytes of it for each byte sent.
+_WAKE_BUFFER_BYTES: Final = 1 << 20
+
+#: Told the value, or the error, of a request.
+Done = Callable[[Any, BaseException | None], None]
+#: Gives a request to kazoo.
+Send = Callable[[KazooClient], Any]
+
+
+class Reactor(Protocol):
+    """What a session needs of a reactor."""
+
+    def callFromThread(self, function: Callable[..., Any], *args: Any) -> object:
+        """Call on the reactor thread."""
+
+    def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> IDelayedCall:
+        """Call on the reactor thread, later."""
+
+
+class _Request:
+    __slots__ = ("done", "send")
+
+    def __init__(self, send: Send, done: Done) -> None:
+        self.send = send
+        self.done: Done | None = done
+
+    def finish(self, value: Any, error: BaseException | None) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(value, error)
+
+
+class _Answer:
+    """kazoo's `IAsyncResult`, calling its links in the thread that sets it, so that order is kept."""
+
+    __slots__ = ("_links", "_lock", "exception", "is_set", "value")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._links: list[Callable[[_Answer], Any]] = []
+        self.is_set = False
+        self.value: Any = None
+        self.exception: BaseException | None = None
+
+    def ready(self) -> bool:
+        return self.is_set
+
+    def successful(self) -> bool:
+        return self.is_set and self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self._settle(value, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._settle(None, exception)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The value; kazoo's own links, the only callers, ask for it when it is there."""
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, link: Callable[[_Answer], Any]) -> None:
+        with self._lock:
+            if not self.is_set:
+                self._links.append(link)
+                return
+        link(self)
+
+    def _settle(self, value: Any, exception: BaseException | None) -> None:
+        with self._lock:
+            if self.is_set:
+                return
+            self.value, self.exception, self.is_set = value, exception, True
+        for link in self._links:
+            link(self)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no annotations
+    """kazoo's threading handler without its worker threads: see the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers = threading.Lock()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def async_result(self) -> _Answer:
+        return _Answer(self._answers)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        pair = socket.socketpair()
+        for end in pair:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WAKE_BUFFER_BYTES)
+        return pair
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        def run() -> None:
+            # What kazoo did not foresee it has logged; InterruptedError is its way out of a wait.
+            with suppress(Exception):
+                func(*args, **kwargs)
+
+        thread = threading.Thread(target=run, name="zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+
+class _KazooLog(logging.Handler):
+    """Keeps kazoo's last complaint, which says why there is no connection."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        if not text.startswith("Transition"):
+            self.last = " ".join(text.split())
+
+
+class KazooSession:
+    """One session after the other with the servers `hosts`, for as long as it is open."""
+
+    def __init__(
+        self,
+        hosts: str,
+        reactor: Reactor,
+        session_timeout: float,
+        security: ZooKeeperSecurity,
+        on_state: Callable[[SessionState], None],
+    ) -> None:
+        """`session_timeout` is in seconds. `on_state` hears CONNECTED, SUSPENDED and EXPIRED on the reactor thread."""
+        self._hosts = hosts
+        self._reactor = reactor
+        self._session_timeout = session_timeout
+        self._security = security
+        self._on_state = on_state
+        self._log = _KazooLog()
+        self._logger = logging.Logger("kazoo", logging.WARNING)  # of our own: kazoo's goes to standard error
+        self._logger.addHandler(self._log)
+        self._client: KazooClient | None = None
+        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._woken = False
+        self._waiting: deque[_Request] = deque()
+        self._sent: deque[_Request] = deque()
+        self._pumping = False
+        self._patience: IDelayedCall | None = None
+        self._again: IDelayedCall | None = None
+        self._out_of_patience = False
+        self.connected = False
+        self.session_id = 0
+
+    @property
+    def problem(self) -> str:
+        """What kazoo complained of last, "" if of nothing."""
+        return self._log.last
+
+    def open(self) -> None:
+        """Connect, and go on trying."""
+        self._again = None
+        self._client = client = KazooClient(
+            hosts=self._hosts,
+            timeout=self._session_timeout,
+            handler=_Handler(),
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": RECONNECT_SECONDS},
+            logger=self._logger,
+            **self._security.kazoo_arguments(),
+        )
+        client.add_listener(partial(self._state_heard, client))
+        client.start_async()
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Fail what waits, end the session, and call `done`, after `CLOSE_SECONDS` at the latest."""
+        self.connected = False
+        self._give_up(ConnectionLoss())
+        for timer in (self._patience, self._again):
+            if timer is not None and timer.active():
+                timer.cancel()
+        client, self._client = self._client, None
+        if client is None:
+            done()
+            return
+        late = self._reactor.callLater(CLOSE_SECONDS, done)
+
+        def stopped() -> None:
+            if late.active():
+                late.cancel()
+                done()
+
+        def stop() -> None:
+            _discard(client)
+            self._reactor.callFromThread(stopped)
+
+        # kazoo waits for its connection's thread, which may wait for a server that does not answer.
+        threading.Thread(target=stop, name="zookeeper-close", daemon=True).start()
+
+    def ask(self, send: Send, done: Done) -> None:
+        """Have `send` give a request to kazoo, after all requests before; `done` is called on the reactor thread."""
+        request = _Request(send, done)
+        if self._out_of_patience:
+            request.finish(None, ConnectionLoss())
+            return
+        self._waiting.append(request)
+        self._pump()
+
+    def watcher(self, call: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
+        """A watch for kazoo that has `call` called on the reactor thread, in order with the answers."""
+
+        def heard(event: WatchedEvent) -> None:
+            if event.type != KazooEventType.NONE:
+                self._put(call, event)
+
+        return heard
+
+    # -- from kazoo's thread to the reactor's
+
+    def _put(self, function: Callable[..., None], *args: Any) -> None:
+        self._queue.append((function, args))
+        if not self._woken:
+            self._woken = True
+            self._reactor.callFromThread(self._drain)
+
+    def _drain(self) -> None:
+        # Before the first look: whatever is put behind the last one then wakes us again.
+        self._woken = False
+        queue = self._queue
+        for _ in range(DRAIN_ENTRIES):
+            if not queue:
+                break
+            function, args = queue.popleft()
+            function(*args)
+        else:
+            if queue and not self._woken:
+                self._woken = True
+                self._reactor.callFromThread(self._drain)
+        self._pump()
+
+    def _state_heard(self, client: KazooClient, state: str) -> None:
+        identity = client.client_id
+        self._put(self._state, client, state, client.client_state, 0 if identity is None else identity[0])
+
+    # -- requests
+
+    def _pump(self) -> None:
+        """Give kazoo what it has room for."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self.connected and self._waiting and len(self._sent) < MAX_IN_FLIGHT:
+                self._send(self._waiting.popleft())
+        finally:
+            self._pumping = False
+
+    def _send(self, request: _Request) -> None:
+        self._sent.append(request)
+        try:
+            answer = request.send(self._client)
+        except Exception as error:
+            self._put(self._answered, request, None, error)
+        else:
+            answer.rawlink(lambda answer: self._put(self._answered, request, answer.value, answer.exception))
+
+    def _answered(self, request: _Request, value: Any, error: BaseException | None) -> None:
+        if request.done is None:
+            return  # it was given up before
+        passed_over = []
+        while (first := self._sent.popleft()) is not request:
+            passed_over.append(first)
+        for lost in passed_over:
+            lost.finish(None, ConnectionLoss())
+        request.finish(value, error)
+
+    def _give_up(self, error: KazooException) -> None:
+        lost = [*self._sent, *self._waiting]
+        self._sent.clear()
+        self._waiting.clear()
+        for request in lost:
+            request.finish(None, error)
+
+    # -- the session's state
+
+    def _state(self, client: KazooClient, state: str, keeper: str, session_id: int) -> None:
+        if client is not self._client:
+            return  # of a client that was closed or given up
+        if state == KazooState.CONNECTED:
+            self._is_connected(session_id)
+        elif state == KazooState.SUSPENDED:
+            self._is_disconnected()
+            self._on_state(SessionState.SUSPENDED)
+        else:
+            self._is_disconnected()
+            if keeper != KeeperState.EXPIRED_SESSION:
+                # kazoo gave up: refused credentials, or a fault of its own. Its session is lost to us.
+                self._client = None
+                threading.Thread(target=partial(_discard, client), name="zookeeper-close", daemon=True).start()
+                self._again = self._reactor.callLater(RECONNECT_SECONDS, self.open)
+            self._on_state(SessionState.EXPIRED)
+
+    def _is_connected(self, session_id: int) -> None:
+        self.connected = True
+        self._out_of_patience = False
+        self.session_id = session_id
+        self._log.last = ""
+        if self._patience is not None and self._patience.active():
+            self._patience.cancel()
+        self._patience = None
+        self._on_state(SessionState.CONNECTED)
+        if self._sent:
+            # Its answer tells whether those before it were lost.
+            self._waiting.appendleft(_Request(lambda client: client.exists_async("/"), _unheeded))
+        self._pump()
+
+    def _is_disconnected(self) -> None:
+        self.connected = False
+        if self._patience is None:
+            self._patience = self._reactor.callLater(self._session_timeout, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._out_of_patience = True
+        self._give_up(ConnectionLoss())
+
+
+def _discard(client: KazooClient) -> None:
+    with suppress(KazooException, OSError):
+        client.stop()
+        client.close()
+
+
+def _unheeded(_: Any, __: BaseException | None) -> None:
+    pass

@@ -1,0 +1,586 @@
+"""The metadata store on ZooKeeper: `IMetadataStore` by kazoo, see `kazoo_session` for how the two get on.
+
+Strategy: every call is one request, or a few, of a `KazooSession`, which answers in order. What a call settles with is
+held back until all calls before it have settled, so Deferreds fire in the order of the calls even where one call
+(`children_data`) takes many requests; a watch that is set off is held back until the read that set it has fired. The
+chroot is a prefix that is put before paths on their way out and taken off on their way in.
+
+Rules: after `close` nothing is called back. A watch goes with its connection, uncalled, as with its session:
+`CONNECTED` follows, and with it the holders' reads.
+
+Must not know: what the tree is used for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from kazoo import exceptions as kazoo
+from kazoo import security
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType as KazooEventType
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
+from pylogd.metadata.errors import (
+    AccessDenied,
+    BadVersion,
+    ConnectionLost,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    StoreClosed,
+    StoreError,
+    StoreFailure,
+)
+from pylogd.metadata.interfaces import (
+    ANY_VERSION,
+    MAX_DATA_BYTES,
+    Check,
+    Create,
+    Delete,
+    EventType,
+    IMetadataStore,
+    Node,
+    NodeStat,
+    Operation,
+    Result,
+    SessionListener,
+    SessionState,
+    SetData,
+    Watch,
+    WatchEvent,
+    check_path,
+    parent_of,
+)
+from pylogd.metadata.kazoo_session import KazooSession, Reactor, Send
+
+log = Logger()
+T = TypeVar("T")
+
+DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
+#: What a `multi` holds at most, all paths and data together: ZooKeeper closes the connection on a larger request.
+MAX_MULTI_BYTES: Final = 1_030_000
+#: How long a close waits for what was asked before.
+DRAIN_SECONDS: Final = 5.0
+
+_EVENTS: Final = {
+    KazooEventType.CREATED: EventType.CREATED,
+    KazooEventType.DELETED: EventType.DELETED,
+    KazooEventType.CHANGED: EventType.CHANGED,
+    KazooEventType.CHILD: EventType.CHILDREN,
+}
+#: Errors about the node that the request names.
+_ON_NODE: Final = (
+    (kazoo.BadVersionError, BadVersion),
+    (kazoo.NotEmptyError, NotEmpty),
+    (kazoo.NodeExistsError, NodeExists),
+    (kazoo.NoAuthError, AccessDenied),
+    (kazoo.BadArgumentsError, InvalidNode),
+)
+#: Whether the request was carried out is not known, or ZooKeeper asks to try again.
+_LOST: Final = (
+    kazoo.ConnectionLoss,
+    kazoo.ConnectionClosedError,  # a SessionExpiredError by its class: to be looked at before that
+    kazoo.OperationTimeoutError,
+    kazoo.SessionMovedError,
+)
+
+
+class _Call:
+    """One call of the store: what it settles with, and the watch events that came for it before its turn."""
+
+    __slots__ = ("deferred", "error", "events", "fired", "settled", "value")
+
+    def __init__(self) -> None:
+        self.deferred: Deferred[Any] = Deferred()
+        self.settled = self.fired = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.events: list[tuple[Watch, WatchEvent]] = []
+
+
+@implementer(IMetadataStore)
+class ZooKeeperStore:
+    """`IMetadataStore` on the servers and below the chroot of a connect string, `host:port,host:port/chroot`."""
+
+    def __init__(
+        self,
+        connect: str,
+        reactor: Reactor,
+        *,
+        session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        connection_timeout_ms: int | None = None,
+        security: ZooKeeperSecurity | None = None,
+    ) -> None:
+        """`connection_timeout_ms` bounds `start`; by default it is the session's. Raises `ConfigError`."""
+        self._hosts, self._chroot = parse_connect(connect)
+        self._reactor = reactor
+        self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
+        security = security or ZooKeeperSecurity()
+        self._acl = _acl(security) if security.set_acl else None
+        self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
+        self._open = False
+        self._calls: deque[_Call] = deque()
+        self._firing = False
+        self._listeners: list[SessionListener] = []
+        self._starting: Deferred[None] | None = None
+        self._timer: IDelayedCall | None = None
+        self._closing: Deferred[None] | None = None
+
+    @property
+    def session_id(self) -> int:
+        """ZooKeeper's number of the session."""
+        return self._session.session_id
+
+    def start(self) -> Deferred[None]:
+        """Connect, and make the chroot if it is missing."""
+        self._starting = Deferred(self._start_cancelled)
+        self._timer = self._reactor.callLater(self._timeout_ms / 1000, self._start_took_too_long)
+        self._session.open()
+        return self._starting
+
+    def close(self) -> Deferred[None]:
+        """Wait for what was asked before, `DRAIN_SECONDS` at most, then end the session."""
+        if self._starting is not None:
+            return self._start_failed(StoreClosed("the store was closed"))
+        if not self._open:
+            return succeed(None)
+        self._open = False
+        self._closing = closing = Deferred[None]()
+        if self._calls and self._session.connected:
+            self._timer = self._reactor.callLater(DRAIN_SECONDS, self._end)
+        else:
+            self._end()
+        return closing
+
+    def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
+        """See `IMetadataStore`."""
+        return self._read(path, watch, lambda client, full, kazoo_watch: client.get_async(full, kazoo_watch), _node)
+
+    def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
+        """See `IMetadataStore`."""
+        return self._read(path, watch, lambda client, full, kazoo_watch: client.exists_async(full, kazoo_watch), _stat)
+
+    def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
+        """See `IMetadataStore`."""
+        return self._read(
+            path, watch, lambda client, full, kazoo_watch: client.get_children_async(full, kazoo_watch), sorted
+        )
+
+    def children_data(self, path: str) -> Deferred[Mapping[str, Node]]:
+        """See `IMetadataStore`."""
+        if not check_path(path):
+            return self._refuse(InvalidNode(path))
+        call = self._call()
+        return call.deferred if call.settled else self._children_data(call, path)
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
+        """See `IMetadataStore`."""
+        operation = Create(path, data, ephemeral, sequence)
+
+        def send(client: KazooClient) -> Any:
+            return client.create_async(self._full(path), data, self._acl, ephemeral, sequence)
+
+        return self._write(operation, send, self._short)
+
+    def ensure(self, path: str) -> Deferred[None]:
+        """See `IMetadataStore`."""
+        if not check_path(path):
+            return self._refuse(InvalidNode(path))
+        call = self._call()
+        if not call.settled:
+            self._ensure(call, self._chroot + path if path != "/" else self._chroot or "/", path)
+        return call.deferred
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
+        """See `IMetadataStore`."""
+        return self._write(
+            SetData(path, data, version), lambda client: client.set_async(self._full(path), data, version), _version
+        )
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
+        """See `IMetadataStore`."""
+        return self._write(
+            Delete(path, version), lambda client: client.delete_async(self._full(path), version), _nothing
+        )
+
+    def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
+        """See `IMetadataStore`."""
+        operations = list(operations)
+        size = 0
+        for index, operation in enumerate(operations):
+            error = _check(operation)
+            size += len(operation.path) + 64 + (len(operation.data) if isinstance(operation, Create | SetData) else 0)
+            if error is None and size > MAX_MULTI_BYTES:
+                error = InvalidNode(operation.path)
+            if error is not None:
+                error.operation = index
+                return self._refuse(error)
+        call = self._call()
+        if call.settled:
+            return call.deferred
+        if not operations:
+            self._settle(call, [])
+            return call.deferred
+
+        def done(results: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._multi_done(call, operations, results)
+            else:
+                self._settle(call, error=_error(error, operations[0]))
+
+        self._session.ask(lambda client: self._transaction(client, operations), done)
+        return call.deferred
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """See `IMetadataStore`."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # -- calls, in their order
+
+    def _call(self) -> _Call:
+        """A call at the end of the order; it has failed if the store is not open."""
+        call = _Call()
+        if self._open:
+            self._calls.append(call)
+        else:
+            call.settled = True
+            call.deferred = fail(StoreClosed("the metadata store is closed"))
+        return call
+
+    def _refuse(self, error: StoreError) -> Deferred[Any]:
+        call = self._call()
+        if not call.settled:
+            self._settle(call, error=error)
+        return call.deferred
+
+    def _settle(self, call: _Call, value: Any = None, error: BaseException | None = None) -> None:
+        call.value, call.error, call.settled = value, error, True
+        if self._firing:
+            return
+        self._firing = True
+        try:
+            while self._calls and self._calls[0].settled:
+                self._fire(self._calls.popleft())
+        finally:
+            self._firing = False
+        if self._closing is not None and not self._calls:
+            self._end()
+
+    def _fire(self, call: _Call) -> None:
+        call.fired = True
+        if call.error is None:
+            call.deferred.callback(call.value)
+        else:
+            call.deferred.errback(call.error)
+        for watch, event in call.events:
+            self._notify(watch, event)
+
+    def _read(
+        self, path: str, watch: Watch | None, read: Callable[[KazooClient, str, Any], Any], convert: Callable[[Any], T]
+    ) -> Deferred[T]:
+        if not check_path(path):
+            return self._refuse(InvalidNode(path))
+        call = self._call()
+        if call.settled:
+            return call.deferred
+        kazoo_watch = None if watch is None else self._session.watcher(partial(self._watch_fired, call, watch))
+        full = self._full(path)
+        self._session.ask(
+            lambda client: read(client, full, kazoo_watch), partial(self._answered, call, Check(path), convert)
+        )
+        return call.deferred
+
+    def _write(self, operation: Operation, send: Send, convert: Callable[[Any], T]) -> Deferred[T]:
+        error = _check(operation)
+        if error is not None:
+            return self._refuse(error)
+        call = self._call()
+        if not call.settled:
+            self._session.ask(send, partial(self._answered, call, operation, convert))
+        return call.deferred
+
+    def _answered(
+        self, call: _Call, operation: Operation, convert: Callable[[Any], Any], value: Any, error: BaseException | None
+    ) -> None:
+        if error is None:
+            self._settle(call, convert(value))
+        else:
+            self._settle(call, error=_error(error, operation))
+
+    def _children_data(self, call: _Call, path: str) -> Deferred[Mapping[str, Node]]:
+        full = self._full(path)
+        nodes: dict[str, Node] = {}
+        missing = 0
+
+        def listed(names: Any, error: BaseException | None) -> None:
+            nonlocal missing
+            if error is not None:
+                self._settle(call, error=_error(error, Check(path)))
+                return
+            missing = len(names)
+            if not names:
+                self._settle(call, nodes)
+            prefix = full.rstrip("/")
+            for name in sorted(names):
+                self._session.ask(partial(_get, f"{prefix}/{name}"), partial(read, name))
+
+        def read(name: str, value: Any, error: BaseException | None) -> None:
+            nonlocal missing
+            missing -= 1
+            if error is None:
+                nodes[name] = _node(value)
+            elif not isinstance(error, kazoo.NoNodeError) and not call.settled:
+                self._settle(call, error=_error(error, Check(f"{path}/{name}")))
+            if not missing and not call.settled:
+                self._settle(call, nodes)
+
+        self._session.ask(lambda client: client.get_children_async(full), listed)
+        return call.deferred
+
+    def _ensure(self, call: _Call, full: str, path: str) -> None:
+        """Settle the call once the node at `full`, with the chroot before it, is there."""
+        errors: list[BaseException] = []
+
+        def made(last: bool, _: Any, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, kazoo.NodeExistsError):
+                errors.append(error)
+            if last and not errors:
+                self._settle(call)
+            elif last and error is not None and isinstance(errors[0], kazoo.NoAuthError):
+                # Those above may not be ours to write in, and be there all the same.
+                self._session.ask(lambda client: client.exists_async(full), found)
+            elif last:
+                self._settle(call, None, None if error is None or _is_there(error) else _error(errors[0], Check(path)))
+
+        def found(stat: Any, error: BaseException | None) -> None:
+            denied = None if stat is not None else _error(error or errors[0], Check(path))
+            self._settle(call, None, denied)
+
+        prefixes = list(_prefixes(full))
+        if not prefixes:
+            self._session.ask(lambda client: client.exists_async("/"), partial(made, True))
+        for prefix in prefixes:
+            self._session.ask(partial(_make, prefix, self._acl), partial(made, prefix == full))
+
+    def _transaction(self, client: KazooClient, operations: Sequence[Operation]) -> Any:
+        transaction = client.transaction()
+        for operation in operations:
+            full = self._full(operation.path)
+            if isinstance(operation, Create):
+                transaction.create(full, operation.data, self._acl, operation.ephemeral, operation.sequence)
+            elif isinstance(operation, SetData):
+                transaction.set_data(full, operation.data, operation.version)
+            elif isinstance(operation, Delete):
+                transaction.delete(full, operation.version)
+            else:
+                transaction.check(full, operation.version)
+        return transaction.commit_async()
+
+    def _multi_done(self, call: _Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+        converted: list[Result] = []
+        for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
+            if isinstance(result, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
+                continue  # it would have been done; another one failed
+            if isinstance(result, Exception):
+                self._settle(call, error=_error(result, operation, index))
+                return
+            if isinstance(operation, Create):
+                converted.append(self._short(result))
+            else:
+                converted.append(_version(result) if isinstance(operation, SetData) else None)
+        self._settle(call, converted)
+
+    # -- paths
+
+    def _full(self, path: str) -> str:
+        return path if not self._chroot else self._chroot if path == "/" else self._chroot + path
+
+    def _short(self, full: str) -> str:
+        return full.removeprefix(self._chroot) or "/"
+
+    # -- watches and the session
+
+    def _watch_fired(self, call: _Call, watch: Watch, event: WatchedEvent) -> None:
+        if not self._open:
+            return
+        heard = WatchEvent(_EVENTS[event.type], self._short(event.path))
+        if call.fired:
+            self._notify(watch, heard)
+        else:
+            call.events.append((watch, heard))
+
+    def _notify(self, watch: Watch, event: WatchEvent) -> None:
+        try:
+            watch(event)
+        except Exception:
+            log.failure("a watch of {path} failed", path=event.path)
+
+    def _state(self, state: SessionState) -> None:
+        if self._starting is not None:
+            if state is SessionState.CONNECTED:
+                self._make_chroot()
+            return
+        if not self._open:
+            return
+        if state is SessionState.CONNECTED:
+            log.info("connected to ZooKeeper, session {id:#x}", id=self.session_id & (1 << 64) - 1)
+        elif state is SessionState.SUSPENDED:
+            log.warn("the connection to ZooKeeper is lost; connecting again")
+        else:
+            log.warn("the ZooKeeper session has ended; beginning another")
+        self._tell(state)
+
+    def _tell(self, state: SessionState) -> None:
+        for listener in list(self._listeners):
+            listener(state)
+
+    # -- start and end
+
+    def _make_chroot(self) -> None:
+        call = _Call()
+        self._calls.append(call)
+        call.deferred.addCallbacks(self._started, lambda failure: self._chroot_failed(failure.value))
+        self._ensure(call, self._chroot or "/", self._chroot or "/")
+
+    def _started(self, _: Any) -> None:
+        starting = self._starting
+        if starting is None:
+            return
+        self._starting = None
+        self._cancel_timer()
+        self._open = True
+        self._state(SessionState.CONNECTED)
+        starting.callback(None)
+
+    def _chroot_failed(self, error: BaseException) -> None:
+        if self._starting is not None and not isinstance(error, ConnectionLost | SessionExpired):
+            self._start_failed(StoreFailure(f"can't use {self._chroot or '/'} of ZooKeeper at {self._hosts}: {error}"))
+
+    def _start_took_too_long(self) -> None:
+        why = self._session.problem or "no answer"
+        self._start_failed(
+            StoreFailure(f"can't connect to ZooKeeper at {self._hosts} within {self._timeout_ms} ms: {why}")
+        )
+
+    def _start_cancelled(self, _: Deferred[None]) -> None:
+        self._start_failed(StoreClosed("the start was cancelled"))
+
+    def _start_failed(self, error: StoreError) -> Deferred[None]:
+        """End the start, then fail it; fires when that is done."""
+        starting, self._starting = self._starting, None
+        self._cancel_timer()
+        closing: Deferred[None] = Deferred()
+
+        def ended() -> None:
+            closing.callback(None)
+            if starting is not None and not starting.called:
+                starting.errback(error)
+
+        self._session.close(ended)
+        return closing
+
+    def _end(self) -> None:
+        """End the session; what has not settled fails."""
+        closing, self._closing = self._closing, None
+        if closing is None:
+            return
+        self._cancel_timer()
+
+        def ended() -> None:
+            self._tell(SessionState.CLOSED)
+            closing.callback(None)
+
+        self._session.close(ended)
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+
+def _error(error: BaseException, operation: Operation, index: int = 0) -> StoreError:
+    """The store's error for one of kazoo's."""
+    path = operation.path
+    parent = parent_of(path)
+    if isinstance(error, kazoo.NoNodeError):
+        return NoNode(parent if isinstance(operation, Create) else path, index)
+    if isinstance(error, kazoo.NoChildrenForEphemeralsError):
+        return NoChildrenForEphemerals(parent, index)
+    for kind, ours in _ON_NODE:
+        if isinstance(error, kind):
+            return ours(path, index)
+    if isinstance(error, _LOST):
+        return ConnectionLost(f"{path}: the connection to ZooKeeper was lost; what was asked may or may not be done")
+    if isinstance(error, kazoo.SessionExpiredError):
+        return SessionExpired(f"{path}: the ZooKeeper session has expired")
+    return StoreFailure(f"{path}: ZooKeeper failed: {type(error).__name__}{f' ({error})' if str(error) else ''}")
+
+
+def _check(operation: Operation) -> NodeError | None:
+    """What is wrong with an operation by itself."""
+    if not check_path(operation.path):
+        return InvalidNode(operation.path)
+    if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:
+        return InvalidNode(operation.path)
+    if operation.path == "/":
+        # ZooKeeper's own root refuses these as malformed; a chroot's would be a node like others.
+        if isinstance(operation, Create):
+            return NodeExists("/")
+        if isinstance(operation, Delete):
+            return NotEmpty("/")
+    return None
+
+
+def _get(full: str, client: KazooClient) -> Any:
+    return client.get_async(full)
+
+
+def _make(full: str, acl: Any, client: KazooClient) -> Any:
+    return client.create_async(full, b"", acl)
+
+
+def _acl(of: ZooKeeperSecurity) -> list[Any]:
+    """All for whoever has the creator's credentials, reading for everybody."""
+    return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
+
+
+def _is_there(error: BaseException) -> bool:
+    return isinstance(error, kazoo.NodeExistsError)
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    names = path.strip("/").split("/") if path != "/" else []
+    for count in range(1, len(names) + 1):
+        yield "/" + "/".join(names[:count])
+
+
+def _stat(stat: ZnodeStat | None) -> NodeStat | None:
+    return None if stat is None else NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+def _node(answer: tuple[bytes | None, ZnodeStat]) -> Node:
+    data, stat = answer
+    return Node(data or b"", NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
+
+
+def _version(stat: ZnodeStat) -> int:
+    version: int = stat.version
+    return version
+
+
+def _nothing(_: Any) -> None:
+    return None

@@ -1,0 +1,275 @@
+"""A connection to a broker on Twisted: requests out, replies in, in order, each reply a Deferred.
+
+Strategy: requests are pipelined: each goes out at once, whatever is still awaited. The first exchange is ApiVersions;
+after that each request goes at the highest version that both sides know. Replies are decoded where they lie: records in
+a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all requests.
+
+Rules: replies come in the order of the requests, so those behind a late one are no use either: a request that is not
+answered in time ends the connection. Whatever ends it fails every request that waits, with the cause, and tells the
+listeners of `on_lost` once. A reply over `max_reply_bytes` ends it before memory is spent. How many requests are under
+way is for the caller to bound. It knows nothing of clusters, leaders, or trying again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+
+from pylogd.errors import BrokerUnavailable, InvalidReply, PylogdError, RequestTimedOut
+from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.negotiation import Negotiation
+from pylogd.wire.session import ClientSession
+
+MAX_REPLY_BYTES = 128 * 1024 * 1024
+#: The most that one read takes from the socket.
+RECEIVE_BYTES = 1 << 19
+_CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
+
+
+class _Awaited:
+    """A request whose reply is awaited, if only to be passed over: its caller may have cancelled it."""
+
+    __slots__ = ("deadline", "reply")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.reply: Deferred[Any] = Deferred()
+
+
+class BrokerConnection(Protocol):
+    """A connection to one broker. `connect` returns one that is open and has its versions. Times are in seconds."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        address: str,
+        *,
+        client_id: str | None = "pylogd",
+        timeout: float = 30.0,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+    ) -> None:
+        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own."""
+        self.address = address
+        self.timeout = timeout
+        self._clock = clock
+        self._session = ClientSession(max_reply_bytes, client_id)
+        self._negotiation = Negotiation(address)
+        self._awaited: deque[_Awaited] = deque()
+        self._timer: IDelayedCall | None = None
+        self._wakes_at = 0.0
+        self._connected = True
+        self._failure: PylogdError | None = None
+        self._listeners: list[Callable[[PylogdError], object]] = []
+
+    # What it is
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no more use."""
+        return self._failure is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many replies are awaited."""
+        return len(self._awaited)
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and the highest version that the broker serves, by API key."""
+        return self._negotiation.versions
+
+    def version_for(self, request: Any, highest: int | None = None) -> int:
+        """The highest version of a request that both sides know, not over `highest`. Raises UnsupportedByBroker."""
+        return self._negotiation.version_for(request, highest)
+
+    def on_lost(self, listener: Callable[[PylogdError], object]) -> None:
+        """Call `listener` with the cause when the connection ends; at once if it has."""
+        if self._failure is None:
+            self._listeners.append(listener)
+        else:
+            listener(self._failure)
+
+    # Requests
+
+    def request(
+        self, message: Any, *, version: int | None = None, timeout: float | None = None, expect_reply: bool = True
+    ) -> Deferred[Any]:
+        """Send a request; fires with its response, or None at once where no reply is due (produce with acks=0).
+
+        Fails with BrokerUnavailable, RequestTimedOut or InvalidReply, all of which end the connection; and with
+        UnsupportedByBroker or LocalProtocolError, where nothing was sent. A Deferred that is cancelled lets its reply
+        go; the connection stays.
+        """
+        if self._failure is not None:
+            return fail(self._failure)
+        try:
+            if version is None:
+                version = self._negotiation.version_for(message)
+            parts = self._session.encode_request(message, version, expect_reply=expect_reply)
+        except PylogdError:
+            return fail(Failure())
+        transport: Any = self.transport
+        transport.writeSequence(parts)
+        if not expect_reply:
+            return succeed(None)
+        awaited = _Awaited(self._clock.seconds() + (self.timeout if timeout is None else timeout))
+        self._awaited.append(awaited)
+        self._watch(awaited.deadline)
+        return awaited.reply
+
+    def close(self) -> None:
+        """Close it when what was written has left; requests that wait for a reply fail with BrokerUnavailable."""
+        if self._failure is None:
+            transport: Any = self.transport
+            self._end(BrokerUnavailable(f"{self.address}: the connection was closed"))
+            transport.loseConnection()
+            if self._connected:  # a peer that takes nothing
+                self._timer = self._clock.callLater(_CLOSE_SECONDS, transport.abortConnection)
+
+    # Bytes
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        transport.bufferSize = RECEIVE_BYTES
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+
+    def dataReceived(self, data: bytes) -> None:
+        session, awaited = self._session, self._awaited
+        try:
+            session.receive_data(data)
+            while self._failure is None and (event := session.next_event()) is not None:
+                awaited.popleft().reply.callback(event.response)
+        except RemoteProtocolError as error:
+            failure = InvalidReply(f"{self.address}: {error}")
+            failure.__cause__ = error
+            self._abort(failure)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._connected = False
+        if reason.check(ConnectionDone):
+            self._end(BrokerUnavailable(f"{self.address}: the broker closed the connection"))
+        else:
+            self._end(_unavailable(f"{self.address}: the connection was lost", reason.value))
+
+    def _abort(self, failure: PylogdError) -> None:
+        transport: Any = self.transport
+        self._end(failure)
+        transport.abortConnection()
+
+    def _end(self, failure: PylogdError) -> None:
+        """The one place where the connection ends for those who use it. Only the first call counts."""
+        self._stop_timer()
+        if self._failure is not None:
+            return
+        self._failure = failure
+        awaited, self._awaited = self._awaited, deque()
+        for waiting in awaited:
+            waiting.reply.errback(failure)
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(failure)
+
+    # Time
+
+    def _watch(self, deadline: float) -> None:
+        """See to it that the timer fires at `deadline` or before."""
+        if self._timer is not None:
+            if self._wakes_at <= deadline:
+                return
+            self._stop_timer()
+        self._wakes_at = deadline
+        self._timer = self._clock.callLater(max(0.0, deadline - self._clock.seconds()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if not self._awaited:
+            return
+        earliest = min(waiting.deadline for waiting in self._awaited)
+        if earliest <= self._clock.seconds():
+            self._abort(RequestTimedOut(f"{self.address}: no reply in time"))
+        else:
+            self._watch(earliest)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            if self._timer.active():
+                self._timer.cancel()
+            self._timer = None
+
+    # What the broker serves
+
+    async def negotiate(self, timeout: float) -> None:
+        """Ask what the broker serves: the first exchange. Raises as `request`, and KafkaError."""
+        step: tuple[Any, int] | None = self._negotiation.question()
+        while step is not None:
+            message, version = step
+            step = self._negotiation.answer(await self.request(message, version=version, timeout=timeout))
+
+
+def connect(
+    reactor: Any,
+    host: str,
+    port: int,
+    *,
+    client_id: str | None = "pylogd",
+    timeout: float = 10.0,
+    request_timeout: float = 30.0,
+    tls: Any = None,
+    max_reply_bytes: int = MAX_REPLY_BYTES,
+) -> Deferred[BrokerConnection]:
+    """Open a connection and ask what the broker serves, each within `timeout` seconds.
+
+    `tls` is what `twisted.internet.endpoints.wrapClientTLS` takes (`twisted.internet.ssl.optionsForClientTLS(host)`),
+    None for plain TCP. Fails with BrokerUnavailable, RequestTimedOut, InvalidReply or KafkaError. A Deferred that is
+    cancelled leaves no connection behind.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    endpoint = _endpoint(reactor, host, port, timeout)
+    if tls is not None:
+        endpoint = wrapClientTLS(tls, endpoint)
+    factory: Any = Factory()
+    factory.noisy = False
+    factory.protocol = lambda: BrokerConnection(
+        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes
+    )
+    return Deferred.fromCoroutine(_open(endpoint, factory, address, timeout))
+
+
+async def _open(endpoint: Any, factory: Any, address: str, timeout: float) -> BrokerConnection:
+    try:
+        connection: BrokerConnection = await endpoint.connect(factory)
+    except CancelledError:
+        raise
+    except Exception as error:
+        raise _unavailable(f"{address}: can't connect", error) from error
+    try:
+        await connection.negotiate(timeout)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
+    """An address goes straight to its socket; only a name is looked up, which the reactor does in a thread."""
+    if isIPv6Address(host):
+        return TCP6ClientEndpoint(reactor, host, port, timeout)
+    if isIPAddress(host):
+        return TCP4ClientEndpoint(reactor, host, port, timeout)
+    return HostnameEndpoint(reactor, host, port, timeout)
+
+
+def _unavailable(what: str, cause: BaseException | None) -> BrokerUnavailable:
+    failure = BrokerUnavailable(f"{what}: {str(cause) or type(cause).__name__}")
+    failure.__cause__ = cause
+    return failure

@@ -1,0 +1,39 @@
+"""Heartbeat, API key 12, versions 0-4. Says that a member lives; the answer says whether it has to join again.
+
+Generated from protocol/apis/heartbeat.json by tools/generate_messages.py: edit those instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(slots=True)
+class HeartbeatRequest:
+    """The request of Heartbeat."""
+
+    API_KEY: ClassVar[int] = 12
+    API_NAME: ClassVar[str] = "Heartbeat"
+
+    #: The group id.
+    group_id: str = ""
+    #: The generation of the group that the member belongs to.
+    generation_id: int = 0
+    #: The member id that the coordinator gave out.
+    member_id: str = ""
+    #: The id that a static member was configured with; null for a dynamic one. Versions 3+.
+    group_instance_id: str | None = None
+
+
+@dataclass(slots=True)
+class HeartbeatResponse:
+    """The response of Heartbeat."""
+
+    API_KEY: ClassVar[int] = 12
+    API_NAME: ClassVar[str] = "Heartbeat"
+
+    #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 1+.
+    throttle_time_ms: int = 0
+    #: The error code; 0 if all went well.
+    error_code: int = 0

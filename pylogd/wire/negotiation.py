@@ -1,0 +1,60 @@
+"""Which version of each API two sides speak: ApiVersions, the first exchange on a connection.
+
+Strategy: the question goes out at our highest version. A broker that does not know that version says so in version 0,
+with the versions of ApiVersions that it does know, and is asked again at one of those (KIP-511). After that each
+request goes at the highest version that both sides know.
+
+Rules: no I/O; whoever has the connection sends what `question` and `answer` return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pylogd import __version__
+from pylogd.errors import ErrorCode, KafkaError, UnsupportedByBroker, error_for
+from pylogd.wire.messages import APIS
+from pylogd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+_OUR_HIGHEST = APIS[ApiVersionsRequest.API_KEY].max_version
+
+
+class Negotiation:
+    """The client's side of the exchange; `address` is for the text of errors."""
+
+    __slots__ = ("_address", "_asked_again", "versions")
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._asked_again = False
+        #: what the broker serves: the lowest and highest version by API key; empty until it has answered
+        self.versions: Mapping[int, tuple[int, int]] = {}
+
+    def question(self, version: int = _OUR_HIGHEST) -> tuple[ApiVersionsRequest, int]:
+        """The request to send first, and its version."""
+        return ApiVersionsRequest(client_software_name="pylogd", client_software_version=__version__), version
+
+    def answer(self, response: ApiVersionsResponse) -> tuple[ApiVersionsRequest, int] | None:
+        """Take the broker's answer: None if it settles `versions`, else what to send next. Raises KafkaError."""
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and not self._asked_again:
+            self._asked_again = True
+            offered = [api.max_version for api in response.api_keys if api.api_key == ApiVersionsRequest.API_KEY]
+            return self.question(max(0, min([*offered, _OUR_HIGHEST])) if offered else 0)
+        if response.error_code:
+            raise KafkaError(error_for(response.error_code))
+        self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        return None
+
+    def version_for(self, request: Any, highest: int | None = None) -> int:
+        """The highest version of a request that both sides know, not over `highest`. Raises UnsupportedByBroker."""
+        ours = APIS[request.API_KEY]
+        low, high = self.versions.get(request.API_KEY, (0, -1))
+        version = min(high, ours.max_version if highest is None else highest)
+        if version < max(low, ours.min_version):
+            serves = f"versions {low} to {high}" if high >= 0 else "no version"
+            raise UnsupportedByBroker(
+                f"{self._address} serves {serves} of {request.API_NAME}; "
+                f"this client speaks {ours.min_version} to {ours.max_version}"
+            )
+        return version

@@ -1,0 +1,240 @@
+"""The idempotent producer's logic against a model of a broker that loses requests, replies, and its memory.
+
+Whatever happens: what is acknowledged is in the log once, what is given up at most once, nothing twice, all of it in
+the order in which it was sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pylogd.client.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.clock import Backoff
+from pylogd.client.errors import BrokerUnavailable
+from pylogd.client.model import TopicPartition
+from pylogd.client.outbox import Outbox, Shipment
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.log.producers import Producers
+from pylogd.wire.records import decode_batch, parse_header
+
+PLACE = TopicPartition("t", 0)
+DELIVERY_TIMEOUT = 60.0
+
+
+class Log:
+    """A partition as a broker keeps it."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.producers = Producers()
+
+    def append(self, data: bytes) -> int:
+        """As `pylogd.log` appends: the base offset, also of a duplicate."""
+        header = parse_header(data)
+        found = self.producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
+        )
+        if found is not None:
+            return found.base_offset
+        base = len(self.values)
+        self.values += [record.value or b"" for record in decode_batch(data)]
+        self.producers.note(header._replace(base_offset=base))
+        return base
+
+    def restart(self) -> None:
+        """A clean stop keeps the last batch of a producer and forgets the four before it."""
+        again = Producers()
+        again.restore(self.producers.to_snapshot())
+        self.producers = again
+
+
+@dataclass
+class UnderWay:
+    """A request, the broker's answer to it once it has one, and what will befall it."""
+
+    shipment: Shipment
+    data: bytes
+    answer: int | PylogdError | None = None
+    done: bool = False
+
+
+class World:
+    """A driver as the module says, with one connection at a time to one broker."""
+
+    def __init__(self, rng: random.Random, max_in_flight: int) -> None:
+        self.now = 0.0
+        self.rng = rng
+        self.log = Log()
+        self.results: dict[int, BatchResult] = {}
+        self.batches: list[Batch] = []
+        self.max_in_flight = max_in_flight
+        self.accumulator = Accumulator(
+            batch_bytes=10**6, batch_records=10**6, linger=0, delivery_timeout=DELIVERY_TIMEOUT, partitioner="murmur2"
+        )
+        self.outbox = Outbox(
+            self.accumulator, idempotent=True, retry=True, max_request_bytes=10**6,
+            backoff=lambda: Backoff(rng=random.Random(1)), on_result=self._result,
+        )  # fmt: skip
+        self.connection: deque[UnderWay] = deque()
+        self.strays: deque[UnderWay] = deque()  # on connections that the client gave up and the broker still reads
+        self.ids = 0
+        self.sent = 0
+
+    def _result(self, batch: Batch, result: BatchResult) -> None:
+        assert batch.number not in self.results, "a second result"
+        self.results[batch.number] = result
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            batch, _ = self.accumulator.add("t", 1, 0, None, b"%d" % self.sent, 0, (), self.now)
+            self.sent += 1
+        self.accumulator.seal(batch)
+        self.batches.append(batch)
+
+    def turn(self) -> None:
+        self.outbox.collect()
+        self.outbox.expire(self.now)
+        if self.outbox.wants_id:
+            self.ids += 1
+            self.outbox.producer_id_given(1000 + self.ids, 0)
+        while shipments := self.outbox.take(self.now, lambda _: 1, lambda _: len(self.connection) < self.max_in_flight):
+            for shipment in shipments:
+                (batch,) = shipment.batches
+                data = batch.encode(0, None)
+                self.accumulator.was_encoded(batch)
+                self.connection.append(UnderWay(shipment, data))
+
+    # What may happen
+
+    def broker_reads(self, refusal: ErrorCode | None = None, *, appended: bool = False) -> None:
+        """The next request is worked on; with `refusal`, that is the answer, after an append or without one."""
+        for request in self.connection:
+            if request.answer is None:
+                try:
+                    if refusal is None or appended:
+                        request.answer = self.log.append(request.data)
+                    if refusal is not None:
+                        request.answer = KafkaError(refusal)
+                except OutOfOrderSequence:
+                    request.answer = KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+                except InvalidProducerEpoch:
+                    request.answer = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+                return
+
+    def broker_reads_stray(self) -> None:
+        """What came on a connection that nobody listens at any more is worked on all the same."""
+        if self.strays:
+            try:
+                self.log.append(self.strays.popleft().data)
+            except (OutOfOrderSequence, InvalidProducerEpoch):
+                self.strays.clear()
+
+    def reply(self) -> None:
+        """The next answer arrives."""
+        if self.connection and (answer := self.connection[0].answer) is not None:
+            (batch,) = self.connection.popleft().shipment.batches
+            if isinstance(answer, PylogdError):
+                self.outbox.failed(batch, answer, self.now)
+            else:
+                self.outbox.written(batch, answer)
+
+    def break_connection(self, *, arrives: bool) -> None:
+        """All that is under way fails; what the broker had not read may reach it later."""
+        lost, self.connection = self.connection, deque()
+        if arrives:
+            self.strays.extend(request for request in lost if request.answer is None)
+        for request in lost:
+            self.outbox.failed(request.shipment.batches[0], BrokerUnavailable("lost"), self.now)
+
+    def settle(self) -> None:
+        """Let everything end well, in time."""
+        for _ in range(2000):
+            if not self.accumulator.unfinished:
+                break
+            self.turn()
+            self.broker_reads()
+            self.reply()
+            if not self.connection:
+                self.now += 0.3
+        assert not self.accumulator.unfinished
+        assert self.accumulator.buffered == 0
+
+    def check(self) -> None:
+        values = [int(value) for value in self.log.values]
+        assert len(set(values)) == len(values), "something is there twice"
+        assert values == sorted(values), "out of order"
+        there = set(values)
+        first = 0
+        for batch in self.batches:
+            numbers = range(first, first + batch.count)
+            first += batch.count
+            result = self.results[batch.number]
+            if result.error is None:
+                assert there.issuperset(numbers), "acknowledged and not there"
+                if result.base_offset >= 0:
+                    assert values[result.base_offset] == numbers[0]
+
+
+REFUSALS = [
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.REQUEST_TIMED_OUT,
+]
+LATE = [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+EVENTS = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 3)),
+    st.tuples(st.just("turn"), st.none()),
+    st.tuples(st.just("read"), st.none()),
+    st.tuples(st.just("read"), st.none()),
+    st.tuples(st.just("refuse"), st.sampled_from(REFUSALS)),
+    st.tuples(st.just("refuse late"), st.sampled_from(LATE)),
+    st.tuples(st.just("reply"), st.none()),
+    st.tuples(st.just("reply"), st.none()),
+    st.tuples(st.just("break"), st.booleans()),
+    st.tuples(st.just("stray"), st.none()),
+    st.tuples(st.just("restart"), st.booleans()),
+    st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 1.0, 61.0])),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=80), st.sampled_from([1, 2, 5]))
+def test_nothing_twice_nothing_lost_nothing_reordered(events: list[tuple[str, object]], max_in_flight: int) -> None:
+    world = World(random.Random(0), max_in_flight)
+    for what, how in events:
+        if what == "send":
+            world.send(how)  # type: ignore[arg-type]
+            world.turn()
+        elif what == "turn":
+            world.turn()
+        elif what == "read":
+            world.broker_reads()
+        elif what == "refuse":
+            world.broker_reads(how)  # type: ignore[arg-type]
+        elif what == "refuse late":
+            world.broker_reads(how, appended=True)  # type: ignore[arg-type]
+        elif what == "reply":
+            world.reply()
+            world.turn()
+        elif what == "break":
+            world.break_connection(arrives=bool(how))
+        elif what == "stray":
+            world.broker_reads_stray()
+        elif what == "restart":
+            world.break_connection(arrives=False)
+            world.strays.clear()
+            if how:
+                world.log.restart()
+        elif what == "wait":
+            world.now += how  # type: ignore[operator]
+            world.turn()
+    world.settle()
+    world.check()

@@ -1,0 +1,335 @@
+"""A Twisted connection to a broker: pipelining, time-outs, versions, and how it ends. No socket, no reactor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionLost, ConnectionRefusedError, DNSLookupError
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+
+from pylogd.errors import (
+    BrokerUnavailable,
+    ErrorCode,
+    InvalidReply,
+    KafkaError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from pylogd.net.client import BrokerConnection, connect
+from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pylogd.wire.messages.produce import ProduceRequest
+from tests.fakes.peer import Peer
+
+
+def outcome(deferred: Deferred[Any]) -> list[Any]:
+    """What the Deferred fires with, once it does: a result or an exception."""
+    results: list[Any] = []
+    deferred.addBoth(lambda result: results.append(result.value if isinstance(result, Failure) else result))
+    return results
+
+
+class Wired:
+    """A connection that has its versions."""
+
+    def __init__(self, versions: dict[int, tuple[int, int]] | None = None, **options: Any) -> None:
+        self.clock = Clock()
+        self.peer = Peer(versions)
+        self.connection = BrokerConnection(self.clock, "broker:9092", **options)
+        self.transport = self.peer.attach(self.clock, self.connection)
+        self.lost: list[Exception] = []
+        self.connection.on_lost(self.lost.append)
+        self.negotiated = outcome(Deferred.fromCoroutine(self.connection.negotiate(10.0)))
+
+    def ready(self) -> Wired:
+        self.peer.answer_versions()
+        assert self.negotiated == [None]
+        return self
+
+    def ask(self, **options: Any) -> list[Any]:
+        return outcome(self.connection.request(MetadataRequest(), **options))
+
+
+@pytest.fixture
+def wired() -> Wired:
+    return Wired().ready()
+
+
+def test_requests_are_pipelined_and_answered_in_order(wired: Wired) -> None:
+    first, second = wired.ask(), wired.ask()
+    assert len(wired.peer.requests) == wired.connection.in_flight == 2
+    wired.peer.answer(MetadataResponse(cluster_id="a"))
+    assert first[0].cluster_id == "a"
+    assert not second
+    wired.peer.answer(MetadataResponse(cluster_id="b"), split=3)
+    assert second[0].cluster_id == "b"
+    assert wired.connection.in_flight == 0
+
+
+def test_a_callback_may_ask_again(wired: Wired) -> None:
+    asked: list[Any] = []
+    wired.connection.request(MetadataRequest()).addCallback(lambda _: asked.append(wired.ask()))
+    wired.peer.answer(MetadataResponse())
+    wired.peer.answer(MetadataResponse(cluster_id="again"))
+    assert asked[0][0].cluster_id == "again"
+
+
+def test_records_of_a_reply_are_views_of_its_frame(wired: Wired) -> None:
+    records = bytes(range(256)) * 8
+    found = outcome(wired.connection.request(FetchRequest(), version=4))
+    response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[PartitionData(0, records=records)])])
+    wired.peer.answer(response)
+    view = found[0].responses[0].partitions[0].records
+    assert isinstance(view, memoryview)
+    assert view == records
+    assert memoryview(view.obj).nbytes > len(records)  # it is a part of the bytes that came
+
+
+def test_versions_are_negotiated() -> None:
+    wired = Wired({ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (0, 7), ApiKey.PRODUCE: (99, 100)}).ready()
+    connection = wired.connection
+    assert connection.versions[ApiKey.METADATA] == (0, 7)
+    assert connection.version_for(MetadataRequest()) == 7
+    assert connection.version_for(MetadataRequest(), highest=4) == 4
+    wired.ask()
+    assert wired.peer.requests[0].version == 7
+    assert wired.peer.requests[0].client_id == "pylogd"
+    for request in (ProduceRequest(), FetchRequest()):
+        [error] = outcome(connection.request(request))
+        assert isinstance(error, UnsupportedByBroker)
+    assert not connection.closed
+
+
+def test_an_old_broker_answers_api_versions_in_version_0() -> None:
+    wired = Wired({ApiKey.API_VERSIONS: (0, 2), ApiKey.METADATA: (0, 1)})
+    refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(ApiKey.API_VERSIONS, 0, 2)])
+    wired.peer.answer(refused)
+    assert wired.peer.requests[0].version == 2
+    assert wired.ready().connection.version_for(MetadataRequest()) == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST])
+def test_api_versions_that_fail(code: ErrorCode) -> None:
+    wired = Wired()
+    wired.peer.answer(ApiVersionsResponse(code))
+    if code is ErrorCode.UNSUPPORTED_VERSION:  # asked once more, not for ever
+        wired.peer.answer(ApiVersionsResponse(code))
+    [error] = wired.negotiated
+    assert isinstance(error, KafkaError)
+    assert error.code is code
+
+
+def test_no_reply_in_time_ends_the_connection(wired: Wired) -> None:
+    patient, hasty = wired.ask(timeout=60), wired.ask(timeout=5)
+    wired.clock.advance(4.9)
+    assert not hasty
+    wired.clock.advance(0.2)
+    for found in (patient, hasty):
+        assert isinstance(found[0], RequestTimedOut)
+    assert wired.transport.aborted
+    assert wired.lost == [hasty[0]]
+    assert isinstance(wired.ask()[0], RequestTimedOut)
+    wired.clock.advance(100)
+    assert not wired.clock.getDelayedCalls()
+
+
+def test_a_timer_that_wakes_too_soon_sets_itself_again() -> None:
+    wired = Wired(timeout=8.0).ready()
+    wired.clock.advance(6)
+    late = wired.ask()
+    wired.clock.advance(6)  # past what ApiVersions had
+    assert not late
+    wired.clock.advance(3)
+    assert isinstance(late[0], RequestTimedOut)
+
+
+def test_without_requests_nothing_times_out(wired: Wired) -> None:
+    wired.clock.advance(1000)
+    assert not wired.connection.closed
+    assert not wired.clock.getDelayedCalls()
+
+
+def test_a_reply_that_nobody_waits_for_is_passed_over(wired: Wired) -> None:
+    deferred = wired.connection.request(MetadataRequest())
+    gone = outcome(deferred)
+    after = wired.ask()
+    deferred.cancel()
+    assert isinstance(gone[0], CancelledError)
+    wired.peer.answer(MetadataResponse())
+    wired.peer.answer(MetadataResponse(cluster_id="b"))
+    assert after[0].cluster_id == "b"
+
+
+def test_no_reply_is_due_with_acks_0(wired: Wired) -> None:
+    request = ProduceRequest(acks=0)
+    assert outcome(wired.connection.request(request, expect_reply=False)) == [None]
+    found = wired.ask()
+    assert [event.api_key for event in wired.peer.requests] == [ApiKey.PRODUCE, ApiKey.METADATA]
+    wired.peer.requests.pop(0)
+    wired.peer.answer(MetadataResponse())
+    assert isinstance(found[0], MetadataResponse)
+
+
+@pytest.mark.parametrize("reason", [None, ConnectionLost("reset")])
+def test_a_lost_connection_fails_what_waits_with_the_cause(wired: Wired, reason: Exception | None) -> None:
+    waiting = [wired.ask(), wired.ask()]
+    wired.peer.hang_up(reason)
+    for found in waiting:
+        assert isinstance(found[0], BrokerUnavailable)
+        assert "broker:9092" in str(found[0])
+        assert found[0].__cause__ is reason
+    assert wired.lost == [waiting[0][0]]
+    late: list[Exception] = []
+    wired.connection.on_lost(late.append)
+    assert late == wired.lost
+    assert not wired.clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\4\0\0\0\x63", b"\0\0\0\1x"])
+def test_garbage_ends_the_connection(wired: Wired, data: bytes) -> None:
+    found = wired.ask()
+    wired.peer.deliver(data)
+    assert isinstance(found[0], InvalidReply)
+    assert isinstance(found[0].__cause__, RemoteProtocolError)
+    assert wired.transport.aborted
+    assert wired.lost == found
+
+
+def test_a_reply_over_the_limit_ends_the_connection_before_it_comes() -> None:
+    wired = Wired(max_reply_bytes=10_000).ready()
+    found = wired.ask()
+    wired.peer.deliver((10_001).to_bytes(4, "big"))
+    assert isinstance(found[0], InvalidReply)
+
+
+def test_a_request_that_cant_be_encoded_leaves_the_connection_well(wired: Wired) -> None:
+    [error] = outcome(wired.connection.request(MetadataRequest(topics=5)))  # type: ignore[arg-type]
+    assert isinstance(error, LocalProtocolError)
+    found = wired.ask()
+    wired.peer.answer(MetadataResponse(cluster_id="well"))
+    assert found[0].cluster_id == "well"
+
+
+def test_close_lets_what_was_written_leave(wired: Wired) -> None:
+    found = wired.ask()
+    wired.connection.close()
+    assert isinstance(found[0], BrokerUnavailable)
+    assert wired.transport.disconnecting
+    assert not wired.transport.aborted
+    wired.clock.advance(0)
+    wired.connection.close()
+    assert not wired.clock.getDelayedCalls()
+
+
+def test_close_waits_so_long_for_a_peer_that_takes_nothing(wired: Wired) -> None:
+    wired.transport.loseConnection = lambda: None  # type: ignore[method-assign]
+    wired.connection.close()
+    wired.clock.advance(60)
+    assert wired.transport.aborted
+
+
+def test_replies_behind_the_end_are_not_looked_at(wired: Wired) -> None:
+    wired.connection.request(MetadataRequest()).addCallback(lambda _: wired.connection.close())
+    second = wired.ask()
+    answers = [wired.peer.encode(event, MetadataResponse()) for event in wired.peer.requests]
+    wired.peer.deliver(b"".join(answers))
+    assert isinstance(second[0], BrokerUnavailable)
+
+
+# Connecting
+
+
+def accept(reactor: MemoryReactorClock, peer: Peer) -> Any:
+    """Let the one connection that is under way succeed."""
+    *_, factory, _timeout, _bind = reactor.tcpClients[-1]
+    protocol = factory.buildProtocol(None)
+    peer.attach(reactor, protocol)
+    return protocol
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_connect(host: str) -> None:
+    reactor, peer = MemoryReactorClock(), Peer()
+    found = outcome(connect(reactor, host, 9092, client_id="me", timeout=3))
+    assert reactor.tcpClients[0][:2] == (host, 9092)
+    accept(reactor, peer)
+    assert not found
+    assert peer.requests[0].client_id == "me"
+    peer.answer_versions()
+    assert isinstance(found[0], BrokerConnection)
+    assert found[0].address == ("192.0.2.1:9092" if host[0] == "1" else "[2001:db8::1]:9092")
+
+
+def test_connect_refused() -> None:
+    reactor = MemoryReactorClock()
+    found = outcome(connect(reactor, "192.0.2.1", 9092))
+    reactor.tcpClients[0][2].clientConnectionFailed(None, Failure(ConnectionRefusedError()))  # type: ignore[arg-type]
+    assert isinstance(found[0], BrokerUnavailable)
+    assert "can't connect" in str(found[0])
+    assert isinstance(found[0].__cause__, ConnectionRefusedError)
+
+
+def test_connect_to_a_broker_that_says_nothing() -> None:
+    reactor, peer = MemoryReactorClock(), Peer()
+    found = outcome(connect(reactor, "192.0.2.1", 9092, timeout=3))
+    accept(reactor, peer)
+    reactor.advance(3)
+    assert isinstance(found[0], RequestTimedOut)
+    assert peer.transport.aborted
+
+
+def test_connect_to_a_broker_that_hangs_up() -> None:
+    reactor, peer = MemoryReactorClock(), Peer()
+    found = outcome(connect(reactor, "192.0.2.1", 9092))
+    accept(reactor, peer)
+    peer.hang_up()
+    assert isinstance(found[0], BrokerUnavailable)
+
+
+def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:
+    reactor, peer = MemoryReactorClock(), Peer()
+    deferred = connect(reactor, "192.0.2.1", 9092)
+    found = outcome(deferred)
+    accept(reactor, peer)
+    deferred.cancel()
+    assert isinstance(found[0], CancelledError)
+    reactor.advance(0)
+    assert not peer.transport.connected
+    assert not reactor.getDelayedCalls()
+
+
+def test_a_name_that_nobody_knows() -> None:
+    class Endpoint:
+        def connect(self, factory: Factory) -> Any:
+            deferred: Deferred[Any] = Deferred()
+            deferred.errback(DNSLookupError("no such host"))
+            return deferred
+
+    reactor = MemoryReactorClock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pylogd.net.client.HostnameEndpoint", lambda *_: Endpoint())
+        found = outcome(connect(reactor, "nowhere.example", 9092))
+    assert isinstance(found[0], BrokerUnavailable)
+    assert "no such host" in str(found[0])
+
+
+def test_tls_wraps_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[Any] = []
+
+    def wrap(creator: Any, endpoint: Any) -> Any:
+        wrapped.append(creator)
+        return endpoint
+
+    monkeypatch.setattr("pylogd.net.client.wrapClientTLS", wrap)
+    reactor, creator = MemoryReactorClock(), object()
+    outcome(connect(reactor, "192.0.2.1", 9093, tls=creator))
+    assert wrapped == [creator]
+    assert reactor.tcpClients[0][1] == 9093

@@ -1,0 +1,108 @@
+"""Fixtures with a real ZooKeeper server; `tests/conftest.py` makes them known to every test.
+
+One server serves the whole run, and each test has a chroot of its own in it. A test that stops, pauses or kills a
+server takes one of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+
+from pylogd.local.zookeeper import LocalZooKeeper
+from pylogd.metadata.zookeeper import ZooKeeperStore
+
+#: How long a test waits for what has to happen.
+PATIENCE_SECONDS: Final = 60
+
+_NUMBERS = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeper:
+    """A server and a test's own part of its tree."""
+
+    server: LocalZooKeeper
+    chroot: str
+
+    @property
+    def hosts(self) -> str:
+        """`host:port` of the server."""
+        return self.server.hosts
+
+    @property
+    def connect(self) -> str:
+        """The connect string with the test's chroot, which is not made yet: what connects has to make it."""
+        return f"{self.server.hosts}{self.chroot}"
+
+
+class ZooKeeperBench:
+    """Makes stores on one chroot and turns a reactor of its own while a test waits for one of them."""
+
+    def __init__(self, connect: str, session_timeout_ms: int = 10_000, **arguments: Any) -> None:
+        self.connect = connect
+        self.reactor = EPollReactor()
+        self.stores: list[ZooKeeperStore] = []
+        self._arguments = {"session_timeout_ms": session_timeout_ms, **arguments}
+
+    def store(self, **arguments: Any) -> ZooKeeperStore:
+        """A store, not started; `close` closes it."""
+        store = ZooKeeperStore(self.connect, self.reactor, **{**self._arguments, **arguments})
+        self.stores.append(store)
+        return store
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        """What the Deferred fires with."""
+        outcome: list[Any] = []
+        deferred.addBoth(outcome.append)
+        self.until(lambda: outcome, deferred)
+        if isinstance(outcome[0], Failure):
+            outcome[0].raiseException()
+        return outcome[0]
+
+    def until(self, condition: Callable[[], object], what: object = "it") -> None:
+        """Turn the reactor until `condition` holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            self.reactor.runUntilCurrent()
+            if condition():
+                return
+            assert time.monotonic() < deadline, f"{what} has not come about"
+            self.reactor.doIteration(0.05)
+
+    def close(self) -> None:
+        """Close the stores, and whatever the reactor has open."""
+        for store in self.stores:
+            self.wait(store.close())
+        for reader in self.reactor.removeAll():
+            reader.connectionLost(Failure(ConnectionDone()))
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZooKeeper]:
+    """The one server of the run. Don't stop it."""
+    with LocalZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: LocalZooKeeper) -> ZooKeeper:
+    """The run's server with a chroot that no other test has used."""
+    return ZooKeeper(zookeeper_server, f"/test-{next(_NUMBERS)}")
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[LocalZooKeeper]:
+    """A server of the test's own, to be stopped, paused and killed."""
+    with LocalZooKeeper(tmp_path / "zookeeper") as server:
+        yield server
