@@ -85,6 +85,8 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
         return job.answer()
     wait = FetchWait(job, min_bytes)
     context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
+    if job.session is not None:
+        job.session.end_wait = wait.expire
     return wait.done.addCallback(job.answer_again)
 
 
@@ -122,8 +124,8 @@ class FetchJob:
     """
 
     __slots__ = (
-        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_session", "due", "entries",
-        "find", "follower", "max_bytes", "rack", "served", "total",
+        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress",  "due", "entries",
+        "find", "follower", "max_bytes", "rack", "served", "session", "total",
     )  # fmt: skip
 
     def __init__(
@@ -137,7 +139,7 @@ class FetchJob:
         broker = context.broker
         self._context = context
         self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
-        self._session = session
+        self.session = session
         self._opens_session = opens_session
         self._aborted = _NONE_ABORTED if request.isolation_level == _READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
@@ -168,6 +170,8 @@ class FetchJob:
 
     def answer_again(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
         """The wait is over: read what is there now and answer it."""
+        if self.session is not None:
+            self.session.end_wait = None
         self.read()
         return self.answer()
 
@@ -214,7 +218,7 @@ class FetchJob:
 
     def _found(self, entry: Entry, partition: Partition, log_start: int, records: Sized | None) -> PartitionData | None:
         if records is None:
-            if self._session is not None and not entry.is_news(partition.high_watermark, log_start):
+            if self.session is not None and not entry.is_news(partition.high_watermark, log_start):
                 return None
             records = _NO_RECORDS
         data = self._data(partition, log_start, records, _NO_DIVERGENCE)
@@ -318,7 +322,7 @@ class FetchJob:
         return records
 
     def _respond(self) -> FetchResponse:
-        session = self._session
+        session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
             session = self._context.broker.replicas.sessions.create(self.entries, self._by_id)

@@ -109,6 +109,7 @@ class ReplicaManager:
             logs, self.replicated, clock, in_thread,
             settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip
+        self._cutting: dict[tuple[str, int], PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
@@ -226,6 +227,15 @@ class ReplicaManager:
         if throttled and is_throttled(throttled, partition.index, follower):
             self.sent_quota.record(count)
 
+    def throttles_itself(self, partition: Partition) -> bool:
+        """Whether a replica here, out of sync, fetches no faster than `follower.replication.throttled.rate`."""
+        throttled = self._configs[partition.topic].follower_throttled
+        return (
+            bool(throttled)
+            and self._node_id not in partition.isr
+            and is_throttled(throttled, partition.index, self._node_id)
+        )
+
     def append_fetched(self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int) -> None:
         """Append whole batches of the leader's and wake who waits. Raises as `Partition.append_fetched` does."""
         try:
@@ -247,16 +257,19 @@ class ReplicaManager:
         return self._cut(partition, partition.log.truncate_fully_and_start_at, offset)
 
     def _cut(self, partition: Partition, function: Callable[..., Any], *args: Any) -> Deferred[None]:
-        def cut(_: Any) -> None:
+        self._cutting[partition.key] = None
+
+        def cut(result: Any) -> Any:
+            state = self._cutting.pop(partition.key)
             if partition.online:
                 partition.truncated()
+            if state is not None and self.partitions.get(partition.key) is partition:
+                self._refresh(partition, state, None)
+            if isinstance(result, Failure) and isinstance(result.value, StorageError):
+                self._storage_failed(result.value)
+            return result if isinstance(result, Failure) else None
 
-        def failed(failure: Failure) -> Failure:
-            if isinstance(failure.value, StorageError):
-                self._storage_failed(failure.value)
-            return failure
-
-        return self.in_thread(function, *args).addCallbacks(cut, failed)
+        return self.in_thread(function, *args).addBoth(cut)
 
     def became_visible(self, partition: Partition) -> None:
         """The high watermark has moved: wake who waits for that."""
@@ -439,6 +452,9 @@ class ReplicaManager:
                 partition.log.config = config.log
                 self._flushers[partition.key].configure(config.log)
         if partition.state is state:
+            return
+        if partition.key in self._cutting:  # its log is not what it will be in a moment
+            self._cutting[partition.key] = state
             return
         if len(state.replicas) > 1:
             self.replicated[partition.key] = partition

@@ -278,9 +278,7 @@ class Partition:
 
     # -- as a leader
 
-    def append(
-        self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> AppendResult:
+    def append(self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
         """Append batches that get their offsets here, all or none.
 
         Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors.
