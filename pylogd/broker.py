@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
@@ -26,17 +26,20 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
-from pylogd.errors import CloseConnection
+from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
+from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.replication import Replication
+from pylogd.replica.selector import RackAwareSelector
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
@@ -73,6 +76,9 @@ class Broker:
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        if settings.text("replica.selector.class") is not None:
+            self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
+        self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
@@ -128,9 +134,22 @@ class Broker:
             await self._listen(listener)
         endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
         await self.cluster.register(BrokerInfo(self.node_id, endpoints, self.settings.text("broker.rack")))
+        self.replication.start()
+        self._undo.append(self.replication.stop)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+
+    def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
+        """A connection to another broker, by the listener that clients of our first one use."""
+        found = self.cluster.brokers.get(node_id)
+        if found is None:
+            return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
+        endpoint = found.endpoint(self.listeners[0].name) or found.endpoints[0]
+        return connect(
+            self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
+            timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+        )  # fmt: skip
 
     def _loaded(self, done: int, total: int, name: str) -> None:
         if done == total or done % 100 == 0:  # called in a thread of the loader's
