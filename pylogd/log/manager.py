@@ -282,6 +282,11 @@ class LogManager:
         except CorruptFile as error:
             _log.warning("%s: what was committed is learned from the other replicas again", error)
 
+    @property
+    def directory_id(self) -> str | None:
+        """The id of the first data directory that is there; nobody else has it while this process holds its lock."""
+        return next((entry.properties.directory_id for entry in self.directories if entry.failure is None), None)
+
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Compare with the directories' cluster id, or write it to those that have none."""
         self._cluster_id = cluster_id

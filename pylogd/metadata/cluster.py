@@ -108,7 +108,7 @@ class Cluster:
         return Deferred.fromCoroutine(self._register(broker))
 
     def mark_stopping(self) -> Deferred[None]:
-        """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it isn't registered."""
+        """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
         path = f"{BROKERS}/{self.node_id}"
@@ -120,6 +120,19 @@ class Cluster:
         """Whether the controller has taken this broker, as it is registered now, into account."""
         found = self._brokers.get(self.node_id)
         return found is not None and self.acknowledged.get(self.node_id) == found.incarnation
+
+    def until_accepted(self) -> Deferred[None]:
+        """Fires once `accepted`."""
+        done: Deferred[None] = Deferred(lambda _: undo())
+
+        def look() -> None:
+            if self.accepted and not done.called:
+                undo()
+                done.callback(None)
+
+        undo = self.subscribe(look)
+        look()
+        return done
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read all that changes here by a write. Who lives is heard by a watch."""
