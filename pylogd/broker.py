@@ -30,6 +30,7 @@ from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable, CloseConnection
+from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
@@ -77,7 +78,7 @@ class Broker:
         )
         self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
-        self.metadata = Metadata(settings, open_store(settings, reactor))
+        self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
@@ -86,6 +87,7 @@ class Broker:
             self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
         self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor)
+        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
@@ -138,6 +140,7 @@ class Broker:
         for listener in self.settings.listeners:
             await self._bind(listener)
         await self._register()
+        self.groups.start()
         await self.replicas.start()
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
@@ -283,6 +286,7 @@ class Broker:
 
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
+        self.groups.stop()
         await self.replicas.stop()
         seconds = self.settings.integer("controlled.shutdown.drain.ms") / 1000
         for factory in self._factories:

@@ -1,4 +1,4 @@
-"""What a client may do, as the bit fields of Metadata and DescribeCluster (KIP-430).
+"""What a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
 Without access control everything that the resource knows is allowed. A client that doesn't ask is answered
 `NOT_ASKED`.
@@ -40,6 +40,7 @@ TOPIC_OPERATIONS = _bits(
     AclOperation.DESCRIBE_CONFIGS,
     AclOperation.ALTER_CONFIGS,
 )
+GROUP_OPERATIONS = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
 CLUSTER_OPERATIONS = _bits(
     AclOperation.CREATE,
     AclOperation.ALTER,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pylogd.config import Settings
+    from pylogd.groups import GroupCoordinator
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
@@ -30,6 +31,8 @@ class BrokerParts(Protocol):
     def broker_configs(self) -> BrokerConfigs: ...
     @property
     def replicas(self) -> ReplicaManager: ...
+    @property
+    def groups(self) -> GroupCoordinator: ...
     @property
     def logs(self) -> LogManager: ...
     @property

@@ -3,7 +3,8 @@
 Behaviour: each topic is made, or refused with a text, by itself. -1 partitions or replicas means the broker's default;
 an assignment of replicas by the client takes their place. A topic is answered once its partitions can be used. From
 version 5 on the answer has the topic's settings, defaults included. `validate_only` checks all that creation would. A
-name that stands twice in a request is INVALID_REQUEST.
+name that stands twice in a request is INVALID_REQUEST, and so are the names of the broker's own topics, which it makes
+itself.
 Gaps: `timeout_ms` is not looked at; a topic is made in the time that it takes.
 """
 
@@ -18,7 +19,7 @@ from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import InvalidReplicaAssignment
-from pylogd.metadata.image import Topic
+from pylogd.metadata.image import INTERNAL_TOPICS, Topic
 from pylogd.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -43,6 +44,8 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
         try:
             if named[wanted.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+            if wanted.name in INTERNAL_TOPICS:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The broker makes this topic itself when it is needed.")
             results.append(await _create(context, wanted, request.validate_only))
         except PylogdError as error:
             code, message = explain(error)

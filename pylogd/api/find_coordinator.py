@@ -1,6 +1,8 @@
 """FindCoordinator (10), versions 0 to 6: which broker coordinates a group.
 
-Behaviour: groups (key type 0) are coordinated by this broker. From version 4 on many keys are answered at once.
+Behaviour: a group (key type 0) is coordinated by the leader of the partition of the offsets topic that keeps it; the
+topic is made when it is first asked for. Without a leader that this client can reach it is COORDINATOR_NOT_AVAILABLE.
+From version 4 on many keys are answered at once.
 Gaps: transactional ids (type 1) are refused with UNSUPPORTED_VERSION and a text that says so: there are no
 transactions, and a client that was told to try again would do so for ever. Share groups (type 2) and unknown types are
 INVALID_REQUEST.
@@ -8,6 +10,11 @@ INVALID_REQUEST.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
@@ -20,13 +27,33 @@ _NOBODY = -1
 
 
 @handles(FindCoordinatorRequest, 0, 6)
-def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Answer the key, or each of the keys."""
+def find_coordinator(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
+    """Answer the key, or each of the keys; a Deferred while the offsets topic is made."""
+    keys = request.coordinator_keys if context.version >= _FIRST_WITH_MANY else [request.key]
+    if request.key_type != GROUP:
+        return _response(context, [_refused(request.key_type, key) for key in keys])
+    found = [context.broker.groups.coordinator_of(key) for key in keys]
+    if any(isinstance(one, Deferred) for one in found):
+        return Deferred.fromCoroutine(_wait(context, keys, found))
+    return _response(
+        context,
+        [_located(context, key, one) for key, one in zip(keys, found, strict=True) if not isinstance(one, Deferred)],
+    )
+
+
+async def _wait(
+    context: RequestContext, keys: Sequence[str], found: Sequence[int | ErrorCode | Deferred[int | ErrorCode]]
+) -> FindCoordinatorResponse:
+    leaders = [await one if isinstance(one, Deferred) else one for one in found]
+    return _response(context, [_located(context, key, one) for key, one in zip(keys, leaders, strict=True)])
+
+
+def _response(context: RequestContext, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
     if context.version >= _FIRST_WITH_MANY:
-        return FindCoordinatorResponse(
-            coordinators=[_coordinator(context, request.key_type, key) for key in request.coordinator_keys]
-        )
-    found = _coordinator(context, request.key_type, request.key)
+        return FindCoordinatorResponse(coordinators=coordinators)
+    (found,) = coordinators
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -36,10 +63,16 @@ def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -
     )
 
 
-def _coordinator(context: RequestContext, key_type: int, key: str) -> Coordinator:
-    if key_type == GROUP:
-        host, port = context.broker.advertised(context.connection.listener)
-        return Coordinator(key, context.broker.node_id, host, port, error_message=None)
+def _located(context: RequestContext, key: str, leader: int | ErrorCode) -> Coordinator:
+    if not isinstance(leader, ErrorCode):
+        for node_id, host, port, _ in reachable_brokers(context):
+            if node_id == leader:
+                return Coordinator(key, node_id, host, port, error_message=None)
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return Coordinator(key, _NOBODY, "", _NOBODY, code, code.text)
+
+
+def _refused(key_type: int, key: str) -> Coordinator:
     if key_type == TRANSACTION:
         code, message = ErrorCode.UNSUPPORTED_VERSION, "Transactions are not available on this broker."
     else:

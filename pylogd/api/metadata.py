@@ -3,8 +3,8 @@
 Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are asked for by
 name, from version 12 on also by id. A name that is not there is made, with the broker's defaults, where the request
 (from version 4 on it says so; before, always) and `auto.create.topics.enable` allow it, and answered once it can be
-used: clients need not ask twice. Names that can't be are INVALID_TOPIC_EXCEPTION, other unknown ones
-UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
+used: clients need not ask twice. The broker's own topics are not made so. Names that can't be are
+INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
 Gaps: offline replicas are not told apart.
 
 The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few.
@@ -25,7 +25,7 @@ from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
-from pylogd.metadata.image import NO_LEADER, Topic, check_topic_name
+from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
 from pylogd.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -66,7 +66,9 @@ def _to_make(context: RequestContext, request: MetadataRequest, asked: list[Meta
     if not (request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]):
         return []
     names = dict.fromkeys(topic.name for topic in asked if topic.name is not None and topic.topic_id == _NO_ID)
-    return [name for name in names if broker.topics.get(name) is None and _is_legal(name)]
+    return [
+        name for name in names if broker.topics.get(name) is None and name not in INTERNAL_TOPICS and _is_legal(name)
+    ]
 
 
 async def _make(

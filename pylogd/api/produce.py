@@ -6,7 +6,8 @@ an error closes the connection, which is the only way to tell. An acks=-1 whose 
 `min.insync.replicas` after the append is NOT_ENOUGH_REPLICAS_AFTER_APPEND; one whose leader lost the partition is
 NOT_LEADER_OR_FOLLOWER, and nobody knows yet what became of it. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
 from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are
-INVALID_RECORD, each of them named from version 8 on (KIP-467).
+INVALID_RECORD, each of them named from version 8 on (KIP-467). Only clients that call themselves `__admin_client` may
+write to the broker's own topics (INVALID_TOPIC_EXCEPTION).
 Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.
@@ -28,6 +29,7 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InvalidRecord, KeylessRecords, UnsupportedCompressionType
+from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.messages.produce import (
@@ -55,6 +57,8 @@ _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
     "Transactions are not available on this broker; produce without a transactional id.",
 )
+_ADMIN = "__admin_client"
+_INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is the broker's own; clients may not write to it.")
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
@@ -78,6 +82,8 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             if partition is None:
                 code = why_absent(context.broker, key, data.index)
                 answer = _failure(data.index, code, code.text)
+            elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
+                answer = _failure(data.index, *_INTERNAL)
             else:
                 answer = _append(context, partition, data, acks, pending)
                 if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -1,7 +1,7 @@
 """`pylogd produce`: lines become records.
 
-Strategy: input is read in large pieces and cut at newlines; while no more input is there, the producer gets its turn,
-so that a line typed at a terminal, or written by `tail -f`, leaves when it has lingered, not when the next one comes.
+Strategy: input is read in pieces as they come and cut at newlines; the producer's thread sends what has lingered, so a
+line typed at a terminal, or written by `tail -f`, leaves before the next one comes.
 """
 
 # ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on
@@ -24,7 +24,7 @@ from pylogd.errors import PylogdError
 
 _PIECE = 1 << 18
 _LONGEST_LINE = 64 * 1024 * 1024
-_IDLE_SECONDS = 0.005
+_IDLE_SECONDS = 0.1
 
 
 @click.command()
@@ -131,13 +131,12 @@ class _Pace:
         self._began = time.monotonic()
         self._sent = 0
 
-    def step(self, producer: Producer) -> None:
+    def step(self) -> None:
         """Wait for the next record's turn."""
         if self._rate is None:
             return
         while (left := self._began + self._sent / self._rate - time.monotonic()) > 0:
-            producer.poll()
-            time.sleep(min(left, _IDLE_SECONDS))
+            time.sleep(left)
         self._sent += 1
 
 
@@ -145,28 +144,26 @@ def _pump(
     producer: Producer, topic: str, stream: BinaryIO, shape: _Shape, pace: _Pace, tally: _Tally, progress: Any
 ) -> None:
     for lines in _pieces(stream):
-        if lines is None:
-            producer.poll()
-        for line in lines or ():
-            pace.step(producer)
+        for line in lines:
+            pace.step()
             key, value = shape.read(line)
             producer.send(topic, value, key, partition=shape.partition, headers=shape.headers)
             tally.bytes += len(line) + 1
         if tally.error is not None:
             raise tally.error
-        if progress is not None and lines:
+        if progress is not None:
             progress.update(progress.task_ids[0], completed=tally.bytes)
 
 
-def _pieces(stream: BinaryIO) -> Iterator[list[bytes] | None]:
-    """Whole lines, as many as came at once; None when none came for a moment."""
+def _pieces(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Whole lines, as many as came at once; [] now and then while none come, to look at what became of others."""
     descriptor = stream.fileno()
     tail = b""
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     while True:
         while not waiting.poll(_IDLE_SECONDS * 1000):
-            yield None
+            yield []
         piece = os.read(descriptor, _PIECE)
         if not piece:
             break

@@ -15,15 +15,18 @@ sends; `consumer` decodes and `fetcher` fetches; `admin` is the rest; `errors` i
 `pylogd.errors.KafkaError`, which carries the code that a broker answered.
 """
 
+from pylogd.client.accumulator import BatchResult
 from pylogd.client.admin import Admin
 from pylogd.client.cluster import Cluster
 from pylogd.client.consumer import Consumer
 from pylogd.client.errors import (
     BrokerUnavailable,
+    BufferFull,
     ClientError,
     Closed,
     CorruptRecords,
     DeliveryFailed,
+    DeliveryTimedOut,
     InvalidReply,
     RequestTimedOut,
     UnknownTopic,
@@ -31,7 +34,6 @@ from pylogd.client.errors import (
 )
 from pylogd.client.model import NewTopic, OffsetAndTime, TopicPartition
 from pylogd.client.producer import Delivery, Producer
-from pylogd.client.sender import BatchResult
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
@@ -39,6 +41,7 @@ __all__ = [
     "Admin",
     "BatchResult",
     "BrokerUnavailable",
+    "BufferFull",
     "ClientError",
     "Closed",
     "Cluster",
@@ -46,6 +49,7 @@ __all__ = [
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
+    "DeliveryTimedOut",
     "ErrorCode",
     "InvalidReply",
     "KafkaError",

@@ -6,13 +6,15 @@ a key stick to one partition until its batch is sealed (KIP-480), then go on at 
 
 Sans I/O, and shared by both faces:
 
-    accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...)
-    batch, index = accumulator.add(topic, partitions, partition, key, value, now_ms, headers, now)
+    accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
+                              monotonic=clock)
+    batch = accumulator.add(topic, partitions, partition, key, value, now_ms, headers)
+    index = len(batch.records) - 1      # of this record
     accumulator.seal_due(now)           # or seal(place), seal_all()
     accumulator.sealed                  # what the outbox takes away
     accumulator.next_due()              # when seal_due has something to do, on the clock of `now`
 
-Rules: `now` is in seconds of a clock that only goes forward, `now_ms` in milliseconds since 1970. Nothing here waits,
+Rules: `now` is what `monotonic` says, `now_ms` is in milliseconds since 1970. Nothing here waits,
 locks or refuses: whoever drives it compares `buffered` with the limit before it adds, and holds a lock where there
 are threads. `buffered` counts what the objects of a record take besides its bytes, so that a limit on it is one on
 memory.
@@ -21,8 +23,8 @@ memory.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from pylogd.client.model import TopicPartition
 from pylogd.client.partitioner import PARTITIONERS, Partitioner
@@ -89,7 +91,7 @@ class Batch:
         self.out_of_order = False
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
-        self.listeners: list[object] | None = None
+        self.listeners: list[tuple[Any, Callable[[Any], None]]] = []  # what to call when there is a result, with what
 
     def encode(self, compression: int, level: int | None) -> bytes:
         """The batch as it is sent, encoded once; its records' objects are let go of."""
@@ -107,7 +109,10 @@ class Batch:
 
 
 class Accumulator:
-    """Open and sealed batches of one producer. `buffered` counts bytes, `unfinished` batches without a result."""
+    """Open and sealed batches of one producer.
+
+    `buffered` counts bytes; `unfinished` are all batches without a result, by number; `next_number` is the next one's.
+    """
 
     def __init__(
         self,
@@ -117,6 +122,7 @@ class Accumulator:
         linger: float,
         delivery_timeout: float,
         partitioner: str | Partitioner,
+        monotonic: Callable[[], float],
         rng: random.Random | None = None,
     ) -> None:
         """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own."""
@@ -125,13 +131,15 @@ class Accumulator:
         self._linger = linger
         self._delivery_timeout = delivery_timeout
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
+        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours stick: no need to ask them
+        self._monotonic = monotonic
         self._random = rng or random.Random()
-        self._sticky: dict[str, int] = {}
-        self._number = 0
+        self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
-        self.unfinished = 0
+        self.unfinished: dict[int, Batch] = {}
+        self.next_number = 0
 
     # Taking records
 
@@ -143,33 +151,41 @@ class Accumulator:
         key: bytes | None,
         value: bytes | None,
         timestamp: int,
-        headers: Sequence[Header],
-        now: float,
-    ) -> tuple[Batch, int]:
-        """Take a record of a topic with that many partitions; the batch that it went to, and its place therein."""
-        if partition is None:
-            partition = self._partition_for(topic, key, partitions)
-            if partition is None:
-                partition = self._sticky.get(topic)
-                if partition is None:
-                    partition = self._stick(topic, partitions)
+        headers: Sequence[Header] = (),
+    ) -> Batch:
+        """Take a record of a topic with that many partitions; the batch that it was put last into."""
         if headers:
             size = record_size_bound(key, value, headers)
         else:
             size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
-        batch = self.open.get((topic, partition))  # type: ignore[call-overload]  # a plain tuple is equal, and cheaper
-        if batch is not None and batch.size + size > self._batch_bytes:
+        if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
+            batch = self._batch_for(topic, partitions, partition, key)
+        full = batch.size + size
+        if full > self._batch_bytes and batch.size:
             self.seal(batch)
-            batch = None
-        if batch is None:
-            batch = self._open_batch(TopicPartition(topic, partition), now)
-        index = len(batch.records)
+            batch = self._batch_for(topic, partitions, partition, key)
+            full = size
+        records = batch.records
+        records.append((key, value, timestamp, headers))
+        batch.size = full
         self.buffered += size + OBJECT_OVERHEAD
-        batch.size += size
-        batch.records.append((key, value, timestamp, headers))
-        if batch.size >= self._batch_bytes or index + 1 >= self._batch_records:
+        if full >= self._batch_bytes or len(records) >= self._batch_records:
             self.seal(batch)
-        return batch, index
+        return batch
+
+    def _batch_for(self, topic: str, partitions: int, partition: int | None, key: bytes | None) -> Batch:
+        """The open batch that a record goes to."""
+        if partition is None:
+            partition = self._partition_for(topic, key, partitions)
+        if partition is None:
+            batch = self._sticky.get(topic)
+            if batch is None:
+                chosen = TopicPartition(topic, self._random.randrange(partitions))
+                batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
+            return batch
+        # A plain tuple is equal, and cheaper.
+        found = self.open.get((topic, partition))  # type: ignore[call-overload]
+        return self._open_batch(TopicPartition(topic, partition)) if found is None else found
 
     def add_set(
         self,
@@ -178,7 +194,6 @@ class Accumulator:
         partition: int | None,
         records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
         now_ms: int,
-        now: float,
     ) -> Batch:
         """Take records as one batch, sealed at once. Without `partition`, the first one's key decides. ValueError:
         there is none.
@@ -186,30 +201,21 @@ class Accumulator:
         taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now_ms) for r in records]
         if not taken:
             raise ValueError("a set needs a record")
-        if partition is None:
-            partition = self._partition_for(topic, taken[0].key, partitions)
-            if partition is None:
-                partition = self._sticky.get(topic)
-                if partition is None:
-                    partition = self._stick(topic, partitions)
-        place = TopicPartition(topic, partition)
-        if place in self.open:
-            self.seal(self.open[place])
-        batch = self._open_batch(place, now)
+        batch = self._batch_for(topic, partitions, partition, taken[0].key)
+        if batch.size:
+            self.seal(batch)
+            batch = self._open_batch(batch.partition)
         batch.records.extend(taken)
         batch.size = sum(record_size_bound(r.key, r.value, r.headers) for r in taken)
         self.buffered += batch.size + OBJECT_OVERHEAD * len(taken)
         self.seal(batch)
         return batch
 
-    def _stick(self, topic: str, partitions: int) -> int:
-        chosen = self._sticky[topic] = self._random.randrange(partitions)
-        return chosen
-
-    def _open_batch(self, place: TopicPartition, now: float) -> Batch:
-        batch = self.open[place] = Batch(place, self._number, now + self._linger, now + self._delivery_timeout)
-        self._number += 1
-        self.unfinished += 1
+    def _open_batch(self, place: TopicPartition) -> Batch:
+        now = self._monotonic()
+        batch = Batch(place, self.next_number, now + self._linger, now + self._delivery_timeout)
+        self.open[place] = self.unfinished[batch.number] = batch
+        self.next_number += 1
         return batch
 
     # Sealing
@@ -218,7 +224,7 @@ class Accumulator:
         """Close an open batch: it takes no more records."""
         place = batch.partition
         del self.open[place]
-        if self._sticky.get(place.topic) == place.partition:
+        if self._sticky.get(place.topic) is batch:
             del self._sticky[place.topic]  # the next batch without keys goes elsewhere
         batch.count = len(batch.records)
         batch.held = batch.size + OBJECT_OVERHEAD * batch.count
@@ -255,5 +261,5 @@ class Accumulator:
         result = batch.result = BatchResult(batch.partition, batch.count, base_offset, log_append_time_ms, error)
         batch.records, batch.encoded = [], b""
         self.buffered -= batch.held
-        self.unfinished -= 1
+        del self.unfinished[batch.number]
         return result

@@ -10,36 +10,20 @@ until its deadline. One thread at a time. No Twisted.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from pylogd.client.clock import Backoff, Clock, SystemClock
+from pylogd.client.clock import Clock, SystemClock
 from pylogd.client.connection import Connection
-from pylogd.client.errors import BrokerUnavailable, Closed, UnknownTopic, is_retriable
-from pylogd.client.model import Broker, Partition, Topic, TopicPartition, parse_address
-from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
-from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from pylogd.client.errors import Closed, is_retriable
+from pylogd.client.metadata import Key, Metadata, Retry, check, error_text, parse_bootstrap
+from pylogd.client.model import Broker, Partition, Topic, TopicPartition
+from pylogd.errors import PylogdError
+from pylogd.wire.messages.metadata import MetadataRequest
+
+__all__ = ["Cluster", "check", "error_text"]
 
 T = TypeVar("T")
-_Key = int | tuple[str, int]  # a broker by its id, or by its address while that is all that is known
-_Place = tuple[_Key, str, int]
-
-#: the metadata said otherwise: ask again before the next try
-_STALE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
 
 
 class Cluster:
@@ -60,22 +44,14 @@ class Cluster:
         """Nothing is connected yet. `retry_timeout` bounds a call with all its tries, `bootstrap_timeout` the same
         before any broker was found (by default it is as long). ValueError: a bad address.
         """
-        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-        self.bootstrap = [parse_address(server) for server in servers if server.strip()]
-        if not self.bootstrap:
-            raise ValueError("no bootstrap servers are given")
+        self.metadata = Metadata(parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics)
         self.clock = clock or SystemClock()
         self.client_id = client_id
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self.bootstrap_timeout = retry_timeout if bootstrap_timeout is None else bootstrap_timeout
-        self.auto_create_topics = auto_create_topics
-        self.cluster_id: str | None = None
-        self.controller_id = -1
-        self._brokers: dict[int, Broker] = {}
-        self._topics: dict[str, Topic] = {}
-        self._connections: dict[tuple[_Key, str], Connection] = {}
+        self._connections: dict[tuple[Key, str], Connection] = {}
         self._closed = False
 
     def __enter__(self) -> Cluster:
@@ -83,6 +59,21 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def copy(self) -> Cluster:
+        """The same cluster with the same settings and connections of its own: for another thread."""
+        again = Cluster(
+            [f"[{host}]:{port}" for host, port in self.metadata.bootstrap],
+            client_id=self.client_id,
+            connect_timeout=self.connect_timeout,
+            request_timeout=self.request_timeout,
+            retry_timeout=self.retry_timeout,
+            bootstrap_timeout=self.bootstrap_timeout,
+            auto_create_topics=self.metadata.auto_create_topics,
+            clock=self.clock,
+        )
+        again.metadata.brokers = dict(self.metadata.brokers)
+        return again
 
     def close(self) -> None:
         """Close every connection."""
@@ -95,9 +86,7 @@ class Cluster:
 
     def connection(self, node_id: int, purpose: str = "") -> Connection:
         """An open connection to a broker, by its id. Raises BrokerUnavailable."""
-        broker = self._brokers.get(node_id)
-        if broker is None:
-            raise BrokerUnavailable(f"broker {node_id} is not among the brokers that are up")
+        broker = self.metadata.broker(node_id)
         return self._open(node_id, purpose, broker.host, broker.port)
 
     def any_connection(self) -> Connection:
@@ -105,11 +94,8 @@ class Cluster:
         for (_, purpose), connection in self._connections.items():
             if not purpose and not connection.closed:
                 return connection
-        places: list[_Place] = [(broker.node_id, broker.host, broker.port) for broker in self._brokers.values()]
-        random.shuffle(places)
-        places += [((host, port), host, port) for host, port in self.bootstrap]
         failure: PylogdError | None = None
-        for key, host, port in places:
+        for key, host, port in self.metadata.places():
             try:
                 return self._open(key, "", host, port)
             except PylogdError as error:
@@ -119,7 +105,11 @@ class Cluster:
         assert failure is not None
         raise failure
 
-    def _open(self, key: _Key, purpose: str, host: str, port: int) -> Connection:
+    def connection_at(self, node_id: int, host: str, port: int, purpose: str = "") -> Connection:
+        """An open connection to a broker that an answer named. Raises BrokerUnavailable."""
+        return self._open(node_id, purpose, host, port)
+
+    def _open(self, key: Key, purpose: str, host: str, port: int) -> Connection:
         if self._closed:
             raise Closed("the client is closed")
         found = self._connections.get((key, purpose))
@@ -139,17 +129,15 @@ class Cluster:
 
     def call(self, attempt: Callable[[], T], timeout: float | None = None) -> T:
         """What `attempt` returns, tried again after retriable errors until `timeout` seconds are over."""
-        began = self.clock.monotonic()
-        patience = self.retry_timeout if timeout is None else timeout
-        backoff = Backoff()
+        retry = Retry(self.clock.monotonic(), self.retry_timeout if timeout is None else timeout)
         while True:
             try:
                 return attempt()
             except PylogdError as error:
                 self.note(error)
-                pause = backoff.next()
-                limit = patience if self._brokers else min(patience, self.bootstrap_timeout)
-                if not is_retriable(error) or self.clock.monotonic() + pause > began + limit:
+                most = float("inf") if self.metadata.brokers else self.bootstrap_timeout
+                pause = retry.pause(error, self.clock.monotonic(), most)
+                if pause is None:
                     raise
             self.clock.sleep(pause)
 
@@ -164,65 +152,56 @@ class Cluster:
 
     def note(self, error: BaseException) -> None:
         """An error that may mean that metadata is out of date: it will be asked for again."""
-        if isinstance(error, BrokerUnavailable) or (isinstance(error, KafkaError) and error.code in _STALE):
-            self._topics.clear()
+        self.metadata.note(error)
 
     # Metadata
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster's id, once any metadata has come."""
+        return self.metadata.cluster_id
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is the controller, as far as known; else -1."""
+        return self.metadata.controller_id
 
     def refresh(self, topics: Iterable[str] | None = ()) -> list[Topic]:
         """Ask for brokers, and topics by name, or all of them if `topics` is None. Raises KafkaError for the first
         topic that has an error: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, LEADER_NOT_AVAILABLE.
         """
-        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         connection = self.any_connection()
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=self.auto_create_topics)
-        version = connection.version_for(request)
-        if version < 4:  # before it could be asked not to create topics
-            request.allow_auto_topic_creation = True
-        response: MetadataResponse = connection.request(request, version=version)
-        if response.error_code:
-            raise KafkaError(error_for(response.error_code))
-        self.cluster_id = response.cluster_id
-        self.controller_id = response.controller_id
-        self._brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
-        found = []
-        for topic in response.topics:
-            if topic.error_code:
-                raise KafkaError(error_for(topic.error_code), f"topic {topic.name}: {error_text(topic.error_code)}")
-            found.append(_read_topic(topic))
-        self._topics.update((topic.name, topic) for topic in found)
-        return found
+        version = connection.version_for(MetadataRequest())
+        return self.metadata.learn(connection.request(self.metadata.request(topics, version), version=version))
 
     def brokers(self) -> list[Broker]:
         """The brokers that are up, by id."""
-        if not self._brokers:
+        if not self.metadata.brokers:
             self.call(self.refresh)
-        return [self._brokers[node_id] for node_id in sorted(self._brokers)]
+        return [self.metadata.brokers[node_id] for node_id in sorted(self.metadata.brokers)]
 
     def topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """A topic's metadata, fetched if it is not known. Raises KafkaError if there is no such topic."""
-        found = self._topics.get(name)
-        return found if found is not None else self.call(lambda: self._ask_topic(name), timeout)
+        found = self.known(name)
+        return found if found is not None else self.call(lambda: self.ask_topic(name), timeout)
+
+    def known(self, name: str) -> Topic | None:
+        """A topic's metadata if it is at hand."""
+        return self.metadata.topics.get(name)
 
     def try_topic(self, name: str) -> Topic:
         """As `topic`, in one try."""
-        found = self._topics.get(name)
-        return found if found is not None else self._ask_topic(name)
+        found = self.known(name)
+        return found if found is not None else self.ask_topic(name)
 
-    def _ask_topic(self, name: str) -> Topic:
-        try:
-            self.refresh([name])
-        except KafkaError as error:
-            # Retriable by the table, for the sake of topics that are just being made; to wait a minute for a
-            # topic that is misspelt serves nobody.
-            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.auto_create_topics:
-                raise UnknownTopic(error.code, f"there is no topic {name!r}") from None
-            raise
-        return self._topics[name]
+    def ask_topic(self, name: str) -> Topic:
+        """A topic's metadata as it is now, in one try."""
+        self.refresh([name])
+        return self.metadata.topics[name]
 
     def forget(self, name: str) -> None:
         """Ask for a topic again when it is next needed."""
-        self._topics.pop(name, None)
+        self.metadata.forget(name)
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
@@ -234,36 +213,7 @@ class Cluster:
 
     def leader(self, partition: TopicPartition) -> Partition:
         """Who leads a partition, in one try. Raises KafkaError: unknown partition, or no leader at the moment."""
-        for found in self.try_topic(partition.topic).partitions:
-            if found.index == partition.partition:
-                if found.leader < 0:
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: it has no leader at the moment")
-                return found
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
-
-
-def error_text(code: int) -> str:
-    """What the error table says of a code."""
-    return error_for(code).text
-
-
-def check(code: int, message: str | None = None) -> None:
-    """Raise KafkaError unless `code` is 0."""
-    if code:
-        raise KafkaError(error_for(code), message or None)
-
-
-def _read_topic(topic: Any) -> Topic:
-    partitions = [
-        Partition(
-            p.partition_index,
-            p.leader_id,
-            p.leader_epoch,
-            tuple(p.replica_nodes),
-            tuple(p.isr_nodes),
-            tuple(p.offline_replicas),
-        )
-        for p in topic.partitions
-    ]
-    partitions.sort(key=lambda partition: partition.index)
-    return Topic(topic.name, topic.topic_id, topic.is_internal, tuple(partitions))
+        self.try_topic(partition.topic)
+        found = self.metadata.partition(partition)
+        assert found is not None
+        return found

@@ -20,6 +20,7 @@ __all__ = [
     "BrokerUnavailable",
     "ClientError",
     "Closed",
+    "CommitFailed",
     "CorruptRecords",
     "DeliveryFailed",
     "InvalidReply",
@@ -69,6 +70,12 @@ class DeliveryTimedOut(RequestTimedOut):
 
 class BufferFull(ClientError):
     """The producer's buffer had no room for a record within `max_block`. The record was not taken."""
+
+
+class CommitFailed(KafkaError):
+    """Offsets were not committed, since the group has moved on: others have, or are about to have, these partitions,
+    and will read again what was not committed. `poll` joins the group again.
+    """
 
 
 class Closed(ClientError):

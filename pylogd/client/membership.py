@@ -267,21 +267,37 @@ class Membership:
             return Identity(self.settings.group_id)
         return Identity(self.settings.group_id, self.generation, self.member_id, self.settings.instance_id)
 
+    @property
+    def holds(self) -> frozenset[TopicPartition]:
+        """What the application reads or is just being told to read: what it may commit."""
+        return self.owned | self._handling.added if isinstance(self._handling, Assign) else self.owned
+
+    @property
+    def error(self) -> PylogdError | None:
+        """Why it can't be a member, if so."""
+        return self._error
+
     # Events
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` would have one."""
+        return self._handling is None and self._find_event() is not None
 
     def next_event(self) -> Event | None:
         """What the application has to do now, or None. One at a time: the next comes after `done`."""
-        if self._handling is None:
-            self._handling = self._find_event()
-            return self._handling
-        return None
+        if self._handling is not None:
+            return None
+        self._handling = self._find_event()
+        if isinstance(self._handling, Assign):
+            self._untold = False
+        return self._handling
 
     def _find_event(self) -> Event | None:
         if self.state is State.STABLE:
             if gone := self.owned - self.assignment:
                 return Revoke(gone)
             if self._untold:
-                self._untold = False
                 return Assign(self.assignment, self.assignment - self.owned)
             return None
         if self.owned and (self._lost or not self._cooperative or self.state in _OUT):
@@ -579,7 +595,8 @@ class Membership:
             self._obey(_LATER, code, now)
 
     def _is_current(self, identity: Identity) -> bool:
-        return identity.member_id != "" and identity == self.identity and self.state in _IN
+        """Whether it is about the membership as it is, and no rebalance is under way that may have overtaken it."""
+        return identity == self.identity and self.state in (State.STABLE, State.PREPARING)
 
     # Steps
 

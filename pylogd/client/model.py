@@ -58,6 +58,14 @@ class OffsetAndTime(NamedTuple):
     leader_epoch: int = -1
 
 
+class OffsetAndMetadata(NamedTuple):
+    """What a group committed for a partition: the offset of the next record to read, and anything kept beside it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create. -1 leaves a number to the broker; `assignments` places each partition's replicas by hand."""

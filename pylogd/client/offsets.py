@@ -1,10 +1,15 @@
-"""Where a partition's log begins and ends, and which offset belongs to a time: ListOffsets, asked of each leader."""
+"""Where a partition's log begins and ends, and which offset belongs to a time: ListOffsets, asked of each leader.
+
+`find_offsets` is the operation for both faces; the others are the blocking face's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pylogd.client.cluster import Cluster, check
+from pylogd.client.calls import BlockingCalls, Calls, refresh, run, send
+from pylogd.client.cluster import Cluster
+from pylogd.client.metadata import check
 from pylogd.client.model import OffsetAndTime, TopicPartition
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -20,8 +25,8 @@ MAX_TIMESTAMP = -3  # KIP-734
 _CONSUMER = -1
 
 
-def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
+async def find_offsets(
+    calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
 
@@ -29,34 +34,50 @@ def list_offsets(
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
 
-    def attempt() -> None:
+    async def attempt() -> None:
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for partition, timestamp in wanted.items():
             if partition not in found:
-                by_leader.setdefault(cluster.leader(partition).leader, {})[partition] = timestamp
+                by_leader.setdefault(await leader_of(calls, partition), {})[partition] = timestamp
         for leader, partitions in by_leader.items():
-            _ask(cluster, leader, partitions, found)
+            await _ask(calls, leader, partitions, found)
 
-    cluster.call(attempt, timeout)
+    await calls.call(attempt, timeout)
     return found
 
 
-def _ask(
-    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
+async def leader_of(calls: Calls, partition: TopicPartition) -> int:
+    """The broker that leads a partition, in one try. Raises KafkaError: unknown partition, or no leader just now."""
+    found = calls.metadata.partition(partition)
+    if found is None:
+        await refresh(calls, [partition.topic])
+        found = calls.metadata.partition(partition)
+        assert found is not None
+    return found.leader
+
+
+async def _ask(
+    calls: Calls, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
 ) -> None:
     topics: dict[str, ListOffsetsTopic] = {}
     for (name, index), timestamp in wanted.items():
         topic = topics.setdefault(name, ListOffsetsTopic(name=name))
         topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
-    response: ListOffsetsResponse = cluster.connection(leader).request(
-        ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
-    )
+    request = ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+    response: ListOffsetsResponse = await send(calls, request, leader)
     for answered in response.topics:
         for answer in answered.partitions:
             check(answer.error_code, f"{answered.name}-{answer.partition_index}")
             found[TopicPartition(answered.name, answer.partition_index)] = OffsetAndTime(
                 answer.offset, answer.timestamp, answer.leader_epoch
             )
+
+
+def list_offsets(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout: float | None = None
+) -> dict[TopicPartition, OffsetAndTime]:
+    """As `find_offsets`, blocking."""
+    return run(find_offsets(BlockingCalls(cluster), wanted, timeout))
 
 
 def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

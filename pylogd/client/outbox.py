@@ -1,9 +1,10 @@
 """A producer's batches between the accumulator and the brokers: what to send next, and what an answer means.
 
 Strategy: a lane for each partition: batches that wait, in order, and batches under way. `take` makes up requests: one
-to each broker that has room for one more, with a batch of each lane in it. A batch that fails with a retriable error
-goes back into its lane in its old place, and the lane is held until a pause is over and nothing of it is under way.
-The order of a partition's batches is thereby kept if the producer is idempotent or has one request in flight.
+to each broker that has room for one more, with a batch of each lane in it (`shipping.py` words them). A batch that
+fails with a retriable error goes back into its lane in its old place, and the lane is held until a pause is over and
+nothing of it is under way. The order of a partition's batches is thereby kept if the producer is idempotent or has one
+request in flight.
 
 Sans I/O, and shared by both faces. Whoever drives it does this, again and again:
 
@@ -15,7 +16,8 @@ Sans I/O, and shared by both faces. Whoever drives it does this, again and again
     for each answer: outbox.written(batch, ...), or outbox.failed(batch, error, now)
 
 `leader_of(place)` answers a node, or None while that is not known: then the batch waits, and the driver, who knows
-what it does not know, asks for metadata or calls `unsent` with the error that it got. Results are told to `on_result`.
+what it does not know, asks for metadata, or calls `place_failed` or `topic_failed` with the error that it got, and
+`unsent` when it has no connection to the node. Results are told to `on_result`.
 
 Rules: every batch gets exactly one result: by its deadline, or when the request that is under way then has ended.
 Nothing here waits or locks.
@@ -76,7 +78,7 @@ class Outbox:
         self._retry = retry
         self._max_request_bytes = max_request_bytes
         self._backoff = backoff
-        self._on_result = on_result
+        self.on_result = on_result
         self._producer_id = ProducerId() if idempotent else None
         self._lanes: dict[TopicPartition, Lane] = {}
         self._busy: dict[TopicPartition, Lane] = {}  # those where something waits
@@ -195,9 +197,14 @@ class Outbox:
 
     def topic_failed(self, topic: str, error: PylogdError, now: float) -> None:
         """Nobody says who leads the partitions of a topic."""
-        for place, lane in list(self._busy.items()):
-            if place.topic == topic and (lane.held is None or now >= lane.held) and not lane.flying:
-                self.unsent(lane.waiting[0], error, now)
+        for place in [place for place in self._busy if place.topic == topic]:
+            self.place_failed(place, error, now)
+
+    def place_failed(self, place: TopicPartition, error: PylogdError, now: float) -> None:
+        """Nobody says who leads a partition: its first batch that waits has failed, unless others are under way."""
+        lane = self._busy.get(place)
+        if lane is not None and not lane.flying and (lane.held is None or lane.held <= now):
+            self.unsent(lane.waiting[0], error, now)
 
     def expire(self, now: float) -> None:
         """Give up what waited until its deadline."""
@@ -269,5 +276,5 @@ class Outbox:
             self.failed_since = DeliveryFailed(
                 batch.count + (earlier.records if earlier else 0), (earlier.__cause__ if earlier else None) or error
             )
-        if self._on_result is not None:
-            self._on_result(batch, result)
+        if self.on_result is not None:
+            self.on_result(batch, result)

@@ -48,4 +48,13 @@ def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | 
     return zlib.crc32(key) % partitions if key else None
 
 
-PARTITIONERS: dict[str, Partitioner] = {"murmur2": murmur2_partitioner, "crc32": crc32_partitioner}
+def random_partitioner(_topic: str, _key: bytes | None, _partitions: int) -> int | None:
+    """Any partition, whatever the key: chance chooses one for each batch."""
+    return None
+
+
+PARTITIONERS: dict[str, Partitioner] = {
+    "murmur2": murmur2_partitioner,
+    "crc32": crc32_partitioner,
+    "random": random_partitioner,
+}

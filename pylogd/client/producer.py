@@ -1,45 +1,55 @@
 """The producer: records in, batches out to the partitions' leaders, results back.
 
 Strategy: `send` adds a record to its partition's open batch and returns at once. A batch is sealed when it is full in
-bytes or records, or has waited `linger_ms`; sealed batches go out, one of each partition to a request, with up to
-`max_in_flight` requests under way to a broker. All of it happens in the caller's thread, inside `send`, `poll`, `flush`
-and `Delivery.result`: while nobody calls, nothing lingers out.
+bytes or records, or has lingered `linger_ms`; a thread of the producer's own (`sender`) sends it, again after
+retriable errors, until it has a result or `delivery_timeout` is over.
 
-Rules: buffers are bounded: over `buffer_bytes`, `send` waits for the broker. A batch that fails with a retriable error
-is sent again, before any later batch of its partition that is not under way yet, until `delivery_timeout` is over.
-With `max_in_flight` of 1 a retry can't change the order; with more it can, if a later batch was under way. A retry may
-write a batch twice if the reply to the first try was lost (at least once); `retry=False` never does (at most once).
+Rules: with `idempotence`, which is on with acks="all" unless it is switched off, a batch is written once whatever is
+retried, and a partition's records keep their order. Without it a retry may write a batch twice, if the reply to the
+first try was lost, and with more than one request in flight change the order; `retry=False` writes at most once. What
+is buffered is bounded by `buffer_memory` bytes, all that Python takes for the records counted: `send` then waits for
+room, up to `max_block` seconds, and raises BufferFull. Threads may share a producer. What is neither flushed nor
+closed when the process ends may be lost; Ctrl-C interrupts every call at once.
 """
 
 from __future__ import annotations
 
-import random
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal
 
+from pylogd.client.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.clock import Backoff
 from pylogd.client.cluster import Cluster
-from pylogd.client.errors import Closed, RequestTimedOut
-from pylogd.client.model import TopicPartition
-from pylogd.client.partitioner import PARTITIONERS, Partitioner
-from pylogd.client.sender import Batch, BatchResult, Sender
+from pylogd.client.errors import BufferFull, Closed, RequestTimedOut, is_retriable
+from pylogd.client.idempotence import MAX_IN_FLIGHT
+from pylogd.client.outbox import Outbox
+from pylogd.client.partitioner import Partitioner
+from pylogd.client.sender import Sender, SenderOptions
 from pylogd.errors import PylogdError
 from pylogd.wire.compression import CompressionType
-from pylogd.wire.records import Header, NewRecord, record_size_bound
+from pylogd.wire.records import Header, NewRecord
 
 _ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
-_RECORD_OVERHEAD = 31  # see record_size_bound
+_ABANDON_SECONDS = 1.0  # the thread ends at once unless it waits for a broker
 
 
 class Delivery:
     """What becomes of one record, or of a set."""
 
-    __slots__ = ("_batch", "_index", "_producer")
+    __slots__ = ("_batch", "_index", "_sender")
 
-    def __init__(self, producer: Producer, batch: Batch, index: int) -> None:
+    def __init__(self, sender: Sender, batch: Batch, index: int) -> None:
         """The record at `index` of a batch."""
-        self._producer = producer
+        self._sender = sender
         self._batch = batch
         self._index = index
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done else f"offset {self.offset}" if self.error is None else repr(self.error)
+        return f"<Delivery {self._batch.partition} {state}>"
 
     @property
     def done(self) -> bool:
@@ -62,76 +72,102 @@ class Delivery:
 
     @property
     def offset(self) -> int:
-        """Where it was written; -1 as long as that is not known, and always with acks=0."""
+        """Where it was written; -1 as long as that is not known, always with acks=0, and in the rare case that a
+        broker only says that it has the record already.
+        """
         result = self._batch.result
         return -1 if result is None or result.base_offset < 0 else result.base_offset + self._index
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for it and return its offset. Raises why it was not written, or RequestTimedOut after `timeout`."""
-        if self._batch.result is None:
-            self._producer._wait_for(self._batch, timeout)
+        batch, sender = self._batch, self._sender
+        if batch.result is None:
+            with sender.lock:
+                if sender.accumulator.open.get(batch.partition) is batch:
+                    sender.accumulator.seal(batch)
+                if not sender.wait(lambda: batch.result is not None, timeout):
+                    raise RequestTimedOut(f"{batch.partition}: not delivered yet")
         if self.error is not None:
             raise self.error
         return self.offset
 
 
 class Producer:
-    """A producer on a cluster of its own, or on one that is given. Not for several threads at a time."""
+    """A producer with connections and a thread of its own."""
 
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         *,
         acks: Literal["all", 0, 1, -1] = "all",
+        idempotence: bool | None = None,
         compression: str = "none",
         compression_level: int | None = None,
         batch_bytes: int = 256 * 1024,
         batch_records: int = 10_000,
-        linger_ms: int = 5,
-        buffer_bytes: int = 32 * 1024 * 1024,
+        linger_ms: float = 5,
+        buffer_memory: int = 32 * 1024 * 1024,
+        max_block: float = 60.0,
         max_request_bytes: int = 1024 * 1024,
         max_in_flight: int = 5,
         partitioner: str | Partitioner = "murmur2",
         request_timeout: float = 30.0,
         delivery_timeout: float = 120.0,
         retry: bool = True,
+        retry_backoff: float = 0.1,
+        retry_backoff_max: float = 1.0,
+        metadata_max_age: float = 300.0,
         on_batch: Callable[[BatchResult], None] | None = None,
         client_id: str = "pylogd",
     ) -> None:
-        """`on_batch` is called with the result of every batch, which is cheaper than to keep all deliveries."""
+        """A `Cluster` lends its settings, not its connections. Times in seconds unless their name says `ms`.
+
+        `partitioner`: "murmur2" (as the Java client), "crc32" (as librdkafka), "random", or a function of topic, key
+        and number of partitions. `max_in_flight`: requests to a broker. `on_batch` is called with the result of every
+        batch, in the producer's thread, which is cheaper than to keep all deliveries. ValueError: options that
+        contradict each other.
+        """
+        if idempotence is None:
+            idempotence = _ACKS[acks] == -1 and retry and max_in_flight <= MAX_IN_FLIGHT
+        elif idempotence and (_ACKS[acks] != -1 or not retry or max_in_flight > MAX_IN_FLIGHT):
+            raise ValueError(f'idempotence needs acks="all", retries, and at most {MAX_IN_FLIGHT} requests in flight')
         if isinstance(bootstrap_servers, Cluster):
-            self.cluster, self._own_cluster = bootstrap_servers, False
+            cluster = bootstrap_servers.copy()
         else:
-            self.cluster = Cluster(
+            cluster = Cluster(
                 bootstrap_servers, client_id=client_id, request_timeout=request_timeout, auto_create_topics=True
             )
-            self._own_cluster = True
-        self._sender = Sender(
-            self.cluster,
+        accumulator = Accumulator(
+            batch_bytes=batch_bytes,
+            batch_records=batch_records,
+            linger=linger_ms / 1000,
+            delivery_timeout=delivery_timeout,
+            partitioner=partitioner,
+            monotonic=cluster.clock.monotonic,
+        )
+        backoff = partial(Backoff, retry_backoff, retry_backoff_max)
+        outbox = Outbox(
+            accumulator,
+            idempotent=idempotence,
+            retry=retry,
+            max_request_bytes=max(max_request_bytes, batch_bytes),
+            backoff=backoff,
+        )
+        options = SenderOptions(
             acks=_ACKS[acks],
             compression=CompressionType.named(compression),
             compression_level=compression_level,
-            max_request_bytes=max(max_request_bytes, batch_bytes),
             max_in_flight=max_in_flight,
             request_timeout=request_timeout,
-            delivery_timeout=delivery_timeout,
-            retry=retry,
-            on_batch=on_batch,
+            metadata_max_age=metadata_max_age,
         )
-        self._batch_bytes = batch_bytes
-        self._batch_records = batch_records
-        self._linger_ms = linger_ms
-        self._buffer_bytes = buffer_bytes
-        self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
-        self._request_timeout = request_timeout
-        self._delivery_timeout = delivery_timeout
-        self._clock = self.cluster.clock
-        self._open: dict[TopicPartition, Batch] = {}
-        self._sticky: dict[str, int] = {}  # the partition for records without keys
-        self._counts: dict[str, int] = {}  # partitions of a topic
-        self._batch_number = 0
-        self._next_due_ms = 0
-        self._closed = False
+        self._sender = Sender(cluster, accumulator, outbox, options, buffer_memory, backoff, partial(_tell, on_batch))
+        self._add = accumulator.add
+        self._accumulator = accumulator
+        self._max_block = max_block
+        self._now_ms = cluster.clock.now_ms
+        # A producer that is dropped delivers what it has; its thread then ends.
+        self._finalizer = weakref.finalize(self, _drop, self._sender)
 
     def __enter__(self) -> Producer:
         return self
@@ -153,145 +189,138 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[Header] = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
         """Take a record and return what will become of it. `timestamp` in milliseconds since 1970, by default now.
 
-        Waits if the buffer is full. Raises KafkaError if the topic can't be found.
+        `on_delivery` is called with the delivery once it is done, in the producer's thread. Waits up to `max_block` if
+        the buffer is full or the topic not known yet. Raises BufferFull, KafkaError if the topic can't be found, what
+        kept its metadata from being read, or Closed.
         """
-        now = self._clock.now_ms()
-        if partition is None:
-            partition = self._choose(topic, key)
-        size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
-        if headers:
-            size = record_size_bound(key, value, headers)
-        batch = self._open.get((topic, partition))  # type: ignore[call-overload]  # a plain tuple is equal, and cheaper
-        if batch is not None and batch.size + size > self._batch_bytes:
-            self._seal(batch)
-            batch = None
-        if batch is None:
-            batch = self._open_batch(TopicPartition(topic, partition), now)
-        batch.records.append((key, value, now if timestamp is None else timestamp, headers))
-        delivery = Delivery(self, batch, len(batch.records) - 1)
-        batch.size += size
-        self._sender.buffered += size
-        if batch.size >= self._batch_bytes or len(batch.records) >= self._batch_records:
-            self._seal(batch)
-        if now >= self._next_due_ms or self._sender.buffered > self._buffer_bytes:
-            self._catch_up(now)
+        sender = self._sender
+        with sender.lock:
+            if self._accumulator.buffered >= sender.limit:
+                self._make_room()
+            count = sender.partitions.get(topic, 0)
+            if not count and partition is None:
+                count = self._learn(topic)
+            batch = self._add(
+                topic, count, partition, key, value, self._now_ms() if timestamp is None else timestamp, headers
+            )
+            index = len(batch.records) - 1
+            delivery = Delivery(sender, batch, index)
+            if on_delivery is not None:
+                batch.listeners.append((delivery, on_delivery))
+            if not index or batch.count:  # opened, or sealed
+                sender.nudge(batch)
         return delivery
 
     def send_set(
         self, topic: str, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]], *,
-        partition: int | None = None,
+        partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:  # fmt: skip
         """Take records that shall be one batch, written whole or not at all: (key, value) pairs or `NewRecord`s.
 
-        Without `partition`, the first one's key decides. The delivery's offset is the first one's.
+        Without `partition`, the first one's key decides. The delivery's offset is the first one's. Waits and raises
+        as `send`; ValueError: there is no record.
         """
-        now = self._clock.now_ms()
-        taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now) for r in records]
-        if not taken:
-            raise ValueError("a set needs a record")
-        place = TopicPartition(topic, self._choose(topic, taken[0].key) if partition is None else partition)
-        if place in self._open:
-            self._seal(self._open[place])
-        batch = self._open_batch(place, now)
-        batch.records.extend(taken)
-        batch.size = sum(record_size_bound(r.key, r.value, r.headers) for r in taken)
-        self._sender.buffered += batch.size
-        self._seal(batch)
-        self._catch_up(now)
-        return Delivery(self, batch, 0)
+        taken = list(records)
+        sender = self._sender
+        with sender.lock:
+            if self._accumulator.buffered >= sender.limit:
+                self._make_room()
+            count = sender.partitions.get(topic, 0)
+            if not count and partition is None:
+                count = self._learn(topic)
+            batch = self._accumulator.add_set(topic, count, partition, taken, self._now_ms())
+            delivery = Delivery(sender, batch, 0)
+            if on_delivery is not None:
+                batch.listeners.append((delivery, on_delivery))
+            sender.nudge(batch)
+        return delivery
 
-    def _choose(self, topic: str, key: bytes | None) -> int:
-        count = self._counts.get(topic)
+    def _make_room(self) -> None:
+        sender, accumulator = self._sender, self._accumulator
+        if sender.failure is not None:
+            raise sender.failure
+        sender.needing_room += 1
+        try:
+            if not sender.wait(lambda: accumulator.buffered < sender.limit, self._max_block):
+                raise BufferFull(
+                    f"{accumulator.buffered:,} bytes wait for the brokers; buffer_memory is {sender.limit:,}"
+                )
+        finally:
+            sender.needing_room -= 1
+        if sender.failure is not None:
+            raise sender.failure
+
+    def _learn(self, topic: str) -> int:
+        sender = self._sender
+        sender.wanted[topic] = None
+
+        def answered() -> bool:
+            error = sender.wanted.setdefault(topic, None)  # another caller may have taken it off
+            return topic in sender.partitions or (error is not None and not is_retriable(error))
+
+        try:
+            sender.wait(answered, self._max_block)
+        finally:
+            error = sender.wanted.pop(topic, None)
+        count = sender.partitions.get(topic)
         if count is None:
-            if self._closed:
-                raise Closed("the producer is closed")
-            count = self._counts[topic] = len(self.cluster.topic(topic, timeout=self._delivery_timeout).partitions)
-        chosen = self._partition_for(topic, key, count)
-        if chosen is None:
-            chosen = self._sticky.get(topic)
-            if chosen is None:
-                chosen = self._sticky[topic] = random.randrange(count)
-        return chosen
-
-    def _open_batch(self, place: TopicPartition, now: int) -> Batch:
-        if self._closed:
-            raise Closed("the producer is closed")
-        batch = self._open[place] = Batch(place, self._batch_number, now + self._linger_ms)
-        self._batch_number += 1
-        self._sender.unfinished += 1
-        self._next_due_ms = min(self._next_due_ms, batch.due_ms) if len(self._open) > 1 else batch.due_ms
-        return batch
-
-    def _seal(self, batch: Batch) -> None:
-        place = batch.partition
-        del self._open[place]
-        if self._sticky.get(place.topic) == place.partition:
-            del self._sticky[place.topic]  # the next batch without keys goes elsewhere
-        self._sender.add(batch)
-
-    def _catch_up(self, now: int) -> None:
-        """Seal what has lingered long enough, send, and wait while the buffer is too full."""
-        for batch in [batch for batch in self._open.values() if batch.due_ms <= now]:
-            self._seal(batch)
-        if self._open:
-            self._next_due_ms = min(batch.due_ms for batch in self._open.values())
-        self._sender.turn()
-        while self._sender.buffered > self._buffer_bytes:
-            if self._sender.idle:
-                self._seal(next(iter(self._open.values())))
-            self._sender.turn(wait=self._request_timeout)
+            raise error if error is not None else RequestTimedOut(f"no metadata of {topic!r} came in time")
+        if sender.failure is not None:
+            raise sender.failure
+        return count
 
     # Waiting
 
-    def poll(self, timeout: float = 0.0) -> None:
-        """Send what is due and take in replies, waiting up to `timeout` seconds for something to happen."""
-        self._catch_up(self._clock.now_ms())
-        if timeout:
-            self._sender.turn(wait=timeout)
-
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait until all of it has a result. Raises `DeliveryFailed` if anything since the last
-        flush was not written, RequestTimedOut if `timeout` seconds are over before.
+        """Send everything and wait until all of it has a result, and callbacks have run.
+
+        Raises `DeliveryFailed` if anything since the last flush was not written, RequestTimedOut if `timeout` seconds
+        are over before.
         """
-        for batch in list(self._open.values()):
-            self._seal(batch)
-        self._wait_until(lambda: not self._sender.unfinished, timeout)
-        failed, self._sender.failed = self._sender.failed, None
+        sender = self._sender
+        with sender.lock:
+            mark = self._accumulator.next_number
+            sender.flushing += 1
+            try:
+                if not sender.wait(lambda: sender.all_told(mark), timeout):
+                    raise RequestTimedOut(f"{len(self._accumulator.unfinished)} batches are not delivered yet")
+            finally:
+                sender.flushing -= 1
+            failed = sender.take_failed()
         if failed is not None:
             raise failed
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and close; raises as `flush`."""
-        if self._closed:
+        """Take no more records, flush, and close; raises as `flush`."""
+        if self._finalizer.detach() is None:
             return
+        sender = self._sender
+        with sender.lock:
+            sender.refuse(Closed("the producer is closed"))
         try:
             self.flush(timeout)
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without sending what is left."""
-        self._closed = True
-        if self._own_cluster:
-            self.cluster.close()
+        """Close without sending what is left: that was not delivered, for all that is known."""
+        self._finalizer.detach()
+        self._sender.abandon(Closed("the producer is closed"), _ABANDON_SECONDS)
 
-    def _wait_for(self, batch: Batch, timeout: float | None) -> None:
-        if self._open.get(batch.partition) is batch:
-            self._seal(batch)
-        self._wait_until(lambda: batch.result is not None, timeout)
 
-    def _wait_until(self, finished: Callable[[], bool], timeout: float | None) -> None:
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        while True:
-            self._sender.turn()
-            if finished():
-                return
-            left = self._request_timeout if deadline is None else deadline - self._clock.monotonic()
-            if left <= 0:
-                raise RequestTimedOut(f"{self._sender.unfinished} batches are not delivered yet")
-            if self._closed:
-                raise Closed("the producer is closed")
-            self._sender.turn(wait=left)
+def _tell(on_batch: Callable[[BatchResult], None] | None, batch: Batch, result: BatchResult) -> None:
+    if on_batch is not None:
+        on_batch(result)
+    for delivery, listener in batch.listeners:
+        listener(delivery)
+
+
+def _drop(sender: Sender) -> None:
+    """A producer goes that nobody closed: its thread delivers what it has, if the process lives that long."""
+    if sender.accumulator.unfinished:
+        warnings.warn("a producer was neither closed nor flushed: records may be lost", ResourceWarning, stacklevel=2)
+    sender.let_end()

@@ -17,6 +17,7 @@ from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
+from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _LIST = ConfigType.LONG, ConfigType.LIST
@@ -28,6 +29,7 @@ _TOPICS: Final = "Topics"
 _NETWORK: Final = "Network"
 _REQUESTS: Final = "Requests"
 _REPLICATION: Final = "Replication and producers"
+_GROUPS: Final = "Consumer groups"
 _THREADS: Final = "Threads and shutdown"
 
 _IDENTITY_SETTINGS: Final = [
@@ -76,7 +78,7 @@ _METADATA_SETTINGS: Final = [
         None,
         "Where topics, their settings and broker registrations are kept: "
         "`sqlite:/path/to/file` for the embedded store. Unset: the file `metadata.sqlite` in the first of "
-        "`log.dirs`. (Ours; Kafka names its ZooKeeper or its quorum here.)",
+        "`log.dirs`. Not with zookeeper.connect, which puts them into ZooKeeper. (Ours.)",
         _METADATA,
         nullable=True,
     ),
@@ -255,6 +257,103 @@ _IN_SYNC_SETTINGS: Final = [
     ),
 ]
 
+_GROUP_SETTINGS: Final = [
+    Setting(
+        "group.min.session.timeout.ms",
+        _INT,
+        6_000,
+        "Shortest session time-out that a member may ask for.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.max.session.timeout.ms",
+        _INT,
+        30 * MINUTE_MS,
+        "Longest session time-out that a member may ask for: dead members are found no sooner.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        _INT,
+        3_000,
+        "Time that a group without members waits for further ones when the first has joined, and again when more have, "
+        "so that it does not rebalance for each of them.",
+        _GROUPS,
+        minimum=0,
+    ),
+    Setting("group.max.size", _INT, INT_MAX, "Most members of a group.", _GROUPS, minimum=1),
+    Setting(
+        "offsets.topic.num.partitions",
+        _INT,
+        50,
+        "Partitions of `__consumer_offsets`, which is made when a group is first asked for. Each group is kept in one.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "offsets.topic.replication.factor",
+        _INT,
+        3,
+        "Replicas of each partition of `__consumer_offsets`, but no more than there are live brokers when it is made. "
+        "(Kafka waits for as many brokers.)",
+        _GROUPS,
+        minimum=1,
+        maximum=32767,
+    ),
+    Setting(
+        "offsets.topic.segment.bytes",
+        _INT,
+        100 * MIB,
+        "Segment size of `__consumer_offsets`: small, so that compaction and the reading at a take-over are quick.",
+        _GROUPS,
+        minimum=1024,
+    ),
+    Setting(
+        "offsets.load.buffer.size",
+        _INT,
+        5 * MIB,
+        "Bytes of `__consumer_offsets` that are read at a time when this broker takes a partition of it over.",
+        _GROUPS,
+        minimum=1024,
+    ),
+    Setting(
+        "offsets.commit.timeout.ms",
+        _INT,
+        5_000,
+        "Longest time that a commit waits for the replicas of `__consumer_offsets`.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "offset.metadata.max.bytes",
+        _INT,
+        4096,
+        "Most bytes of text that a client may store beside an offset.",
+        _GROUPS,
+        minimum=0,
+        maximum=32767,
+    ),
+    Setting(
+        "offsets.retention.minutes",
+        _INT,
+        7 * 24 * 60,
+        "Time for which the offsets of a group without members are kept, and those of topics that a group no longer "
+        "subscribes to. Committing anew begins it anew.",
+        _GROUPS,
+        minimum=1,
+    ),
+    Setting(
+        "offsets.retention.check.interval.ms",
+        _LONG,
+        10 * MINUTE_MS,
+        "How often old offsets are looked for.",
+        _GROUPS,
+        minimum=1,
+    ),
+]
+
 _THREAD_SETTINGS: Final = [
     Setting(
         "background.threads",
@@ -289,6 +388,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
         for setting in [
             *_IDENTITY_SETTINGS,
             *_METADATA_SETTINGS,
+            *ZOOKEEPER_SETTINGS,
             *_TOPIC_SETTINGS,
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
@@ -296,6 +396,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_IN_SYNC_SETTINGS,
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,
+            *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,
         ]
     }

@@ -24,6 +24,7 @@ from pylogd.config.listeners import Listener, parse_advertised, parse_listeners
 from pylogd.config.source import read_file
 from pylogd.config.topic import TOPIC_SETTINGS, fallback_value
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
+from pylogd.config.zookeeper import ZooKeeperSecurity, check_zookeeper, zookeeper_security
 
 SQLITE_SCHEME: Final = "sqlite:"
 METADATA_FILE: Final = "metadata.sqlite"
@@ -146,6 +147,11 @@ class Settings:
         if url is None:
             return Path(self.words("log.dirs")[0]) / METADATA_FILE
         return Path(url.removeprefix(SQLITE_SCHEME))
+
+    @property
+    def zookeeper_security(self) -> ZooKeeperSecurity:
+        """The credentials for ZooKeeper, its TLS and its ACLs."""
+        return zookeeper_security(self._effective)
 
     def origin(self, name: str) -> str:
         """Where the value in force comes from, in words for a user."""
@@ -273,6 +279,7 @@ class Settings:
         url = self.text("metadata.store")
         if url is not None and not (url.startswith(SQLITE_SCHEME) and len(url) > len(SQLITE_SCHEME)):
             raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
+        check_zookeeper(self._effective)
         _check_lag(self._effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
 
 

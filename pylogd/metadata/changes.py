@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.metadata.errors import StoreClosed
+from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.metadata.interfaces import IMetadataStore, Operation, Result, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import CHANGES, decode_change, encode_change
 
@@ -149,7 +149,9 @@ class ChangeFeed:
 
     def _failed(self, failure: Failure) -> None:
         """A round failed: whoever waits for it hears why. The next write or session tries again."""
-        if self._started:
+        if failure.check(ConnectionLost, SessionExpired):
+            log.warn("can't read the metadata for now: {error}", error=failure.getErrorMessage())
+        elif self._started:
             log.failure("can't read the metadata", failure=failure)
         waiters, self._waiters = self._waiters, []
         for _, deferred in waiters:

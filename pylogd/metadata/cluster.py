@@ -20,14 +20,14 @@ from types import MappingProxyType
 from typing import Final
 
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import ChangeFeed
-from pylogd.metadata.configs import ATTEMPTS
-from pylogd.metadata.errors import BadVersion, NodeExists, NodeIdInUse, NoNode
+from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.image import Broker, id_to_text, new_id
-from pylogd.metadata.interfaces import IMetadataStore, SessionState, SetData, WatchEvent, parent_of
+from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, SetData, WatchEvent, parent_of
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
@@ -49,6 +49,8 @@ log = Logger()
 PRODUCER_ID_BLOCK: Final = 1000
 #: "No broker", as the controller.
 NO_CONTROLLER: Final = -1
+#: Between two looks at whether an earlier session of this broker has ended.
+_LOOK_SECONDS: Final = 0.5
 
 ClusterListener = Callable[[], None]
 
@@ -60,7 +62,11 @@ class Cluster:
     while none is known. acknowledged: by id, the incarnations of brokers that the controller has taken into account.
     """
 
-    def __init__(self, store: IMetadataStore, node_id: int, feed: ChangeFeed) -> None:
+    def __init__(
+        self, store: IMetadataStore, node_id: int, feed: ChangeFeed, clock: IReactorTime | None = None,
+        patience: float = 0.0,
+    ) -> None:  # fmt: skip
+        """A registration waits `patience` seconds of `clock` for an earlier one of this number to go."""
         self._store = store
         self._feed = feed
         self.node_id = node_id
@@ -70,6 +76,8 @@ class Cluster:
         self._watched = False
         self._next_id, self._ids_end = 0, 0
         self._id_lock = DeferredLock()
+        self._clock = clock
+        self._patience = patience
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
@@ -170,20 +178,18 @@ class Cluster:
 
     async def _register(self, broker: Broker) -> None:
         path = f"{BROKERS}/{broker.node_id}"
-        for _ in range(ATTEMPTS):
+        while True:
             try:
                 await self._store.create(path, encode_broker(broker), ephemeral=True)
                 break
             except NodeExists:
                 if await self._take_over(path, broker):
                     break
-        else:
-            raise NodeIdInUse(f"others register as node.id {broker.node_id}, too")
         self._registered_in = self._store.session_id
         await self._reload()
 
     async def _take_over(self, path: str, broker: Broker) -> bool:
-        """There is a registration: whether it is ours now; False if it is worth another try. Raises `NodeIdInUse`."""
+        """There is a registration: whether it is ours now, else it has gone. Raises `NodeIdInUse` if it stays."""
         try:
             node = await self._store.get(path)
         except NoNode:
@@ -191,15 +197,31 @@ class Cluster:
         if node.stat.owner == self._store.session_id:
             await self._store.set(path, encode_broker(broker))
             return True
-        found = decode_broker(path, node.data)
-        if broker.directory_id is None or found.directory_id != broker.directory_id:
-            raise NodeIdInUse(
-                f"another broker with node.id {broker.node_id} is alive in this cluster, at {found.host}:{found.port}"
-            )
-        log.info("the registration that this broker's former process left behind goes")
-        with suppress(NoNode, BadVersion):
-            await self._store.delete(path, node.stat.version)
+        if broker.directory_id is not None and decode_broker(path, node.data).directory_id == broker.directory_id:
+            log.info("the registration that this broker's former process left behind goes")
+            with suppress(NoNode, BadVersion):
+                await self._store.delete(path, node.stat.version)
+        else:
+            await self._wait_for_end(path, node.stat)
         return False
+
+    async def _wait_for_end(self, path: str, held: NodeStat) -> None:
+        """Return once the node of another session is gone: after a crash of this broker ZooKeeper keeps it for the
+        session's timeout. Raises `NodeIdInUse` if it stays, or if there is another one.
+        """
+        stat: NodeStat | None = held
+        deadline = 0.0 if self._clock is None else self._clock.seconds() + self._patience
+        if self._clock is not None:
+            log.info(
+                "{path} is held by another session; waiting up to {seconds:.0f} s for it to end, as after a crash",
+                path=path,
+                seconds=self._patience,
+            )
+        while stat is not None:
+            if self._clock is None or stat.created != held.created or self._clock.seconds() >= deadline:
+                raise NodeIdInUse(f"another broker with node.id {self.node_id} is alive in this cluster")
+            await _sleep(self._clock, _LOOK_SECONDS)
+            stat = await self._store.exists(path)
 
     async def _reload(self) -> None:
         if not self._watched:
@@ -251,4 +273,13 @@ class Cluster:
 
     def _failed(self, failure: Failure) -> None:
         self._watched = False
+        if failure.check(ConnectionLost, SessionExpired):
+            log.warn("can't read the brokers of the cluster for now: {error}", error=failure.getErrorMessage())
+            return
         log.failure("can't follow the brokers of the cluster", failure=failure)
+
+
+def _sleep(clock: IReactorTime, seconds: float) -> Deferred[None]:
+    done: Deferred[None] = Deferred(lambda _: later.cancel())
+    later = clock.callLater(seconds, done.callback, None)
+    return done

@@ -19,7 +19,8 @@ from pylogd.metadata.errors import InvalidTopicName
 NO_LEADER: Final = -1
 MAX_NAME_LENGTH: Final = 249
 #: Topics of the broker's own, which clients may read but are told apart.
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 #: Ids that mean "none" and "the metadata topic" in the protocol.

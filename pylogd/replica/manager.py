@@ -59,6 +59,8 @@ _NO_ID = bytes(16)
 
 InThread = Callable[..., "Deferred[Any]"]
 PartitionListener = Callable[[Partition], object]
+#: (partition, whether this broker leads it from now on)
+LeadershipListener = Callable[[Partition, bool], object]
 
 
 class ReplicaManager:
@@ -114,6 +116,8 @@ class ReplicaManager:
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
+        self._leadership_listeners: list[LeadershipListener] = []
+        self._led: dict[Partition, int] = {}  # what this broker leads, and the leader epoch that was told
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
@@ -196,6 +200,20 @@ class ReplicaManager:
 
     def _tick_failed(self, failure: Failure) -> None:
         log.failure("a round of housekeeping failed", failure)
+
+    def on_leadership(self, listener: LeadershipListener) -> Callable[[], None]:
+        """Call `listener` whenever this broker begins or ceases to lead a partition from now on, on the reactor's
+        thread, after the look-ups have it; returns the undoing. One that leads in a new epoch has ceased and begun.
+        """
+        self._leadership_listeners.append(listener)
+        return lambda: self._leadership_listeners.remove(listener)
+
+    def _leads(self, partition: Partition, leads: bool) -> None:
+        for listener in list(self._leadership_listeners):
+            try:
+                listener(partition, leads)
+            except Exception:
+                log.failure("a listener to changes of leadership failed")
 
     # -- what requests do
 
@@ -363,6 +381,14 @@ class ReplicaManager:
                 listener(partition)
             except Exception:
                 log.failure("a listener to changes of {partition!r} failed", partition=partition)
+        epoch = partition.leader_epoch if partition.role is Role.LEADING else None
+        before = self._led.pop(partition, None)
+        if epoch is not None:
+            self._led[partition] = epoch
+        if before != epoch and before is not None:
+            self._leads(partition, False)
+        if before != epoch and epoch is not None:
+            self._leads(partition, True)
 
     async def _settle(self, name: str) -> None:
         lock = self._locks.setdefault(name, DeferredLock())

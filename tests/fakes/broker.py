@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pylogd.errors import ErrorCode
-from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, list_offsets, metadata, produce
+from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.log.producers import Producers
+from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, init_producer_id, list_offsets, metadata, produce
 from pylogd.wire.records import HEADER, BatchHeader, iter_batches, parse_header
 from pylogd.wire.session import RequestReceived, ServerSession
 
@@ -46,6 +48,8 @@ class FakeBroker:
         self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
         self.ends = [0] * partitions
         self.starts = [0] * partitions
+        self.producers = [Producers() for _ in range(partitions)]  # the broker's own, for idempotent producers
+        self.producer_ids = 0
         self.seen: list[tuple[int, Any]] = []
         self._came = threading.Condition()
         self.connections = 0
@@ -181,19 +185,37 @@ class FakeBroker:
     def _produce(self, request: produce.ProduceRequest) -> produce.ProduceResponse | None:
         response = produce.ProduceResponse()
         for topic in request.topic_data:
-            answers = [
-                produce.PartitionProduceResponse(data.index, 0, self.append(data.index, bytes(data.records or b"")))
-                for data in topic.partition_data
-            ]
+            answers = []
+            for data in topic.partition_data:
+                answer = produce.PartitionProduceResponse(data.index, 0, -1)
+                try:
+                    answer.base_offset = self.append(data.index, bytes(data.records or b""))
+                except OutOfOrderSequence:
+                    answer.error_code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                except InvalidProducerEpoch:
+                    answer.error_code = ErrorCode.INVALID_PRODUCER_EPOCH
+                answers.append(answer)
             response.responses.append(produce.TopicProduceResponse(topic.name, topic.topic_id, answers))
         return response if request.acks else None
 
     def append(self, partition: int, batch: bytes) -> int:
-        """Take a batch into a partition's log; the offset that it got."""
+        """Take a batch into a partition's log; the offset that it got, or that it has already."""
         base = self.ends[partition]
+        header = parse_header(batch)
+        if header.producer_id >= 0:
+            known = self.producers[partition].check(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
+            )
+            if known is not None:
+                return known.base_offset
+            self.producers[partition].note(header._replace(base_offset=base))
         self.logs[partition].append(struct.pack(">q", base) + batch[8:])
-        self.ends[partition] += parse_header(batch).last_offset_delta + 1
+        self.ends[partition] += header.last_offset_delta + 1
         return base
+
+    def _init_producer_id(self, _request: Any) -> init_producer_id.InitProducerIdResponse:
+        self.producer_ids += 1
+        return init_producer_id.InitProducerIdResponse(producer_id=self.producer_ids)
 
     def _fetch(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
         response = fetch.FetchResponse()

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
+from pylogd.groups import GroupCoordinator
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
@@ -78,10 +79,13 @@ class Parts:
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
+        self.cluster.controller_changed(NODE)
         result_of(self.replicas.start())
 
     def boot(self) -> None:
         """Make the logs and the replicas, as at a start on what the file system has."""
+        if hasattr(self, "groups"):
+            self.groups.stop()
         self.logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
             node_id=NODE, recovery_threads=1,
@@ -89,11 +93,14 @@ class Parts:
         self.logs.on_directory_failed = lambda _path, keys: self.replicas.went_offline(keys)
         self.logs.load()
         self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, NODE, self.threads)
+        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, self.settings, self.clock)
+        self.groups.start()
 
     def close(self) -> None:
         """Stop all, and see that nothing is left behind."""
         self.threads.hold = False
         self.threads.release()
+        self.groups.stop()
         result_of(self.replicas.stop())
         assert not len(self.replicas.fetch_waits)
         assert not len(self.replicas.append_waits)

@@ -199,7 +199,6 @@ def test_the_broker_goes_away_and_comes_back(start_broker: StartBroker) -> None:
         assert [r.value for r in read(consumer, 1)] == [b"before"]
         assert first.stop() == 0
         producer.send("t", b"while it is away")
-        producer.poll()
         start_broker(arguments=["--listen", where])
         producer.flush()
         assert [r.value for r in read(consumer, 1)] == [b"while it is away"]
@@ -209,9 +208,10 @@ def test_it_never_comes_back(start_broker: StartBroker) -> None:
     broker = start_broker()
     with Cluster(broker.address) as cluster:
         Admin(cluster).create_topic("t", 1)
-        producer = Producer(cluster, delivery_timeout=1)
-        producer.send("t", b"v").result()
+        with Producer(cluster) as before:
+            before.send("t", b"v").result()
         broker.stop()
-        producer.send("t", b"lost")
+        producer = Producer(cluster, delivery_timeout=1)
+        producer.send("t", b"lost", partition=0)
         with pytest.raises(DeliveryFailed, match="1 records were not delivered"):
             producer.flush()

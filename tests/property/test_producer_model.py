@@ -75,7 +75,12 @@ class World:
         self.batches: list[Batch] = []
         self.max_in_flight = max_in_flight
         self.accumulator = Accumulator(
-            batch_bytes=10**6, batch_records=10**6, linger=0, delivery_timeout=DELIVERY_TIMEOUT, partitioner="murmur2"
+            batch_bytes=10**6,
+            batch_records=10**6,
+            linger=0,
+            delivery_timeout=DELIVERY_TIMEOUT,
+            partitioner="murmur2",
+            monotonic=lambda: self.now,
         )
         self.outbox = Outbox(
             self.accumulator, idempotent=True, retry=True, max_request_bytes=10**6,
@@ -92,7 +97,7 @@ class World:
 
     def send(self, count: int) -> None:
         for _ in range(count):
-            batch, _ = self.accumulator.add("t", 1, 0, None, b"%d" % self.sent, 0, (), self.now)
+            batch = self.accumulator.add("t", 1, 0, None, b"%d" % self.sent, 0)
             self.sent += 1
         self.accumulator.seal(batch)
         self.batches.append(batch)

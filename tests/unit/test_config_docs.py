@@ -64,4 +64,6 @@ def test_every_setting_is_obeyed_by_somebody() -> None:
         if f'"{setting.name}"' in text or re.search(rf"\b{setting.attribute}\b", text):
             read.update(name for name, _ in setting.synonyms)
     read |= {"log.dirs", "metadata.store", "listeners", "advertised.listeners"}  # through properties of Settings
+    read |= {name for name in SETTINGS if name.startswith(("zookeeper.ssl.", "zookeeper.sasl.", "zookeeper.auth."))}
+    read |= {"zookeeper.set.acl"}
     assert sorted(SETTINGS.keys() - read) == []

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 import pylogd.api
 from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
@@ -16,14 +17,17 @@ from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequ
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.heartbeat import HeartbeatRequest
 from pylogd.wire.messages.incremental_alter_configs import (
     AlterableConfig as IncrementalConfig,
 )
@@ -34,14 +38,35 @@ from pylogd.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest
+from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from pylogd.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from pylogd.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from pylogd.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 
 #: One useful request of each API; "t" exists.
@@ -64,11 +89,34 @@ REQUESTS: list[Any] = [
     CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]),
     DescribeClusterRequest(),
     DescribeTopicPartitionsRequest(),
+    OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 7)])]),
+    OffsetFetchRequest(
+        "g",
+        [OffsetFetchRequestTopic("t", [0, 1])],
+        [OffsetFetchRequestGroup("g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[0])])],
+    ),
+    JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", [JoinGroupRequestProtocol("range", b"")]),
+    HeartbeatRequest("g", 1, "m"),
+    LeaveGroupRequest("g", "m", [MemberIdentity("m")]),
+    SyncGroupRequest("g", 1, "m", assignments=[SyncGroupRequestAssignment("m", b"")]),
+    DescribeGroupsRequest(["g", "h"]),
+    ListGroupsRequest(),
+    DeleteGroupsRequest(["g", "h"]),
+    OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
 FIRST_BY_ID = 6  # of DeleteTopics
 FIRST_WITH_MANY = 4  # of FindCoordinator
+FIRST_WITH_GROUPS = 8  # of OffsetFetch
+FIRST_WITH_LEAVERS = 3  # of LeaveGroup
+FIRST_COMMIT_BY_ID = 10  # of OffsetCommit and OffsetFetch
 SERVED = [(key, version) for key, (first, last) in served_versions().items() for version in range(first, last + 1)]
+
+
+def without_names(request: Any) -> Any:
+    """A request whose topics go by id."""
+    groups = [replace(group, topics=[replace(topic, name="") for topic in group.topics]) for group in request.groups]
+    return replace(request, groups=groups)
 
 
 def request_at(api_key: int, version: int) -> Any:
@@ -78,6 +126,15 @@ def request_at(api_key: int, version: int) -> Any:
         return replace(request, topic_names=[]) if version >= FIRST_BY_ID else replace(request, topics=[])
     if api_key == FindCoordinatorRequest.API_KEY:
         return replace(request, key="") if version >= FIRST_WITH_MANY else replace(request, coordinator_keys=[])
+    if api_key == OffsetFetchRequest.API_KEY:
+        if version < FIRST_WITH_GROUPS:
+            return replace(request, groups=[])
+        request = replace(request, group_id="", topics=[])
+        return without_names(request) if version >= FIRST_COMMIT_BY_ID else request
+    if api_key == OffsetCommitRequest.API_KEY and version >= FIRST_COMMIT_BY_ID:
+        return replace(request, topics=[replace(topic, name="") for topic in request.topics])
+    if api_key == LeaveGroupRequest.API_KEY:
+        return replace(request, member_id="") if version >= FIRST_WITH_LEAVERS else replace(request, members=[])
     if api_key == DescribeConfigsRequest.API_KEY:
         return replace(request, include_synonyms=version > 0, include_documentation=version > 2)
     return request
@@ -88,13 +145,17 @@ def request_at(api_key: int, version: int) -> Any:
 )
 def test_a_request_off_the_wire_gets_a_reply_for_the_wire(parts: Parts, api_key: int, version: int) -> None:
     topic = parts.create("t")
+    parts.call(FindCoordinatorRequest("g"), 3)
     codec = schema.request_codec(api_key, version)
     frame = b"".join(bytes(part) for part in codec.encode(request_at(api_key, version)))  # type: ignore[arg-type]
     request = codec.decode(frame)
     for entry in [*getattr(request, "topic_data", []), *(getattr(request, "topics", None) or [])]:
         if api_key in (0, 1):
             entry.topic_id = topic.topic_id
-    response = parts.call(request, version)
+    response = parts.ask(request, version)
+    if isinstance(response, Deferred):
+        parts.time.advance(10)  # a new group waits for more members
+        response = result_of(response)
     raw = b"".join(bytes(part) for part in schema.response_codec(api_key, version).encode(response))  # type: ignore[arg-type]
     schema.response_codec(api_key, version).decode(raw)
 

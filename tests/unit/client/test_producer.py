@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from pylogd.client import (
     BatchResult,
     BrokerUnavailable,
+    BufferFull,
     Closed,
     Cluster,
     DeliveryFailed,
+    DeliveryTimedOut,
     KafkaError,
     NewRecord,
     Producer,
@@ -25,7 +28,6 @@ from pylogd.wire.messages.produce import PartitionProduceResponse, ProduceRespon
 from pylogd.wire.records import Record, decode_batch, parse_header
 from tests.fakes import broker as fake
 from tests.fakes.broker import TOPIC_ID, FakeBroker
-from tests.fakes.clock import FakeClock
 
 Make = Callable[..., Producer]
 
@@ -38,16 +40,15 @@ def server() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def make(server: FakeBroker) -> Iterator[Make]:
-    clusters = []
+    producers = []
 
     def make(**options: Any) -> Producer:
-        cluster = Cluster(server.address, clock=FakeClock())
-        clusters.append(cluster)
-        return Producer(cluster, **options)
+        producers.append(Producer(Cluster(server.address), **{"retry_backoff": 0.001, "retry_backoff_max": 0.01} | options))
+        return producers[-1]
 
     yield make
-    for cluster in clusters:
-        cluster.close()
+    for producer in producers:
+        producer.abandon()
 
 
 def stored(server: FakeBroker, partition: int) -> list[Record]:
@@ -71,11 +72,11 @@ def refuse(code: ErrorCode) -> Callable[[Any], ProduceResponse]:
 
 
 def test_records_arrive(server: FakeBroker, make: Make) -> None:
-    producer = make()
+    producer = make(linger_ms=10**6)
     deliveries = [
         producer.send("t", b"v%d" % n, b"k", partition=1, timestamp=n, headers=[("h", b"x")]) for n in range(5)
     ]
-    assert not deliveries[0].done and deliveries[0].offset == -1
+    assert not deliveries[4].done and deliveries[4].offset == -1
     assert deliveries[3].result() == 3
     assert [(d.topic, d.partition, d.offset, d.error) for d in deliveries] == [("t", 1, n, None) for n in range(5)]
     assert [(r.key, r.value, r.timestamp, r.headers) for r in stored(server, 1)] == [
@@ -118,23 +119,14 @@ def test_batches_are_bounded_by_records_and_bytes(server: FakeBroker, make: Make
     assert [parse_header(batch).record_count for batch in server.logs[1]] == [3, 3, 3, 1, 1]
 
 
-def test_lingering(server: FakeBroker, make: Make) -> None:
-    producer = make(linger_ms=50)
-    clock = producer.cluster.clock
-    assert isinstance(clock, FakeClock)
+def test_what_lingers_leaves_without_another_call(server: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=1)
     producer.send("t", b"1", partition=0)
-    producer.send("t", b"2", partition=1)
-    clock.sleep(0.04)
-    producer.poll()
-    assert not server.asked(ApiKey.PRODUCE)
-    clock.sleep(0.01)
-    producer.send("t", b"3", partition=0)
-    producer.flush()
-    assert [len(batch) for batch in server.logs] == [1, 1, 0], "3 had waited no time, and went along"
+    server.wait_until_asked(ApiKey.PRODUCE)
 
 
 def test_keyless_records_stick_to_a_partition_for_a_batch(server: FakeBroker, make: Make) -> None:
-    producer = make(batch_records=10)
+    producer = make(batch_records=10, linger_ms=10**6)
     chosen = [producer.send("t", b"v").partition for _ in range(300)]
     producer.close()
     assert all(len(set(chosen[start : start + 10])) == 1 for start in range(0, 300, 10))
@@ -149,20 +141,15 @@ def test_keys_and_own_partitioners(server: FakeBroker, make: Make) -> None:
 
 
 def test_one_request_carries_many_partitions(server: FakeBroker, make: Make) -> None:
-    producer = make()
+    producer = make(linger_ms=10**6)
     for partition in range(3):
         producer.send("t", b"v", partition=partition)
-    for batch in list(producer._open.values()):
-        producer._sender._queues.setdefault(batch.partition, fake.deque()).append(batch)
-    producer._open.clear()
-    for queue in producer._sender._queues.values():
-        queue[0].deadline = 1e9
     producer.flush()
     assert len(server.asked(ApiKey.PRODUCE)) == 1
 
 
 def test_sets(server: FakeBroker, make: Make) -> None:
-    producer = make()
+    producer = make(linger_ms=10**6)
     producer.send("t", b"before", partition=0)
     delivery = producer.send_set("t", [(None, b"a"), (b"k", None), NewRecord(None, b"c", 7)], partition=0)
     assert delivery.result() == 1
@@ -174,7 +161,7 @@ def test_sets(server: FakeBroker, make: Make) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compression(server: FakeBroker, make: Make, codec: str) -> None:
-    producer = make(compression=codec)
+    producer = make(compression=codec, linger_ms=10**6)
     for _ in range(100):
         producer.send("t", b"the same again", partition=0)
     producer.flush()
@@ -194,7 +181,7 @@ def test_acks(server: FakeBroker, make: Make, acks: Any) -> None:
 
 def test_results_by_batch(server: FakeBroker, make: Make) -> None:
     results: list[BatchResult] = []
-    producer = make(batch_records=2, on_batch=results.append)
+    producer = make(batch_records=2, linger_ms=10**6, on_batch=results.append)
     for _ in range(5):
         producer.send("t", b"v", partition=0)
     producer.flush()
@@ -215,9 +202,18 @@ def test_retriable_errors_are_tried_again(server: FakeBroker, make: Make, act: A
     assert len(server.asked(ApiKey.PRODUCE)) == 3
 
 
-def test_a_lost_reply_may_write_twice_but_never_loses(server: FakeBroker, make: Make) -> None:
+def test_a_lost_reply_writes_nothing_twice(server: FakeBroker, make: Make) -> None:
     server.on(ApiKey.PRODUCE, fake.cut, fake.cut)
     producer = make()
+    delivery = producer.send("t", b"v", partition=0)
+    producer.flush()
+    assert delivery.offset == 0 and len(stored(server, 0)) == 1
+    assert len(server.asked(ApiKey.PRODUCE)) == 3
+
+
+def test_without_idempotence_a_lost_reply_may_write_twice_but_never_loses(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, fake.cut, fake.cut)
+    producer = make(idempotence=False)
     delivery = producer.send("t", b"v", partition=0)
     producer.flush()
     assert delivery.offset == 2 and len(stored(server, 0)) == 3
@@ -243,7 +239,7 @@ def test_order_is_kept_with_one_request_in_flight(server: FakeBroker, make: Make
 
 def test_final_errors(server: FakeBroker, make: Make) -> None:
     server.on(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
-    producer = make()
+    producer = make(linger_ms=10**6)
     delivery = producer.send("t", b"v", partition=0)
     producer.send("t", b"w", partition=0)
     with pytest.raises(DeliveryFailed, match=r"2 records.*MESSAGE_TOO_LARGE") as raised:
@@ -263,29 +259,47 @@ def test_an_answer_that_leaves_the_partition_out(server: FakeBroker, make: Make)
 
 
 def test_tries_end_with_the_delivery_timeout(server: FakeBroker, make: Make) -> None:
-    producer = make(delivery_timeout=2)
-    server.on(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100)
-    with pytest.raises(KafkaError, match="NOT_ENOUGH_REPLICAS"):
+    producer = make(delivery_timeout=0.5)
+    server.on(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 10_000)
+    with pytest.raises((KafkaError, DeliveryTimedOut), match="NOT_ENOUGH_REPLICAS"):
         producer.send("t", b"v", partition=0).result()
-    assert 3 < len(server.asked(ApiKey.PRODUCE)) < 20
 
 
 def test_waiting_has_an_end_if_one_is_given(server: FakeBroker, make: Make) -> None:
-    server.on(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS), refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+    go_on = threading.Event()
+
+    def late(request: Any) -> Any:
+        assert go_on.wait(30)
+        return server._produce(request)
+
+    server.on(ApiKey.PRODUCE, late)
     producer = make()
     delivery = producer.send("t", b"v", partition=0)
     with pytest.raises(RequestTimedOut):
         producer.flush(timeout=0.05)
+    with pytest.raises(RequestTimedOut):
+        delivery.result(timeout=0.05)
+    go_on.set()
     assert delivery.result() == 0
 
 
 def test_the_buffer_is_bounded(server: FakeBroker, make: Make) -> None:
-    producer = make(buffer_bytes=10_000, batch_bytes=100_000, linger_ms=10**6)
+    producer = make(buffer_memory=10_000, batch_bytes=100_000, linger_ms=10**6)
     for _ in range(100):
         producer.send("t", bytes(500), partition=0)
-        assert producer._sender.buffered <= 10_000
+        assert producer._accumulator.buffered <= 10_000 + 1000
     producer.close()
     assert len(stored(server, 0)) == 100
+
+
+def test_a_full_buffer_is_an_error_in_time(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, fake.silence)
+    producer = make(buffer_memory=1000, max_block=0, linger_ms=0)
+    producer.send("t", bytes(1000), partition=0)
+    with pytest.raises(BufferFull, match="buffer_memory is 1,000"):
+        producer.send("t", b"v", partition=0)
+    with pytest.raises(BufferFull):
+        producer.send_set("t", [(None, b"v")], partition=0)
 
 
 def test_no_such_topic_and_closed(make: Make) -> None:
@@ -301,7 +315,7 @@ def test_no_such_topic_and_closed(make: Make) -> None:
 
 
 def test_an_exception_in_its_block_abandons_it(server: FakeBroker) -> None:
-    with pytest.raises(RuntimeError, match="mine"), Producer(server.address) as producer:
+    with pytest.raises(RuntimeError, match="mine"), Producer(server.address, linger_ms=10**6) as producer:
         producer.send("t", b"v", partition=0)
         raise RuntimeError("mine")
     assert not server.asked(ApiKey.PRODUCE)

@@ -74,7 +74,7 @@ def test_a_node_id_is_taken_once(store: SqliteStore) -> None:
     result_of(cluster.start())
     with pytest.raises(NodeIdInUse, match=r"node\.id 1"):
         result_of(cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),), directory_id="ours")))
-    with pytest.raises(NodeIdInUse, match="at b:2"):
+    with pytest.raises(NodeIdInUse):
         result_of(cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
 
 

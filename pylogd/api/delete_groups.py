@@ -1,0 +1,26 @@
+"""DeleteGroups (42), versions 0 to 2: delete groups that have no members, with their offsets.
+
+Behaviour: each group is deleted, or refused, by itself, and answered when its deletion is committed.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+@handles(DeleteGroupsRequest, 0, 2)
+def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
+    """Delete each."""
+    return Deferred.fromCoroutine(_delete_all(context, request))
+
+
+async def _delete_all(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        error = context.broker.groups.delete(group_id)
+        results.append(DeletableGroupResult(group_id, await error if isinstance(error, Deferred) else error))
+    return DeleteGroupsResponse(results=results)

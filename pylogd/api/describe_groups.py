@@ -1,0 +1,64 @@
+"""DescribeGroups (15), versions 0 to 6: groups with their members.
+
+Behaviour: what members told and were given is shown while the group is Stable, since at other times it is of no
+generation. A group that is not there is Dead, and from version 6 on GROUP_ID_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.authorized import GROUP_OPERATIONS, NOT_ASKED
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.groups.group import Group
+from pylogd.groups.states import GroupState
+from pylogd.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_FIRST_WITH_NOT_FOUND = 6
+
+
+@handles(DescribeGroupsRequest, 0, 6)
+def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Describe each."""
+    allowed = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    return DescribeGroupsResponse(0, [_describe(context, group_id, allowed) for group_id in request.groups])
+
+
+def _describe(context: RequestContext, group_id: str, allowed: int) -> DescribedGroup:
+    found = context.broker.groups.describe(group_id)
+    if isinstance(found, Group):
+        answer = _known(found)
+    elif found == ErrorCode.GROUP_ID_NOT_FOUND:
+        answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if context.version >= _FIRST_WITH_NOT_FOUND:
+            answer.error_code, answer.error_message = found, f"Group {group_id} not found."
+    else:
+        return DescribedGroup(found, found.text, group_id)
+    answer.authorized_operations = allowed
+    return answer
+
+
+def _known(group: Group) -> DescribedGroup:
+    stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=group.protocol or "" if stable else "",
+        members=[
+            DescribedGroupMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )

@@ -1,0 +1,32 @@
+"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates.
+
+Behaviour: a client that wants all groups of a cluster asks every broker. While groups are still being read from the
+offsets topic those that are there come with COORDINATOR_LOAD_IN_PROGRESS. States (version 4) and types (version 5) to
+list are compared whatever their case; every group here is of type classic.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+_TYPE = "classic"
+
+
+@handles(ListGroupsRequest, 0, 5)
+def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    """List them."""
+    error, groups = context.broker.groups.groups()
+    states = {state.lower() for state in request.states_filter}
+    if request.types_filter and _TYPE not in {kind.lower() for kind in request.types_filter}:
+        groups = []
+    return ListGroupsResponse(
+        0,
+        error,
+        [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _TYPE)
+            for group in groups
+            if not states or group.state.value.lower() in states
+        ],
+    )

@@ -1,0 +1,89 @@
+"""OffsetCommit (8), versions 2 to 10: store how far a group has read.
+
+Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked by itself (it must
+exist, its metadata must not be too long); those that may be stored are, all or none. A consumer that has no part in a
+group commits with generation -1. Versions 2 to 4 may say for how long the offsets are kept. From version 10 on topics
+go by id.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.groups.records import NEVER, Committed
+from pylogd.metadata.image import Topic
+from pylogd.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+_FIRST_BY_ID = 10
+
+#: An offset on its way in, with the answer that it gets.
+_Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition]
+
+
+@handles(OffsetCommitRequest, 2, 10)
+def offset_commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+    """Store the offsets; a Deferred where replicas are waited for."""
+    now_ms = context.broker.groups.now_ms
+    expires_ms = NEVER if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+    wanted: list[_Wanted] = []
+    response = OffsetCommitResponse(
+        0, [_answer(context, topic, (now_ms, expires_ms), wanted) for topic in request.topics]
+    )
+    result = context.broker.groups.commit(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        [entry for entry, _ in wanted],
+    )
+
+    def answered(error: ErrorCode) -> OffsetCommitResponse:
+        if error:
+            for _, answer in wanted:
+                answer.error_code = error
+        return response
+
+    return result.addCallback(answered) if isinstance(result, Deferred) else answered(result)
+
+
+def _answer(
+    context: RequestContext, asked: OffsetCommitRequestTopic, times: tuple[int, int], wanted: list[_Wanted]
+) -> OffsetCommitResponseTopic:
+    by_id = context.version >= _FIRST_BY_ID
+    topics = context.broker.topics
+    topic = topics.by_id(asked.topic_id) if by_id else topics.get(asked.name)
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    most = context.broker.settings.integer("offset.metadata.max.bytes")
+    answers = []
+    for one in asked.partitions:
+        answer = OffsetCommitResponsePartition(one.partition_index)
+        answers.append(answer)
+        text = one.committed_metadata or ""
+        if topic is None:
+            answer.error_code = unknown
+            continue
+        answer.error_code = _why_not(topic, one, text, most)
+        if not answer.error_code:
+            committed = Committed(one.committed_offset, one.committed_leader_epoch, text, *times)
+            wanted.append((((topic.name, one.partition_index), committed), answer))
+    return OffsetCommitResponseTopic(asked.name, asked.topic_id, answers)
+
+
+def _why_not(topic: Topic, asked: OffsetCommitRequestPartition, text: str, most: int) -> ErrorCode:
+    if not 0 <= asked.partition_index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if text and len(text.encode()) > most:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE

@@ -1,0 +1,115 @@
+"""OffsetFetch (9), versions 1 to 10: how far groups have read.
+
+Behaviour: an offset that was never committed is -1 and no error, also in a group that nobody knows. No topics (null,
+from version 2 on) means all that the group has offsets of. From version 8 on many groups are asked for at once, from
+version 10 on topics go by id.
+Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.groups.records import NO_EPOCH, Committed
+from pylogd.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_FIRST_WITH_GROUP_ERROR = 2
+_FIRST_WITH_GROUPS = 8
+_FIRST_BY_ID = 10
+_NOTHING = Committed(-1, NO_EPOCH, "", -1)
+
+_Offsets = Mapping[tuple[str, int], Committed]
+
+
+@handles(OffsetFetchRequest, 1, 10)
+def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Answer the group, or each of the groups."""
+    if context.version >= _FIRST_WITH_GROUPS:
+        return OffsetFetchResponse(groups=[_group(context, group) for group in request.groups])
+    topics = request.topics
+    asked = OffsetFetchRequestGroup(
+        request.group_id,
+        topics=None
+        if topics is None
+        else [OffsetFetchRequestTopics(topic.name, partition_indexes=topic.partition_indexes) for topic in topics],
+    )
+    found = _group(context, asked)
+    if found.error_code and context.version < _FIRST_WITH_GROUP_ERROR:
+        # Where the group can't have an error each of its partitions has it.
+        for wanted in asked.topics or ():
+            failed = [_partition(index, _NOTHING, found.error_code) for index in wanted.partition_indexes]
+            found.topics.append(OffsetFetchResponseTopics(wanted.name, partitions=failed))
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    OffsetFetchResponsePartition(
+                        one.partition_index, one.committed_offset, one.committed_leader_epoch, one.metadata,
+                        one.error_code,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+        error_code=found.error_code,
+    )  # fmt: skip
+
+
+def _group(context: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    offsets = context.broker.groups.fetch(asked.group_id)
+    if isinstance(offsets, ErrorCode):
+        return OffsetFetchResponseGroup(asked.group_id, error_code=offsets)
+    topics = _all(context, offsets) if asked.topics is None else [_topic(context, offsets, t) for t in asked.topics]
+    return OffsetFetchResponseGroup(asked.group_id, topics)
+
+
+def _topic(context: RequestContext, offsets: _Offsets, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    name, error = asked.name, 0
+    if context.version >= _FIRST_BY_ID:
+        topic = context.broker.topics.by_id(asked.topic_id)
+        name, error = ("", ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else (topic.name, 0)
+    return OffsetFetchResponseTopics(
+        asked.name,
+        asked.topic_id,
+        [_partition(index, offsets.get((name, index), _NOTHING), error) for index in asked.partition_indexes],
+    )
+
+
+def _all(context: RequestContext, offsets: _Offsets) -> list[OffsetFetchResponseTopics]:
+    by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    for (name, index), committed in sorted(offsets.items()):
+        by_topic.setdefault(name, []).append(_partition(index, committed))
+    return list(_named(context, by_topic))
+
+
+def _named(
+    context: RequestContext, by_topic: Mapping[str, list[OffsetFetchResponsePartitions]]
+) -> Iterable[OffsetFetchResponseTopics]:
+    for name, partitions in by_topic.items():
+        if context.version < _FIRST_BY_ID:
+            yield OffsetFetchResponseTopics(name, partitions=partitions)
+            continue
+        topic = context.broker.topics.get(name)
+        if topic is not None:  # one that is gone has no id to tell
+            yield OffsetFetchResponseTopics("", topic.topic_id, partitions)
+
+
+def _partition(index: int, committed: Committed, error: int = 0) -> OffsetFetchResponsePartitions:
+    if error:
+        committed = _NOTHING
+    return OffsetFetchResponsePartitions(index, committed.offset, committed.leader_epoch, committed.metadata, error)

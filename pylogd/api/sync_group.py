@@ -1,0 +1,33 @@
+"""SyncGroup (14), versions 0 to 5: a member's share of its group's work.
+
+Behaviour: answered when the leader has brought the assignment and that is stored. From version 5 on kind and name of
+the protocol are checked where they are given, and come back.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.groups.values import SyncAnswer
+from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+@handles(SyncGroupRequest, 0, 5)
+def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
+    """Answer the share; a Deferred where the leader is waited for."""
+    answer = context.broker.groups.sync(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        request.protocol_type,
+        request.protocol_name,
+        {share.member_id: share.assignment for share in request.assignments},
+    )
+    return answer.addCallback(_response) if isinstance(answer, Deferred) else _response(answer)
+
+
+def _response(answer: SyncAnswer) -> SyncGroupResponse:
+    return SyncGroupResponse(0, answer.error, answer.protocol_type, answer.protocol, answer.assignment)

@@ -1,0 +1,141 @@
+"""Operations that both faces share, written once as coroutines; and how the blocking face runs them.
+
+Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`, the few things that a face does
+in its own way: open a connection, send a request, pause between tries. On Twisted those wait; in the blocking face
+they block and never suspend, so that `run` can take a coroutine to its end in the caller's thread.
+
+Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no threads, no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
+
+from pylogd.client.cluster import Cluster
+from pylogd.client.metadata import Metadata
+from pylogd.client.model import Topic
+from pylogd.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+#: changes a request to suit the version that it will go at
+Fit = Callable[[int], None]
+
+
+class Negotiated(Protocol):
+    """A connection, as far as operations see it."""
+
+    def version_for(self, request: Any, highest: int | None = None) -> int:
+        """The highest version that both sides know."""
+        ...
+
+
+class Calls(Protocol):
+    """What a face does in its own way. Each raises PylogdError."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is known of the cluster."""
+        ...
+
+    async def connection(self, node_id: int | None) -> Negotiated:
+        """An open connection to a broker, or to any."""
+        ...
+
+    async def request(self, connection: Any, request: Any, version: int) -> Any:
+        """The response to a request."""
+        ...
+
+    async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        """What `attempt` returns, tried again after retriable errors."""
+        ...
+
+
+class BlockingCalls:
+    """`Calls` on a blocking cluster: nothing here ever suspends."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.cluster.metadata
+
+    async def connection(self, node_id: int | None) -> Any:
+        return self.cluster.any_connection() if node_id is None else self.cluster.connection(node_id)
+
+    async def request(self, connection: Any, request: Any, version: int) -> Any:
+        return connection.request(request, version=version)
+
+    async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
+        return self.cluster.call(lambda: run(attempt()), timeout)
+
+
+def run(operation: Awaitable[T]) -> T:
+    """What a coroutine on `BlockingCalls` returns."""
+    coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("an operation of the blocking face waited for something else than its calls")
+
+
+async def send(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
+    """The response of a broker, or of any, in one try."""
+    connection = await calls.connection(node_id)
+    version = connection.version_for(request)
+    if fit is not None:
+        fit(version)
+    return await calls.request(connection, request, version)
+
+
+async def refresh(calls: Calls, topics: Iterable[str] | None = ()) -> list[Topic]:
+    """Ask for brokers, and topics by name or all of them, in one try. Raises as `Metadata.learn`."""
+    metadata = calls.metadata
+    connection = await calls.connection(None)
+    request = metadata.request((), 0)
+    version = connection.version_for(request)
+    return metadata.learn(await calls.request(connection, metadata.request(topics, version), version))
+
+
+async def ask(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
+    """The response to a question, which may be asked again."""
+
+    async def attempt() -> Any:
+        if node_id is not None and not calls.metadata.brokers:
+            await refresh(calls)
+        return await send(calls, request, node_id, fit)
+
+    return await calls.call(attempt)
+
+
+async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int]], fit: Fit | None = None) -> Any:
+    """The controller's response to a change. It is sent again only if nothing was done: the broker asked is not the
+    controller, which is among the `codes` that it answers.
+    """
+
+    async def find() -> tuple[Negotiated, int]:
+        await refresh(calls)
+        controller = calls.metadata.controller_id
+        connection = await calls.connection(None if controller < 0 else controller)
+        version = connection.version_for(request)
+        if fit is not None:
+            fit(version)
+        return connection, version
+
+    async def once() -> Any:
+        connection, version = await calls.call(find)
+        response = await calls.request(connection, request, version)
+        if ErrorCode.NOT_CONTROLLER in codes(response):
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        return response
+
+    try:
+        return await once()
+    except KafkaError as error:
+        if error.code is not ErrorCode.NOT_CONTROLLER:
+            raise
+        return await calls.call(once)

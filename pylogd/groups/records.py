@@ -1,0 +1,243 @@
+"""The records of the offsets topic, in Kafka's own formats, so that tools of the field can read them.
+
+A key begins with its version: 0 and 1 name a group, a topic and a partition, 2 names a group. The value of the former
+is an offset (written as version 3, or 1 where the client has set a time of expiry), of the latter a group with its
+members (written as version 3). A null value deletes. Strings have a length of two bytes, bytes one of four.
+Source: the schemas of Kafka's group coordinator (OffsetCommitKey/Value, GroupMetadataKey/Value).
+
+Rules: versions that were ever written by a broker for these two are read, up to version 3. A key of another kind
+(a newer Kafka's) is `None`: not ours to understand. What can't be read is an `InvalidRecord`.
+Must not know: groups as they live in memory, logs.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pylogd.errors import PylogdError
+
+NO_EPOCH = -1
+NEVER = -1
+
+_OFFSET_KEYS = (0, 1)
+_GROUP_KEY = 2
+_OFFSET_VALUE = 3
+_OFFSET_VALUE_WITH_EXPIRY = 1
+_GROUP_VALUE = 3
+_WITH_STATE_TIME = 2
+#: Most bytes of a text.
+MOST_TEXT = (1 << 15) - 1
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_OFFSET_HEAD = struct.Struct(">hqi")
+
+
+class InvalidRecord(PylogdError):
+    """A record of the offsets topic that can't be read."""
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset of what."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """Which group."""
+
+    group_id: str
+
+
+class Committed(NamedTuple):
+    """A committed offset. Times are in milliseconds since 1970; `expires_ms` is -1 unless the client has set it."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    expires_ms: int = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member as it is stored. Times in milliseconds."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_ms: int
+    session_ms: int
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A generation of a group as it is stored."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[StoredMember, ...]
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of an offset."""
+    return _SHORT.pack(_OFFSET_KEYS[-1]) + _text(group_id) + _text(topic) + _INT.pack(partition)
+
+
+def group_key(group_id: str) -> bytes:
+    """The key of a group."""
+    return _SHORT.pack(_GROUP_KEY) + _text(group_id)
+
+
+def offset_value(committed: Committed) -> bytes:
+    """The value of an offset."""
+    offset, epoch, metadata, committed_ms, expires_ms = committed
+    if expires_ms != NEVER:
+        head = _SHORT.pack(_OFFSET_VALUE_WITH_EXPIRY) + _LONG.pack(offset)
+        return head + _text(metadata) + _LONG.pack(committed_ms) + _LONG.pack(expires_ms)
+    return _OFFSET_HEAD.pack(_OFFSET_VALUE, offset, epoch) + _text(metadata) + _LONG.pack(committed_ms)
+
+
+def group_value(group: StoredGroup) -> bytes:
+    """The value of a group."""
+    parts = [
+        _SHORT.pack(_GROUP_VALUE), _text(group.protocol_type), _INT.pack(group.generation), _text(group.protocol),
+        _text(group.leader), _LONG.pack(group.state_since_ms), _INT.pack(len(group.members)),
+    ]  # fmt: skip
+    for member in group.members:
+        parts += (
+            _text(member.member_id), _text(member.instance_id), _text(member.client_id), _text(member.client_host),
+            _INT.pack(member.rebalance_ms), _INT.pack(member.session_ms), _sized(member.metadata),
+            _sized(member.assignment),
+        )  # fmt: skip
+    return b"".join(parts)
+
+
+def read_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """What a key names; None for a kind of key that is not known here."""
+    cursor = _Cursor(data)
+    version = cursor.number(_SHORT)
+    if version in _OFFSET_KEYS:
+        return OffsetKey(cursor.text(), cursor.text(), cursor.number(_INT))
+    return GroupKey(cursor.text()) if version == _GROUP_KEY else None
+
+
+def read_offset_value(data: bytes) -> Committed:
+    """An offset."""
+    cursor = _Cursor(data)
+    version = cursor.number(_SHORT)
+    if not 0 <= version <= _OFFSET_VALUE:
+        raise InvalidRecord(f"an offset in format {version}, where 0 to {_OFFSET_VALUE} are known")
+    offset = cursor.number(_LONG)
+    epoch = cursor.number(_INT) if version >= _OFFSET_VALUE else NO_EPOCH
+    metadata, committed_ms = cursor.text(), cursor.number(_LONG)
+    expires_ms = cursor.number(_LONG) if version == _OFFSET_VALUE_WITH_EXPIRY else NEVER
+    return Committed(offset, epoch, metadata, committed_ms, expires_ms)
+
+
+def read_group_value(data: bytes) -> StoredGroup:
+    """A group."""
+    cursor = _Cursor(data)
+    version = cursor.number(_SHORT)
+    if not 0 <= version <= _GROUP_VALUE:
+        raise InvalidRecord(f"a group in format {version}, where 0 to {_GROUP_VALUE} are known")
+    protocol_type, generation = cursor.text(), cursor.number(_INT)
+    protocol, leader = cursor.nullable_text(), cursor.nullable_text()
+    since = cursor.number(_LONG) if version >= _WITH_STATE_TIME else NEVER
+    count = cursor.number(_INT)
+    if not 0 <= count <= len(data):
+        raise InvalidRecord(f"a group of {count} members in {len(data)} bytes")
+    members = tuple(_read_member(cursor, version) for _ in range(count))
+    return StoredGroup(protocol_type, generation, protocol, leader, since, members)
+
+
+def _read_member(cursor: _Cursor, version: int) -> StoredMember:
+    member_id = cursor.text()
+    instance_id = cursor.nullable_text() if version >= _GROUP_VALUE else None
+    client_id, client_host = cursor.text(), cursor.text()
+    rebalance = cursor.number(_INT) if version >= 1 else NEVER
+    session = cursor.number(_INT)
+    metadata, assignment = cursor.sized(), cursor.sized()
+    rebalance = session if rebalance == NEVER else rebalance
+    return StoredMember(member_id, instance_id, client_id, client_host, rebalance, session, metadata, assignment)
+
+
+def consumer_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a consumer's subscription; None if it is not one that can be read.
+
+    Source: Kafka's ConsumerProtocolSubscription, whose every version begins with version and topics.
+    """
+    cursor = _Cursor(metadata)
+    try:
+        if cursor.number(_SHORT) < 0:
+            return None
+        count = cursor.number(_INT)
+        return frozenset(cursor.text() for _ in range(count)) if 0 <= count <= len(metadata) else None
+    except InvalidRecord:
+        return None
+
+
+class _Cursor:
+    """Reads fields one behind the other. Whatever is wrong is an InvalidRecord."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: struct.Struct) -> int:
+        try:
+            value = form.unpack_from(self._data, self._at)[0]
+        except struct.error as error:
+            raise InvalidRecord(f"the record ends at byte {len(self._data)}, in the middle of a field") from error
+        self._at += form.size
+        return int(value)
+
+    def text(self) -> str:
+        value = self.nullable_text()
+        if value is None:
+            raise InvalidRecord("a text is null that must not be")
+        return value
+
+    def nullable_text(self) -> str | None:
+        raw = self._take(self.number(_SHORT))
+        try:
+            return None if raw is None else raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidRecord("a text that is not UTF-8") from error
+
+    def sized(self) -> bytes:
+        return self._take(self.number(_INT)) or b""
+
+    def _take(self, length: int) -> bytes | None:
+        if length == -1:
+            return None
+        end = self._at + length
+        if length < 0 or end > len(self._data):
+            raise InvalidRecord(f"a field of {length} bytes where {len(self._data) - self._at} are left")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return _SHORT.pack(-1)
+    raw = value.encode("utf-8")
+    return _SHORT.pack(len(raw)) + raw
+
+
+def _sized(value: bytes) -> bytes:
+    return _INT.pack(len(value)) + value
