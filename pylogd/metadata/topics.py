@@ -235,6 +235,7 @@ class TopicRegistry:
             batches[-1][1].append(state_path(update.before.name, update.before.topic_id))
             size += more
         batches[-1][0].extend(last)
+        batches[-1][1].extend(operation.path for operation in last)
 
         async def write() -> None:
             for operations, paths in batches:
