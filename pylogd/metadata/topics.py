@@ -236,6 +236,7 @@ class TopicRegistry:
             size += more
         batches[-1][0].extend(last)
         batches[-1][1].extend(operation.path for operation in last)
+        batches[-1][1].extend(operation.path for operation in last)
 
         async def write() -> None:
             for operations, paths in batches:
