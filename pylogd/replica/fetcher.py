@@ -285,7 +285,6 @@ class LeaderFetcher:
         config = self._config
         return FetchRequest(
             cluster_id=config.cluster_id,
-            replica_id=config.node_id,
             replica_state=ReplicaState(config.node_id),
             max_wait_ms=config.max_wait_ms if session_id else 0,  # a session can be nudged, once there is one
             min_bytes=config.min_bytes,

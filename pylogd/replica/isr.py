@@ -87,6 +87,7 @@ class IsrKeeper:
     def look(self) -> None:
         """Ask for everybody who lags to leave, and again for what was asked for a while ago."""
         now, most = self._clock.seconds(), self._most_lag()
+        lost = 0
         for partition in list(self._partitions()):
             pending = partition.pending_isr
             if pending is not None:
@@ -95,11 +96,11 @@ class IsrKeeper:
                 continue
             lagging = partition.lagging(now, most)
             if lagging:
-                log.info(
-                    "{partition!r}: {lagging} can't keep up and leave the in-sync set",
-                    partition=partition, lagging=lagging,
-                )  # fmt: skip
+                lost += len(lagging)
                 self._ask(partition, tuple(node_id for node_id in partition.isr if node_id not in lagging))
+
+        if lost:
+            log.info("{count} replicas can't keep up: they are to leave their in-sync sets", count=lost)
 
     def follower_came(self, partition: Partition, node_id: int) -> None:
         """A follower out of sync has fetched: ask for it to join if it may."""
