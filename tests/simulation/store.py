@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.task import Clock
+from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from pylogd.metadata.errors import (
@@ -157,10 +157,14 @@ def _deletion(path: str) -> list[tuple[str, bool, EventType]]:
 class SimStore:
     """One client. `delay()` is what one way takes, in seconds."""
 
-    def __init__(self, tree: SimTree, clock: Clock, delay: Callable[[], float], timeout: float) -> None:
+    def __init__(
+        self, tree: SimTree, clock: IReactorTime, server: IReactorTime, delay: Callable[[], float], timeout: float
+    ) -> None:
+        """`clock` is the client's, which may stop; `server` goes on."""
         self.session_id = 0
         self._tree = tree
         self._clock = clock
+        self._server = server
         self._delay = delay
         self._timeout = timeout
         self._up = True
@@ -193,7 +197,7 @@ class SimStore:
         self._waiting.clear()
         self._missed.clear()
         self._listeners.clear()
-        self._clock.callLater(self._timeout, self._tree.expire, self.session_id)
+        self._server.callLater(self._timeout, self._tree.expire, self.session_id)
 
     def cut(self) -> None:
         """The link is down."""
@@ -205,7 +209,7 @@ class SimStore:
             deferred.errback(ConnectionLost("the link to the store is down"))
         self._tell(SessionState.SUSPENDED)
         session = self.session_id
-        self._clock.callLater(self._timeout, lambda: self._up or self._closed or self._tree.expire(session))
+        self._server.callLater(self._timeout, lambda: self._up or self._closed or self._tree.expire(session))
 
     def heal(self) -> None:
         """The link is up again."""
@@ -266,7 +270,7 @@ class SimStore:
         self._waiting[number] = done
         now = self._clock.seconds()
         self._arrives = max(now + self._delay(), self._arrives)
-        self._clock.callLater(self._arrives - now, self._arrive, number, session, work)
+        self._server.callLater(self._arrives - now, self._arrive, number, session, work)
         return done
 
     def _arrive(self, number: int, session: int, work: Callable[[], Any]) -> None:

@@ -191,7 +191,7 @@ class SimConnection:
         highest = {_FETCH: FETCH_VERSION}.get(message.API_KEY, 9)
         context = RequestContext(cast(Any, self._target), cast(Any, self._target), highest, "sim")
         maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
-            lambda response: self._reply(number, response), lambda failure: self._world.fault(failure)
+            lambda response: self._reply(number, response), self._world.fault
         )
 
     def _reply(self, number: int, response: Any) -> None:
@@ -259,7 +259,9 @@ class SimBroker:
         self.settings = Settings({"node.id": self.node_id, "log.dirs": "/data", **self._starts})
         self.time = SimClock(world.time)
         self.clock = cast(IReactorTime, self.time)
-        self.store = SimStore(world.tree, cast(Any, self.time), world.store_delay, world.session_timeout)
+        self.store = SimStore(
+            world.tree, self.clock, cast(IReactorTime, world.clock), world.store_delay, world.session_timeout
+        )
         self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
@@ -311,7 +313,8 @@ class SimBroker:
 
     def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
-        self.time.callLater(self.world.rng.uniform(0, 0.003), lambda: maybeDeferred(function, *args).chainDeferred(done))
+        seconds = self.world.rng.uniform(0, 0.003)
+        self.time.callLater(seconds, lambda: maybeDeferred(function, *args).chainDeferred(done))
         return done
 
     def _connect(self, node_id: int) -> Deferred[Any]:
