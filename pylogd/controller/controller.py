@@ -150,6 +150,7 @@ class Controller:
                 try:
                     node = await self._store.get(CONTROLLER, self._vacant)
                 except NoNode:
+                    self._end_term("its node is gone")
                     await self._seize()
                     continue
                 session = self._store.session_id

@@ -20,9 +20,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     alive = draw(st.sets(st.sampled_from(NODES)))
     stopping = draw(st.sets(st.sampled_from(NODES), max_size=2))
     known = draw(st.dictionaries(st.sampled_from(NODES), st.integers(1, 2)))
-    brokers = {
-        node: Broker(node, (Endpoint("P", "h", 1),), incarnation=2, stopping=node in stopping) for node in alive
-    }
+    brokers = {node: Broker(node, (Endpoint("P", "h", 1),), incarnation=2, stopping=node in stopping) for node in alive}
     return Snapshot(brokers, known)
 
 
