@@ -19,7 +19,6 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -91,7 +90,7 @@ class Broker:
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
-        self._ports: list[IListeningPort] = []
+        self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
         self._starting: Deferred[None] | None = None

@@ -20,7 +20,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Town:
-    """Brokers that share a store, and so a session: that a broker dies is played by deleting what it would take along."""
+    """Brokers that share a store, and so a session: one dies by the deletion of what its session would take along."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
