@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # The first of these that is Python 3.11 or newer; `make PYTHON=/path/to/python` says otherwise.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 CHECK := import sys; sys.exit(sys.version_info < (3, 11))
-SOURCES := setup.cfg pyproject.toml $(shell find pylogd protocol twisted -type f ! -name '*.py[co]' 2>/dev/null)
+SOURCES := setup.cfg setup.py pyproject.toml $(shell find pylogd protocol twisted -type f ! -name '*.py[co]' ! -name '*.so' 2>/dev/null)
 WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest

@@ -3,8 +3,8 @@
 A log of keyed records is written to a directory, then compacted once; the result is compared with a dict. "MB/s" is
 bytes of log before the compaction by the time of both passes. Run from the checkout:
 
-    python bench/compaction.py [--records 400000] [--keys 100000] [--value-bytes 1024] [--batch 16] [--codec none]
-    python bench/compaction.py --records 10000000 --keys 4000000 --value-bytes 100 --batch 50
+    python -m bench.compaction [--records 400000] [--keys 100000] [--value-bytes 1024] [--batch 16] [--codec none]
+    python -m bench.compaction --records 10000000 --keys 4000000 --value-bytes 100 --batch 50
 """
 
 from __future__ import annotations
@@ -39,17 +39,20 @@ def main() -> None:
         log.seal()
         before, rss = log.size, _rss_mb()
         cleaner = Cleaner(manager, CleanerConfig(dedupe_buffer_bytes=options.dedupe_buffer_bytes), now_ms=_now_ms)
-        keys = cleaner.new_map()
+        worker = cleaner.worker()
+        keys = worker.keys
         started, cpu = time.perf_counter(), time.process_time()
         rounds = 0
         cleaned = 0
-        while (done := cleaner.clean_one(keys)) is not None:
+        while (done := cleaner.clean_one(worker)) is not None:
             rounds += 1
             cleaned += done.bytes_read
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        worker.close()
+        child = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         print(f"log          {before / MB:,.0f} MB, {options.records:,} records, {options.keys:,} keys")
         print(f"compacted    {log.size / MB:,.0f} MB left")
-        print(f"time         {seconds:.2f} s, {cpu:.2f} s of processor")
+        print(f"time         {seconds:.2f} s, {cpu:.2f} s of processor here, {child:.2f} s in the process that cleans")
         print(f"throughput   {cleaned / seconds / MB:,.0f} MB/s of log in {rounds} rounds")
         print(f"key map      {keys.nbytes / MB:,.0f} MB for {keys.capacity:,} keys, 24 bytes an entry")
         print(

@@ -253,6 +253,7 @@ class Broker:
 
     async def _stop(self) -> None:
         if self._starting is not None and not self._starting.called:
+            self.logs.cancel_load()
             self._starting.cancel()  # which undoes what it had done
             await _when_done(self._starting)
         await self._undo_all()

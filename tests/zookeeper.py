@@ -49,15 +49,15 @@ class ZooKeeper:
 class ZooKeeperBench:
     """Makes stores on one chroot and turns a reactor of its own while a test waits for one of them."""
 
-    def __init__(self, connect: str, session_timeout_ms: int = 10_000, **arguments: Any) -> None:
+    def __init__(self, connect: str, session_timeout_ms: int = 30_000, **arguments: Any) -> None:
         self.connect = connect
         self.reactor = EPollReactor()
         self.stores: list[ZooKeeperStore] = []
         self._arguments = {"session_timeout_ms": session_timeout_ms, **arguments}
 
-    def store(self, **arguments: Any) -> ZooKeeperStore:
-        """A store, not started; `close` closes it."""
-        store = ZooKeeperStore(self.connect, self.reactor, **{**self._arguments, **arguments})
+    def store(self, chroot: str = "", **arguments: Any) -> ZooKeeperStore:
+        """A store, not started, below the bench's own chroot; `close` closes it."""
+        store = ZooKeeperStore(self.connect + chroot, self.reactor, **{**self._arguments, **arguments})
         self.stores.append(store)
         return store
 
@@ -91,7 +91,7 @@ class ZooKeeperBench:
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZooKeeper]:
     """The one server of the run. Don't stop it."""
-    with LocalZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+    with LocalZooKeeper(tmp_path_factory.mktemp("zookeeper"), sync=False) as server:
         yield server
 
 
@@ -104,5 +104,5 @@ def zookeeper(zookeeper_server: LocalZooKeeper) -> ZooKeeper:
 @pytest.fixture
 def own_zookeeper(tmp_path: Path) -> Iterator[LocalZooKeeper]:
     """A server of the test's own, to be stopped, paused and killed."""
-    with LocalZooKeeper(tmp_path / "zookeeper") as server:
+    with LocalZooKeeper(tmp_path / "zookeeper", sync=False) as server:
         yield server

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.log import errors as storage
-from pylogd.metadata.errors import StoreError, TopicError
+from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreError, TopicError
 from pylogd.replica.partition import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -53,6 +53,9 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
         UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
         ConfigError: ErrorCode.INVALID_CONFIG,
+        # The store is out of reach for now; what was asked may have been done.
+        ConnectionLost: ErrorCode.REQUEST_TIMED_OUT,
+        SessionExpired: ErrorCode.REQUEST_TIMED_OUT,
         StoreError: ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )

@@ -9,13 +9,13 @@ Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no thr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pylogd.client.cluster import Cluster
 from pylogd.client.metadata import Metadata
 from pylogd.client.model import Topic
-from pylogd.errors import ErrorCode, KafkaError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 T = TypeVar("T")
 #: changes a request to suit the version that it will go at
@@ -139,3 +139,31 @@ async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int
         if error.code is not ErrorCode.NOT_CONTROLLER:
             raise
         return await calls.call(once)
+
+
+async def ask_topics(calls: Calls, topics: Sequence[str]) -> dict[str, PylogdError | None]:
+    """Ask for topics, in one try: all together, or one by one if there is something wrong with one of them. What is
+    wrong with each.
+    """
+    outcome: dict[str, PylogdError | None] = {}
+    if len(topics) > 1:
+        try:
+            await refresh(calls, topics)
+        except KafkaError:
+            pass
+        except PylogdError as error:
+            return dict.fromkeys(topics, error)
+        else:
+            outcome = dict.fromkeys(topics)
+    for topic in topics:
+        if topic not in outcome:
+            try:
+                await refresh(calls, [topic])
+            except KafkaError as error:
+                outcome[topic] = error
+            except PylogdError as error:  # no broker answers, whatever the topic
+                return {**dict.fromkeys(topics, error), **outcome}
+        if topic not in calls.metadata.topics and outcome.get(topic) is None:
+            outcome[topic] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for topic {topic!r}")
+        outcome.setdefault(topic)
+    return outcome

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import select
 import time
 from typing import Protocol
+
+from pylogd.client.wakeup import Wakeup
 
 
 class Clock(Protocol):
@@ -22,6 +25,10 @@ class Clock(Protocol):
         """Let time pass."""
         ...
 
+    def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        """Let time pass, but not when woken."""
+        ...
+
 
 class SystemClock:
     """The machine's own time."""
@@ -32,6 +39,12 @@ class SystemClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
         return time.time_ns() // 1_000_000
+
+    def wait(self, wakeup: Wakeup, seconds: float) -> None:
+        """Let time pass, but not when woken."""
+        poll = select.poll()
+        poll.register(wakeup, select.POLLIN)
+        poll.poll(seconds * 1000 + 1)
 
 
 class Backoff:

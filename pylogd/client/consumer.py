@@ -1,175 +1,274 @@
-"""The consumer: partitions that the caller chose, read from any offset on.
+"""The consumer: partitions that the caller chose, or that its group gave it, read from any offset on.
 
 Strategy: the fetcher keeps one request under way to each broker; `poll` decodes what has come, a batch at a time, while
-the broker already works on the next request. The position is the consumer's own: nothing is kept on the broker.
+the broker already works on the next request. While the application is busy with records, a thread looks in now and
+then, takes in what has come and asks for more (`prefetch`); while `poll` runs, it does all that itself, so that no two
+threads fight for the interpreter over each packet. A group has a thread of its own (`group`), which heartbeats and
+commits; but partitions are given up and taken on in `poll` only, so that nothing changes under the application's hands.
 
-Rules: a record is handed out once, in the order of its partition. Records of control batches are not handed out. What
-can't be helped raises from `poll`, and the next `poll` goes on at the same position. One thread at a time.
+Rules: a record is handed out once, in the order of its partition, to one member of a group at a time. What can't be
+helped raises from `poll`, and the next `poll` goes on at the same position. What one call of `poll` returned counts as
+processed when the next one is made. One thread at a time, but for `wakeup` and `close`; and not in a process that was
+forked after the consumer was made.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from pylogd.client import offsets
+from pylogd.client.assignors import Assignor, find_assignors
 from pylogd.client.cluster import Cluster
-from pylogd.client.errors import Closed, CorruptRecords, is_retriable
-from pylogd.client.fetcher import Fetched, Fetcher, Place
-from pylogd.client.model import OffsetAndTime, TopicPartition
-from pylogd.errors import ErrorCode, KafkaError
-from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.records import BatchHeader, Record, decode_batch
+from pylogd.client.errors import ClientError, Closed, RequestTimedOut
+from pylogd.client.fetching import FetchSettings
+from pylogd.client.group import BrokerGroup
+from pylogd.client.membership import MemberSettings
+from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.partitions import PartitionReader, Partitions
+from pylogd.client.placing import ResetTo
+from pylogd.client.prefetch import Prefetch
+from pylogd.client.reading import Chunk, Handed
+from pylogd.client.sharing import Group, Listener, Share, Told
+from pylogd.wire.records import Record
 
 _FOREVER = 3600.0
+_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS_AFTER_ERROR = 2.0
+_LOOK_SECONDS = 0.2  # how often to look for events of a coordinator that can't wake us
+_SHORTEST_LOCK_WAIT = 0.05  # seconds: a thread that prefetches is done by then, unless it connects
 
 
-class Consumer:
-    """A consumer on a cluster of its own, or on one that is given. Not for several threads at a time."""
+class Consumer(PartitionReader):
+    """A consumer on a cluster of its own, or on one that is given. Times in seconds, but for names that end in `_ms`.
+
+    `auto_commit`, in a group: "after" commits from time to time what was processed, so that a record is processed at
+    least once; "before" commits before records are handed out: at most once; "off" leaves it to `commit`.
+    """
 
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         *,
-        auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest",
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        coordinator: Literal["broker", "zookeeper"] = "broker",
+        zookeeper: str = "",
+        assignors: Sequence[str | Assignor] = ("range", "roundrobin"),
+        session_timeout: float = 45.0,
+        heartbeat_interval: float = 3.0,
+        max_poll_interval: float = 300.0,
+        auto_commit: Literal["after", "before", "off"] = "after",
+        auto_commit_interval: float = 5.0,
+        auto_offset_reset: ResetTo = "earliest",
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        client_rack: str | None = None,
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 16 * 1024 * 1024,
         partition_max_bytes: int = 1024 * 1024,
+        buffer_bytes: int = 64 * 1024 * 1024,
         max_poll_records: int = 10_000,
+        prefetch: bool = True,
         check_crcs: bool = True,
+        metadata_max_age: float = 300.0,
         request_timeout: float = 30.0,
         retry_timeout: float = 60.0,
         client_id: str = "pylogd",
     ) -> None:
-        """`retry_timeout` is how many seconds a partition may fail before `poll` raises why."""
-        if isinstance(bootstrap_servers, Cluster):
-            self.cluster, self._own_cluster = bootstrap_servers, False
-        else:
-            self.cluster = Cluster(
-                bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout
-            )
-            self._own_cluster = True
-        if auto_offset_reset not in ("earliest", "latest", "none"):
-            raise ValueError(f"auto_offset_reset is earliest, latest or none, not {auto_offset_reset!r}")
-        self._reset_to = auto_offset_reset
-        self._check_crcs = check_crcs
+        """Names are Kafka's where Kafka has the setting. `retry_timeout` is how long a partition may fail before `poll`
+        raises why; `buffer_bytes` what may be held of all partitions before it is decoded. Nothing is connected yet.
+        """
+        _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
+        _check(auto_commit, ("after", "before", "off"), "auto_commit")
+        _check(isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        _check(coordinator, ("broker", "zookeeper"), "coordinator")
+        self._own_cluster = not isinstance(bootstrap_servers, Cluster)
+        cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
+            bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout
+        )  # fmt: skip
+        read_committed = isolation_level == "read_committed"
+        group: Group | None = None
+        if group_id is not None:
+            member = MemberSettings(
+                group_id, find_assignors(assignors), group_instance_id, session_timeout, heartbeat_interval,
+                max_poll_interval, metadata_max_age, request_timeout, client_rack,
+            )  # fmt: skip
+            group = BrokerGroup(cluster.copy(), member, on_event=self._wake, stable=read_committed)
+        fetch = FetchSettings(
+            fetch_min_bytes, fetch_max_wait_ms, fetch_max_bytes, partition_max_bytes, buffer_bytes,
+            client_rack or "", read_committed,
+        )  # fmt: skip
+        super().__init__(
+            cluster, fetch, reset_to=auto_offset_reset, committed=group, check_crcs=check_crcs,
+            request_timeout=request_timeout, retry_timeout=retry_timeout,
+        )  # fmt: skip
         self._max_poll_records = max_poll_records
-        self._retry_timeout = retry_timeout
-        self._clock = self.cluster.clock
-        self._fetcher = Fetcher(
-            self.cluster,
-            min_bytes=fetch_min_bytes,
-            max_wait_ms=fetch_max_wait_ms,
-            max_bytes=fetch_max_bytes,
-            partition_max_bytes=partition_max_bytes,
-            request_timeout=request_timeout,
-        )
-        self._positions: dict[TopicPartition, int] = {}
-        self._failing_since: dict[TopicPartition, float] = {}
-        self._fetched: Fetched | None = None
-        self._left: list[Record] = []  # decoded and not yet handed out, all of one partition
+        self._commits_before = auto_commit == "before"
+        self._process = os.getpid()
         self._closed = False
+        self._handed = Handed()
+        self._prefetch = Prefetch(self._fetcher, self._lock) if prefetch and self._own_cluster else None
+        self._share: Share | None = None
+        if group is not None:
+            now, commits = self._clock.monotonic(), auto_commit == "after"
+            self._share = Share(
+                group, self._reader, self._placing, commits=commits, interval=auto_commit_interval, now=now
+            )
+            if not group.wakes:
+                self._longest_wait = _LOOK_SECONDS
 
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:  # what was handed out last may not be processed
+            self.close(_CLOSE_SECONDS_AFTER_ERROR, _processed=False)
 
-    def close(self) -> None:
-        """Read no more."""
-        self._closed = True
-        if self._own_cluster:
-            self.cluster.close()
+    def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
+        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
+        `timeout`. From any thread. A `poll` under way raises Closed.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        deadline = self._clock.monotonic() + timeout
+        self._fetcher.wakeup.set()
+        locked = self._lock.acquire(timeout=timeout)
+        try:
+            if self._share is not None:
+                self._share.close(self._progress_at_end(_processed), deadline - self._clock.monotonic())
+        finally:
+            self._closed = True
+            if locked:
+                self._lock.release()
+            if self._prefetch is not None:
+                self._prefetch.stop(max(0.1, deadline - self._clock.monotonic()))
+            self._fetcher.close()
+            if self._own_cluster:
+                self.cluster.close()
 
     # What to read, and from where
 
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-        return list(self._positions)
-
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Raises KafkaError if there is none."""
-        return self.cluster.partitions(topic)
-
-    def assign(self, partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], int]) -> None:
+    def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
         """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
-        where they were, new ones from where `auto_offset_reset` says.
+        where they were, new ones from what the group has committed, if there is one, or from where
+        `auto_offset_reset` says.
         """
+        if self._share is not None and self._share.subscribed:
+            raise ValueError("the group assigns, as this consumer has subscribed; unsubscribe first")
         given = partitions if isinstance(partitions, Mapping) else {}
         wanted = [TopicPartition(*partition) for partition in partitions]
-        positions = {p: self._positions[p] for p in wanted if p in self._positions}
-        positions.update((TopicPartition(*p), offset) for p, offset in given.items())
-        fresh = [p for p in wanted if p not in positions]
-        if fresh:
-            positions.update(self._reset_offsets(fresh))
-        for gone in set(self._positions) - set(wanted):
-            self._forget(gone)
-        for partition in wanted:
-            if self._positions.get(partition) != positions[partition]:
-                self.seek(partition, positions[partition], _checked=True)
+        with self._lock:
+            before = self._reader.positions
+            positions = {p: before[p] for p in wanted if p in before}
+            positions.update((TopicPartition(*p), offset) for p, offset in given.items())
+            fresh = [p for p in wanted if p not in positions]
+            if fresh and self._share is None:
+                positions.update(self._placing.reset_offsets(fresh))
+            for gone in {*before, *self._placing.waiting} - set(wanted):
+                self._forget(gone)
+            for partition in wanted:
+                if partition not in positions:
+                    self._placing.add([partition])
+                elif before.get(partition) != positions[partition]:
+                    self._move(partition, positions[partition])
 
-    def seek(self, partition: tuple[str, int], offset: int, *, _checked: bool = False) -> None:
-        """Go on at `offset` in a partition that is assigned."""
-        place = TopicPartition(*partition)
-        if not _checked and place not in self._positions:
-            raise ValueError(f"{place} is not assigned")
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
-        self._forget(place)
-        self._positions[place] = offset
-        self._fetcher.move(place, offset)
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | re.Pattern[str],
+        *,
+        on_assign: Told | None = None,
+        on_revoke: Told | None = None,
+        on_lost: Told | None = None,
+    ) -> None:
+        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern.
 
-    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record that there still is, in these partitions or in all."""
-        for partition, offset in self.beginning_offsets(partitions or self.assignment).items():
-            self.seek(partition, offset)
+        In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
+        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
+        others may be reading already. What they raise, `poll` raises.
+        """
+        share = self._in_group()
+        if self._reader.positions and not share.subscribed:
+            raise ValueError("partitions are assigned by hand; assign none first")
+        share.listener = Listener(on_assign, on_revoke, on_lost)
+        share.subscribed = True
+        if isinstance(topics, re.Pattern):
+            pattern = topics
+            share.group.subscribe(lambda name: pattern.fullmatch(name) is not None)
+        else:
+            share.group.subscribe([topics] if isinstance(topics, str) else list(topics))
 
-    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record, in these partitions or in all."""
-        for partition, offset in self.end_offsets(partitions or self.assignment).items():
-            self.seek(partition, offset)
+    def unsubscribe(self) -> None:
+        """Leave the group, with what was processed committed."""
+        share = self._in_group()
+        with self._lock:
+            share.give_up(sorted(share.assigned))
+            share.subscribed = False
+            share.group.leave()
 
-    def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that `poll` hands out, or that would be if it were there."""
-        return self._positions[TopicPartition(*partition)]
+    def _in_group(self) -> Share:
+        self._check_open()
+        if self._share is None:
+            raise ValueError("this needs a group: Consumer(..., group_id=...)")
+        return self._share
 
-    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """The first offset that each partition still has."""
-        return offsets.beginning_offsets(self.cluster, [TopicPartition(*p) for p in partitions])
+    # Offsets
 
-    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """The offset that the next record of each partition will have."""
-        return offsets.end_offsets(self.cluster, [TopicPartition(*p) for p in partitions])
+    def committed(
+        self, partitions: Partitions, timeout: float = 30.0
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of each partition; None where it has committed nothing."""
+        lookup = self._in_group().group.look_up([TopicPartition(*p) for p in partitions])
+        if not lookup.wait(timeout):
+            raise RequestTimedOut(f"no committed offsets in {timeout:g} s")
+        return lookup.found
 
-    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first offset in each partition at or after a time in milliseconds since 1970; None if there is none."""
-        found = offsets.list_offsets(self.cluster, {TopicPartition(*p): time for p, time in times.items()})
-        return {partition: (answer if answer.offset >= 0 else None) for partition, answer in found.items()}
+    def commit(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        *,
+        wait: bool = True,
+        timeout: float = 30.0,
+    ) -> None:
+        """Commit these offsets, each that of the next record to read; by default all that was handed out, of an
+        iteration up to and with the present record. Without `wait` it is done in the background.
 
-    def _reset_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        if self._reset_to == "none":
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partitions[0]}: no offset is given to read from")
-        look_up = offsets.beginning_offsets if self._reset_to == "earliest" else offsets.end_offsets
-        return look_up(self.cluster, partitions)
+        Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
+        """
+        share = self._in_group()
+        with self._lock:
+            if offsets is None:
+                unprocessed = self._handed.unprocessed(last_is_done=True) if self._handed.begun else {}
+                chosen = share.unsaved({**share.progress(), **unprocessed})
+            else:
+                chosen = {
+                    TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+                    for p, offset in offsets.items()
+                }
+        if wait:
+            share.commit(chosen, timeout)
+        else:
+            share.commit_soon(chosen)
 
-    def _forget(self, partition: TopicPartition) -> None:
-        self._positions.pop(partition, None)
-        self._failing_since.pop(partition, None)
-        self._fetcher.drop(partition)
-        if self._left and (self._left[0].topic, self._left[0].partition) == partition:
-            self._left = []
-        if self._fetched is not None and self._fetched.place.partition == partition:
-            self._fetched = None
+    def _progress_at_end(self, processed: bool) -> dict[TopicPartition, int]:
+        """What is processed for sure."""
+        share = self._share
+        assert share is not None
+        handed = self._handed.begun or not processed
+        return {**share.progress(), **(self._handed.unprocessed(last_is_done=False) if handed else {})}
 
     # Reading
 
     def __iter__(self) -> Iterator[Record]:
         """Every record, as they come, without end."""
         while True:
-            yield from self.poll(_FOREVER)
+            chunks = self._poll(_FOREVER, self._max_poll_records)
+            self._handed = Handed(chunks)
+            yield from self._handed
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """The next records, at most `max_records`; waits up to `timeout` seconds for a first one, then returns [].
@@ -177,93 +276,73 @@ class Consumer:
         Raises KafkaError (OFFSET_OUT_OF_RANGE with auto_offset_reset="none" and others that trying again won't help),
         CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds.
         """
-        if self._closed:
-            raise Closed("the consumer is closed")
-        limit = self._max_poll_records if max_records is None else max_records
+        chunks = self._poll(timeout, self._max_poll_records if max_records is None else max_records)
+        if len(chunks) == 1:
+            return chunks[0][1]
+        return [record for _, records in chunks for record in records]
+
+    def _poll(self, timeout: float, limit: int) -> list[Chunk]:
+        self._check_open()
+        share = self._share
         deadline = self._clock.monotonic() + timeout
-        while True:
-            records = self._gather(limit)
-            if records:
-                return records
-            self._fetcher.send()
-            self._fetcher.receive(max(0.0, deadline - self._clock.monotonic()))
-            while (failed := self._fetcher.failed()) is not None:
-                self._deal_with(failed)
-            records = self._gather(limit)
-            if records or self._clock.monotonic() >= deadline:
-                return records
-
-    def _gather(self, limit: int) -> list[Record]:
-        """Up to `limit` records of what has come."""
-        records: list[Record] = []
-        while len(records) < limit:
-            try:
-                if not self._left and not self._decode_next():
-                    break
-            except CorruptRecords:
-                if not records:
-                    raise
-                break  # hand out what is good; the position is at the damage, where the next poll finds it again
-            more = self._left
-            if len(records) + len(more) > limit:
-                cut = limit - len(records)
-                more, self._left = more[:cut], more[cut:]
-            else:
-                self._left = []
-            last = more[-1]
-            partition = TopicPartition(last.topic, last.partition)
-            self._positions[partition] = last.offset + 1
-            if records:
-                records += more
-            else:
-                records = more
-        return records
-
-    def _decode_next(self) -> bool:
-        """Decode batches that have come until one has records to hand out; False if nothing is left."""
-        while True:
-            if self._fetched is None:
-                self._fetched = self._fetcher.take()
-                if self._fetched is None:
-                    return False
-                self._failing_since.pop(self._fetched.place.partition, None)
-            found = next(self._fetched.batches, None)
-            if found is None:
-                self._fetched = None
-                continue
-            self._left = self._decode(self._fetched.place.partition, self._fetched.offset, *found)
-            if self._left:
-                return True
-
-    def _decode(self, partition: TopicPartition, asked: int, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """The records of a batch from the offset asked for on. The position moves behind a batch that has none."""
-        position = self._positions[partition]
-        if header.last_offset < position:
-            return []
+        if self._prefetch is not None:
+            self._prefetch.start()
+        if share is not None:
+            share.group.polled(True)
         try:
-            records = [] if header.is_control else decode_batch(
-                batch, header, topic=partition.topic, partition=partition.partition, check_crc=self._check_crcs
-            )  # fmt: skip
-        except InvalidRecordBatch as error:
-            self.seek(partition, position)
-            raise CorruptRecords(*partition, header.base_offset, header.next_offset, str(error)) from error
-        if records and records[0].offset < max(asked, position):
-            records = [record for record in records if record.offset >= position]
-        if not records:
-            self._positions[partition] = header.next_offset
-        return records
+            if not self._lock.acquire(timeout=max(timeout, _SHORTEST_LOCK_WAIT)):
+                return []
+            try:
+                self._handed = Handed()
+                chunks = self._read(deadline, limit)
+                self._handed = Handed(chunks)
+                if chunks and self._commits_before and share is not None:
+                    self._commit_before(share, chunks)
+            finally:
+                self._lock.release()
+        finally:
+            if share is not None:
+                share.group.polled(False)
+        return chunks
 
-    def _deal_with(self, place: Place) -> None:
-        """An answer that was an error: reset the position, wait and try again, or raise."""
-        error, place.error = place.error, None
-        assert error is not None
-        partition = place.partition
-        if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._reset_to != "none":
-            self.seek(partition, self._reset_offsets([partition])[partition])
-            return
-        now = self._clock.monotonic()
-        since = self._failing_since.setdefault(partition, now)
-        if is_retriable(error) and now - since < self._retry_timeout:
-            return
-        del self._failing_since[partition]
-        raise error
+    def _commit_before(self, share: Share, chunks: list[Chunk]) -> None:
+        """What can't be committed is not handed out."""
+        positions = self._reader.positions
+        try:
+            share.commit({p: OffsetAndMetadata(positions[p]) for p, _ in chunks}, self._retry_timeout)
+        except BaseException:
+            for partition, records in reversed(chunks):
+                self._move(partition, records[0].offset)
+            raise
+
+    def _look_around(self) -> None:
+        if self._share is not None:
+            self._share.obey()
+            self._share.commit_if_due(self._clock.monotonic())
+
+    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self._share is not None:
+            self._share.placed(positions)
+
+    @property
+    def _may_hand_out(self) -> bool:
+        return self._share is None or self._share.group.may_fetch
+
+    def _forget(self, partition: TopicPartition) -> None:
+        super()._forget(partition)
+        if self._share is not None:
+            self._share.forget([partition])
+
+    def _wake(self) -> None:
+        self._fetcher.wakeup.set()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Closed("the consumer is closed")
+        if os.getpid() != self._process:
+            raise ClientError("this consumer was made in another process; make a new one after the fork")
+
+
+def _check(value: str, allowed: Sequence[str], name: str) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

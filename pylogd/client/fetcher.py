@@ -1,246 +1,132 @@
-"""Fetch requests under way to the leaders of some partitions, and the replies on their way back.
+"""Fetch requests under way to the leaders of some partitions, on blocking sockets.
 
-Strategy: one request at a time to each broker, on a connection of its own, for all partitions that it leads. The reply
-is kept as the bytes that came; only batch headers are read, to know where to go on, so that the next request is under
-way before the first record of this reply is decoded. Partitions take turns in being first in a request, because a full
-reply starves the last ones.
+Strategy: `Fetching` says what to ask and keeps what comes; this sends and waits. Each broker has a connection of its
+own for it, since a fetch that waits at the broker would hold up everything behind it.
 
-Rules: at most one reply per broker is kept (and one under way), each of `max_bytes` or one batch. A partition whose
-position was changed meanwhile is told by its generation, and what was fetched for it is dropped. One thread at a time.
+Rules: nothing here waits but `receive`, and the making of connections and the look-up of leaders in `send`. One thread
+at a time; `wakeup` may be set from any.
 """
 
 from __future__ import annotations
 
 import select
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from pylogd.client.clock import Backoff
-from pylogd.client.cluster import Cluster, error_text
+from pylogd.client.cluster import Cluster
 from pylogd.client.connection import Connection, Reply
-from pylogd.client.errors import CorruptRecords
+from pylogd.client.fetching import TOPIC_IDS_FROM, Asked, Fetched, Fetching, FetchSettings, Place
 from pylogd.client.model import TopicPartition
-from pylogd.errors import KafkaError, PylogdError, error_for
-from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from pylogd.wire.records import BatchHeader, iter_batches
+from pylogd.client.wakeup import Wakeup
+from pylogd.errors import PylogdError
+from pylogd.wire.messages.fetch import FetchRequest
 from pylogd.wire.values import ZERO_UUID
 
-_TOPIC_IDS_FROM = 13
-_CONSUMER = -1
-_NO_WAIT_MS = 0
 
-
-@dataclass(slots=True)
-class Place:
-    """Where the fetcher is in a partition. `error` is what its last answer said, until somebody deals with it."""
-
-    partition: TopicPartition
-    offset: int
-    generation: int
-    high_watermark: int = -1
-    not_before: float = 0.0
-    backoff: Backoff = field(default_factory=Backoff)
-    error: PylogdError | None = None
-
-
-@dataclass(slots=True)
-class Fetched:
-    """Batches of one partition, whole, as views of the reply's bytes. Records before `offset` were not asked for."""
-
-    place: Place
-    generation: int
-    offset: int
-    batches: Iterator[tuple[BatchHeader, memoryview]]
-
-
-@dataclass(slots=True)
-class _Asked:
+@dataclass(slots=True, eq=False)
+class _Flying:
     """A fetch request under way."""
 
     connection: Connection
     reply: Reply
-    places: dict[tuple[str | bytes, int], tuple[Place, int]]  # by topic name or id, and partition; with the generation
+    asked: Asked
 
 
 class Fetcher:
-    """Keeps fetching the partitions in `places`. Waits and sizes as Kafka's fetch.* settings."""
+    """Keeps fetching the partitions in `fetching.places`."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        min_bytes: int,
-        max_wait_ms: int,
-        max_bytes: int,
-        partition_max_bytes: int,
-        request_timeout: float,
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: FetchSettings, *, request_timeout: float) -> None:
         """Nothing is fetched until there are places."""
+        self.fetching = Fetching(settings)
+        self.wakeup = Wakeup()
         self._cluster = cluster
-        self._min_bytes = min_bytes
-        self._max_wait_ms = max_wait_ms
-        self._max_bytes = max_bytes
-        self._partition_max_bytes = partition_max_bytes
-        self._request_timeout = request_timeout
-        self._generation = 0
-        self._asked: dict[int, _Asked] = {}
-        self._ready: deque[Fetched] = deque()
-        self.places: dict[TopicPartition, Place] = {}
+        self._timeout = request_timeout + settings.max_wait_ms / 1000
+        self._flying: list[_Flying] = []
 
-    def move(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch a partition from `offset` on. What was fetched of it before is dropped."""
-        self._generation += 1
-        self.places[partition] = Place(partition, offset, self._generation)
-
-    def drop(self, partition: TopicPartition) -> None:
-        """Fetch a partition no more."""
-        self.places.pop(partition, None)
+    def close(self) -> None:
+        """Wait no more."""
+        self.wakeup.close()
 
     def take(self) -> Fetched | None:
         """The next batches that have come, if any have. The request for what follows them is sent first."""
-        while self._ready:
-            fetched = self._ready.popleft()
-            if self._current(fetched.place, fetched.generation):
-                if not self._ready:
-                    self.send()
-                return fetched
-        return None
-
-    def failed(self) -> Place | None:
-        """A place whose last answer was an error that nobody dealt with yet."""
-        for place in self.places.values():
-            if place.error is not None:
-                return place
-        return None
-
-    def _current(self, place: Place, generation: int) -> bool:
-        return self.places.get(place.partition) is place and place.generation == generation
-
-    # Sending
+        fetched = self.fetching.take()
+        if fetched is not None and not self.fetching.ready:
+            self.send()
+        return fetched
 
     def send(self) -> None:
-        """Put a request on its way to each broker that leads a place and has none under way."""
-        if self._ready:
+        """Put a request on its way to each broker that has a place and no request under way."""
+        fetching = self.fetching
+        if fetching.ready:
             return
         now = self._cluster.clock.monotonic()
-        by_leader: dict[int, list[Place]] = {}
-        for place in self.places.values():
-            if place.error is not None or place.not_before > now:
-                continue
+        for node, places in fetching.by_node(fetching.due(now), self._leader, now).items():
+            if not fetching.room:
+                return
             try:
-                leader = self._cluster.leader(place.partition).leader
+                self._ask(node, places, now)
             except PylogdError as error:
-                self._fail(place, error)
-                continue
-            if leader not in self._asked:
-                by_leader.setdefault(leader, []).append(place)
-        for leader, places in by_leader.items():
-            try:
-                self._asked[leader] = self._ask(leader, places)
-            except PylogdError as error:
+                self._cluster.note(error)
                 for place in places:
-                    self._fail(place, error)
+                    fetching.fail(place, error, now)
 
-    def _ask(self, leader: int, places: list[Place]) -> _Asked:
-        connection = self._cluster.connection(leader, "fetch")
-        ids = {p.partition.topic: self._cluster.try_topic(p.partition.topic).topic_id for p in places}
-        request = FetchRequest(
-            replica_id=_CONSUMER, max_wait_ms=self._max_wait_ms, min_bytes=self._min_bytes, max_bytes=self._max_bytes
-        )
-        version = connection.version_for(request, _TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None)
-        topics: dict[str, FetchTopic] = {}
-        by_place: dict[tuple[str | bytes, int], tuple[Place, int]] = {}
-        for place in places:
-            name, index = place.partition
-            key: Any = ids[name] if version >= _TOPIC_IDS_FROM else name
-            if name not in topics:
-                topics[name] = FetchTopic(**{"topic_id" if version >= _TOPIC_IDS_FROM else "topic": key})
-            topics[name].partitions.append(
-                FetchPartition(
-                    partition=index, fetch_offset=place.offset, partition_max_bytes=self._partition_max_bytes
-                )
-            )
-            by_place[key, index] = place, place.generation
-        request.topics = list(topics.values())
-        timeout = self._request_timeout + self._max_wait_ms / 1000
-        return _Asked(connection, connection.send(request, version=version, timeout=timeout), by_place)
+    def _leader(self, partition: TopicPartition) -> int:
+        try:
+            return self._cluster.leader(partition).leader
+        except PylogdError as error:
+            self._cluster.note(error)
+            raise
 
-    # Receiving
+    def _ask(self, node: int, places: list[Place], now: float) -> None:
+        connection = self._cluster.connection(node, "fetch")
+        ids = {name: self._cluster.try_topic(name).topic_id for name in {place.partition.topic for place in places}}
+        version = connection.version_for(FetchRequest, TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None)
+        request, asked = self.fetching.ask(node, places, version, ids)
+        try:
+            reply = connection.send(request, version=version, timeout=self._timeout)
+        except PylogdError as error:
+            self._cluster.note(error)
+            self.fetching.failed(asked, error, now)
+        else:
+            self._flying.append(_Flying(connection, reply, asked))
 
     def receive(self, timeout: float) -> None:
-        """Take in the replies that have come; if there is nothing to take, wait up to `timeout` seconds for some."""
-        if self._ready:
-            timeout = 0.0
-        if not self._asked:
-            if timeout:
-                now = self._cluster.clock.monotonic()
-                pauses = [place.not_before - now for place in self.places.values() if place.not_before > now]
-                self._cluster.clock.sleep(min([timeout, *pauses]))
+        """Take in the replies that have come; if there is nothing to take, wait up to `timeout` seconds for some, or
+        for `wakeup`.
+        """
+        if not self.fetching.ready and timeout > 0:
+            self._wait(timeout)
+        for flying in self._flying:
+            flying.connection.poll()
+        landed = [flying for flying in self._flying if flying.reply.done]
+        if not landed:
             return
-        connections = [asked.connection for asked in self._asked.values()]
-        if len(connections) == 1:
-            connections[0].poll(timeout)
-        else:
-            self._wait_for_any(connections, timeout)
-        for leader, asked in list(self._asked.items()):
-            if asked.reply.done:
-                del self._asked[leader]
-                self._land(asked)
+        self._flying = [flying for flying in self._flying if not flying.reply.done]
+        now = self._cluster.clock.monotonic()
+        for flying in landed:
+            if flying.reply.error is not None:
+                self._cluster.note(flying.reply.error)
+                self.fetching.failed(flying.asked, flying.reply.error, now)
+            else:
+                self.fetching.answered(flying.asked, flying.reply.response, now)
+        for place in self.fetching.places.values():
+            if place.error is not None:
+                self._cluster.note(place.error)
 
-    def _wait_for_any(self, connections: list[Connection], timeout: float) -> None:
+    def _wait(self, timeout: float) -> None:
+        now = self._cluster.clock.monotonic()
+        due = self.fetching.next_time(now)
+        if due is not None:
+            timeout = min(timeout, due - now)
+        if not self._flying:
+            self._cluster.clock.wait(self.wakeup, timeout)
+            self.wakeup.clear()
+            return
         poll = select.poll()
-        for connection in connections:
-            if connection.closed:
+        poll.register(self.wakeup, select.POLLIN)
+        for flying in self._flying:
+            if flying.connection.closed or flying.reply.done:
                 return
-            poll.register(connection, select.POLLIN)
-        poll.poll(timeout * 1000)
-        for connection in connections:
-            connection.poll()
-
-    def _land(self, asked: _Asked) -> None:
-        """Sort the answers of a reply by partition, or tell all of its partitions that there is none."""
-        places = [place for place, generation in asked.places.values() if self._current(place, generation)]
-        response: FetchResponse | None = asked.reply.response
-        error: PylogdError | None = asked.reply.error
-        if response is not None and response.error_code:
-            error = KafkaError(error_for(response.error_code))
-        if response is None or error is not None:
-            for place in places:
-                self._fail(place, error or KafkaError(error_for(-1)))
-            return
-        for topic in response.responses:
-            for answer in topic.partitions:
-                found = asked.places.get((topic.topic or topic.topic_id, answer.partition_index))
-                if found is not None and self._current(*found):
-                    self._answer(found[0], answer)
-        for place in places:  # whoever was asked for goes behind those that were not
-            self.places[place.partition] = self.places.pop(place.partition)
-
-    def _answer(self, place: Place, answer: PartitionData) -> None:
-        if answer.error_code:
-            text = error_text(answer.error_code)
-            self._fail(place, KafkaError(error_for(answer.error_code), f"{place.partition}: {text}"))
-            return
-        place.high_watermark = answer.high_watermark
-        place.backoff.reset()
-        records = answer.records
-        if not isinstance(records, bytes | memoryview) or not len(records):
-            return
-        batches: list[tuple[BatchHeader, memoryview]] = []
-        try:
-            batches.extend(iter_batches(records, allow_partial=True))  # keeps what came before an error
-        except InvalidRecordBatch as error:
-            if not batches:
-                topic, partition = place.partition
-                self._fail(place, CorruptRecords(topic, partition, place.offset, None, str(error)))
-        if batches:
-            self._ready.append(Fetched(place, place.generation, place.offset, iter(batches)))
-            place.offset = max(place.offset, batches[-1][0].next_offset)
-
-    def _fail(self, place: Place, error: PylogdError) -> None:
-        self._cluster.note(error)
-        place.error = error
-        place.not_before = self._cluster.clock.monotonic() + place.backoff.next()
+            poll.register(flying.connection, select.POLLIN)
+            timeout = min(timeout, flying.reply.deadline - now)
+        poll.poll(max(0.0, timeout) * 1000 + 1)
+        self.wakeup.clear()

@@ -57,13 +57,25 @@ class _Job:
 class _Lookup:
     """Offsets that the application waits for."""
 
+    group: BrokerGroup
     partitions: list[TopicPartition] | None
     not_before: float = 0.0
     flying: bool = False
     done: bool = False
-    found: dict[TopicPartition, OffsetAndMetadata | None] = field(default_factory=dict)
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(default_factory=dict)
     error: PylogdError | None = None
     backoff: Backoff = field(default_factory=Backoff)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has come, after up to `timeout` seconds."""
+        return self.group.wait_until(lambda: self.done, timeout)
+
+    @property
+    def found(self) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What came. Raises KafkaError."""
+        if self.error is not None:
+            raise self.error
+        return self.offsets
 
 
 class BrokerGroup:
@@ -72,7 +84,7 @@ class BrokerGroup:
     def __init__(
         self, cluster: Cluster, settings: MemberSettings, *, on_event: Callable[[], None], stable: bool = False
     ) -> None:
-        """`cluster` is the thread's own; `on_event` is called in the thread when `next_event` has one.
+        """`cluster` is the thread's own; `on_event` is called when `next_event` or a look-up has something.
 
         `stable`: offsets that a transaction may still change are waited for.
         """
@@ -98,6 +110,7 @@ class BrokerGroup:
         self._stopping = False
         self._broken: BaseException | None = None
         self.has_event = False
+        self.wakes = True
 
     # What the application's thread calls
 
@@ -143,6 +156,11 @@ class BrokerGroup:
         self._wake()
 
     @property
+    def may_fetch(self) -> bool:
+        """Always: what has to be given up is an event."""
+        return True
+
+    @property
     def member(self) -> Membership:
         """The state machine, to look at."""
         return self._member
@@ -175,18 +193,27 @@ class BrokerGroup:
         self, partitions: Iterable[TopicPartition] | None, timeout: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, of some partitions or of all. Raises KafkaError, RequestTimedOut."""
-        lookup = _Lookup(None if partitions is None else list(partitions))
-        with self._changed:
-            self._lookups.append(lookup)
-            self._wake()
-            self._wait_until(lambda: lookup.done, timeout)
-            if lookup in self._lookups:
-                self._lookups.remove(lookup)
-            if lookup.error is not None:
-                raise lookup.error
-            if not lookup.done:
-                raise RequestTimedOut(f"group {self._settings.group_id}: no offsets in {timeout:g} s")
+        lookup = self.look_up(partitions)
+        if not lookup.wait(timeout):
+            with self._changed:
+                self._lookup_done(lookup, None)
+            raise RequestTimedOut(f"group {self._settings.group_id}: no offsets in {timeout:g} s")
         return lookup.found
+
+    def look_up(self, partitions: Iterable[TopicPartition] | None) -> _Lookup:
+        """Ask what the group has committed, of some partitions or of all."""
+        lookup = _Lookup(self, None if partitions is None else list(partitions))
+        with self._changed:
+            self._check()
+            self._lookups.append(lookup)
+        self._wake()
+        return lookup
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait while the thread works, up to `timeout` seconds; whether `condition` holds. Raises Closed."""
+        with self._changed:
+            self._wait_until(condition, timeout)
+            return condition()
 
     def close(self, timeout: float) -> None:
         """Commit what waits, leave the group, and end the thread, all within `timeout`."""
@@ -413,7 +440,7 @@ class BrokerGroup:
 
         def answered(response: Any, now: float) -> None:
             try:
-                lookup.found = commits.fetched(response)
+                lookup.offsets = commits.fetched(response)
             except KafkaError as error:
                 if error.code in _COORDINATOR_MOVED:
                     self._member.coordinator_lost(now)
@@ -441,6 +468,7 @@ class BrokerGroup:
 
     def _lookup_done(self, lookup: _Lookup, error: PylogdError | None) -> None:
         lookup.done, lookup.error = True, error
+        self._on_event()
         if lookup in self._lookups:
             self._lookups.remove(lookup)
 

@@ -100,11 +100,11 @@ class Outbox:
         """The topics of batches that wait: their leaders have to be known."""
         return {place.topic for place in self._busy}
 
-    def next_time(self) -> float | None:
-        """When a pause ends or a batch expires, if nothing happens before."""
+    def next_time(self, after: float = float("-inf")) -> float | None:
+        """When a pause ends or a batch expires, if nothing happens before; the first such time behind `after`."""
         times = [lane.waiting[0].deadline for lane in self._busy.values()]
         times += [lane.held for lane in self._busy.values() if lane.held is not None and not lane.flying]
-        return min(times, default=None)
+        return min((time for time in times if time > after), default=None)
 
     def collect(self) -> None:
         """Take over what the accumulator has sealed."""

@@ -18,65 +18,31 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal
 
 from pylogd.client.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.clock import Backoff
 from pylogd.client.cluster import Cluster
+from pylogd.client.delivery import Acks, Outcome, check_options
 from pylogd.client.errors import BufferFull, Closed, RequestTimedOut, is_retriable
-from pylogd.client.idempotence import MAX_IN_FLIGHT
 from pylogd.client.outbox import Outbox
 from pylogd.client.partitioner import Partitioner
 from pylogd.client.sender import Sender, SenderOptions
-from pylogd.errors import PylogdError
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import Header, NewRecord
 
-_ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _ABANDON_SECONDS = 1.0  # the thread ends at once unless it waits for a broker
 
 
-class Delivery:
+class Delivery(Outcome):
     """What becomes of one record, or of a set."""
 
-    __slots__ = ("_batch", "_index", "_sender")
+    __slots__ = ("_sender",)
 
     def __init__(self, sender: Sender, batch: Batch, index: int) -> None:
         """The record at `index` of a batch."""
         self._sender = sender
         self._batch = batch
         self._index = index
-
-    def __repr__(self) -> str:
-        state = "pending" if not self.done else f"offset {self.offset}" if self.error is None else repr(self.error)
-        return f"<Delivery {self._batch.partition} {state}>"
-
-    @property
-    def done(self) -> bool:
-        """Whether it is written, or never will be."""
-        return self._batch.result is not None
-
-    @property
-    def topic(self) -> str:
-        return self._batch.partition.topic
-
-    @property
-    def partition(self) -> int:
-        return self._batch.partition.partition
-
-    @property
-    def error(self) -> PylogdError | None:
-        """Why it was not written, once that is so."""
-        result = self._batch.result
-        return None if result is None else result.error
-
-    @property
-    def offset(self) -> int:
-        """Where it was written; -1 as long as that is not known, always with acks=0, and in the rare case that a
-        broker only says that it has the record already.
-        """
-        result = self._batch.result
-        return -1 if result is None or result.base_offset < 0 else result.base_offset + self._index
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for it and return its offset. Raises why it was not written, or RequestTimedOut after `timeout`."""
@@ -99,7 +65,7 @@ class Producer:
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
         *,
-        acks: Literal["all", 0, 1, -1] = "all",
+        acks: Acks = "all",
         idempotence: bool | None = None,
         compression: str = "none",
         compression_level: int | None = None,
@@ -127,10 +93,7 @@ class Producer:
         batch, in the producer's thread, which is cheaper than to keep all deliveries. ValueError: options that
         contradict each other.
         """
-        if idempotence is None:
-            idempotence = _ACKS[acks] == -1 and retry and max_in_flight <= MAX_IN_FLIGHT
-        elif idempotence and (_ACKS[acks] != -1 or not retry or max_in_flight > MAX_IN_FLIGHT):
-            raise ValueError(f'idempotence needs acks="all", retries, and at most {MAX_IN_FLIGHT} requests in flight')
+        wanted_acks, idempotent = check_options(acks, idempotence, retry, max_in_flight)
         if isinstance(bootstrap_servers, Cluster):
             cluster = bootstrap_servers.copy()
         else:
@@ -148,13 +111,13 @@ class Producer:
         backoff = partial(Backoff, retry_backoff, retry_backoff_max)
         outbox = Outbox(
             accumulator,
-            idempotent=idempotence,
+            idempotent=idempotent,
             retry=retry,
             max_request_bytes=max(max_request_bytes, batch_bytes),
             backoff=backoff,
         )
         options = SenderOptions(
-            acks=_ACKS[acks],
+            acks=wanted_acks,
             compression=CompressionType.named(compression),
             compression_level=compression_level,
             max_in_flight=max_in_flight,

@@ -33,7 +33,8 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from pylogd.wire.messages.produce import ProduceRequest
 
-_TRANSACTION_TIMEOUT_MS = 60_000  # without transactions it means nothing
+#: of InitProducerId: without transactions it means nothing
+TRANSACTION_TIMEOUT_MS = 60_000
 _LONG = 60.0
 _DRAIN = 4096
 
@@ -348,7 +349,7 @@ class Sender:
 
     def _ask_id(self) -> None:
         """InitProducerId: any broker will do."""
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
         try:
             response: InitProducerIdResponse = self._cluster.any_connection().request(request)
             if response.error_code:

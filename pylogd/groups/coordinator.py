@@ -177,7 +177,7 @@ class GroupCoordinator:
 
     def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
         """The node id of the broker that coordinates a group, or why there is none. Makes the topic if need be."""
-        if self._topic.get() is None:
+        if self._topic.get() is None or self._topic.making:
             made = self._topic.ensure()
             return _shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_made))
         return self._leader_of(group_id)

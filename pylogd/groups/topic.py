@@ -73,6 +73,11 @@ class OffsetsTopic:
         """The topic, if it is there."""
         return self._topics.get(OFFSETS_TOPIC)
 
+    @property
+    def making(self) -> bool:
+        """Whether it is being made at this moment."""
+        return self._makers is not None
+
     def ensure(self) -> Deferred[None]:
         """See that the topic is there. Fails as `TopicRegistry.create_topic` does."""
         waiting: Deferred[None] = Deferred()

@@ -5,8 +5,8 @@ runs from a zoo.cfg written here, with its data, its log and that file in one di
 socket that is bound and never listens: Java may bind it beside us (both set SO_REUSEADDR), while nobody else is given
 it, so `hosts` stays true over restarts.
 
-Rules: `start` returns once the server answers `ruok`, or raises; every wait has an end. The server dies with the thread
-that started it (PR_SET_PDEATHSIG goes by thread), so start it from one that lives on. Blocking; not for reactors.
+Rules: `start` returns once the server says that it serves, or raises; every wait has an end. The server dies with the
+thread that started it (PR_SET_PDEATHSIG goes by thread), so start it from one that lives on. Blocking; not for reactors.
 
 Must not know: what is kept in the tree.
 """
@@ -83,6 +83,7 @@ class LocalZooKeeper:
     """One standalone server on 127.0.0.1, keeping its data in `data_dir`.
 
     `port` 0 picks a free one. `options` are further lines of zoo.cfg, `java_options` further arguments of java.
+    Without `sync` the server does not wait for its disk: what it has acknowledged outlives it, but not the machine.
     Sessions may be asked for from 1 s (two ticks) to 60 s. Usable as a context manager.
     """
 
@@ -94,12 +95,14 @@ class LocalZooKeeper:
         options: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
         heap_mib: int = 256,
+        sync: bool = True,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
         self.log_path = self.data_dir / "zookeeper.log"
         self.port = port
         self._options = dict(options or {})
-        self._java_options = [f"-Xmx{heap_mib}m", *_JAVA_OPTIONS, *java_options]
+        syncing = [] if sync else ["-Dzookeeper.forceSync=no"]
+        self._java_options = [f"-Xmx{heap_mib}m", *_JAVA_OPTIONS, *syncing, *java_options]
         self._reserved: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -300,10 +303,13 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _answers(port: int) -> bool:
-    """Whether a ZooKeeper server on the port says that it is well."""
+    """Whether a ZooKeeper server on the port serves requests; it answers `ruok` before it does."""
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
-            connection.sendall(b"ruok")
-            return connection.recv(4) == b"imok"
+            connection.sendall(b"srvr")
+            answer = b""
+            while chunk := connection.recv(4096):
+                answer += chunk
+            return b"Mode:" in answer
     except OSError:
         return False

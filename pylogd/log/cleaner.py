@@ -3,7 +3,9 @@
 Strategy: each thread, as long as it finds one, takes the compacted log that needs it most and compacts it; then it
 waits `log.cleaner.backoff.ms`. A log that holds a record older than `max.compaction.lag.ms` comes first; of the others
 that with the largest share of bytes not compacted yet, if that is over `min.cleanable.dirty.ratio`. Each thread has its
-share of the memory for key maps; all share one limit of bytes a second.
+share of the memory for key maps; all share one limit of bytes a second. What takes more than a moment is done in a
+process of the thread's own (`log.cleaning`), which ends when there is nothing to do: a thread that walks over records
+would hold the interpreter that the reactor needs.
 
 Rules: a log is in one thread at a time. How far each was compacted is written to `cleaner-offset-checkpoint` after the
 new segments are in place, so a crash at worst has something compacted twice. A log that can't be compacted because its
@@ -24,20 +26,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pylogd.log.checkpoints import TopicPartition
-from pylogd.log.compaction import Cleaned, SourcesChanged, compact
+from pylogd.log.cleaning import CleaningProcess, ProcessLost
+from pylogd.log.compaction import Check, Cleaned, CleanerStopped, Place, SourcesChanged, Stretch, compact, run_passes
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
+from pylogd.log.files import FileSystem, RealFileSystem
 from pylogd.log.keymap import KeyMap
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
-from pylogd.log.segment import Segment
+from pylogd.log.segment import Segment, Storage
 
 _log = logging.getLogger(__name__)
 
 _RETRY_MS = 60_000
-#: While cleaners run, a thread that wants the interpreter waits at most this long for it instead of Python's 5 ms:
-#: the reactor asks for it after each system call, several times a request.
-_SWITCH_SECONDS = 0.0005
+#: Less than this is compacted before a process has started, and the reactor hardly notices.
+_PROCESS_BYTES = 1 << 20
+_CHECK_BYTES = 16 << 20
+_LEAST_CHECK_BYTES = 1 << 16
 _UNLIMITED = float(sys.maxsize)
 
 
@@ -76,10 +81,6 @@ class Cleanable:
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
 
-class CleanerStopped(Exception):
-    """The cleaner is to stop: raised at the next safe point of a compaction."""
-
-
 class Throttle:
     """Holds its callers to so many bytes a second, all together. `wait(seconds)` pauses, `seconds()` is the time."""
 
@@ -101,6 +102,28 @@ class Throttle:
         self._wait(pause)
 
 
+class Worker:
+    """A thread's means: the key map here, or the process that has one. Files that are not the operating system's are
+    only seen here.
+    """
+
+    def __init__(self, fs: FileSystem, config: CleanerConfig) -> None:
+        memory = config.dedupe_buffer_bytes // max(config.threads, 1)
+        self.keys = KeyMap(memory, config.load_factor)
+        self._fs = fs
+        self._process = CleaningProcess(memory, config.load_factor)
+
+    def passes(self, stretch: Stretch, check: Check, place: Place) -> Cleaned:
+        """See `compaction.Passes`."""
+        if stretch.size >= _PROCESS_BYTES and isinstance(self._fs, RealFileSystem):
+            return self._process.passes(stretch, check, place)
+        return run_passes(Storage(self._fs), self.keys, stretch, check, place)
+
+    def close(self) -> None:
+        """End the process, if there is one. It starts again when there is need."""
+        self._process.close()
+
+
 class Cleaner:
     """See the module. `start` and `stop` once each; `clean_one` is what a thread does."""
 
@@ -119,7 +142,6 @@ class Cleaner:
         self._stopping = threading.Event()
         self._throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
         self._threads: list[threading.Thread] = []
-        self._switch_seconds = 0.0  # what it was before
         self._lock = threading.Lock()  # of the choice, and of the checkpoint
         self._busy: set[TopicPartition] = set()
         self._given_up: dict[int, int] = {}  # id of a log -> when to try again
@@ -128,8 +150,6 @@ class Cleaner:
         """Start the threads."""
         if not self.config.enabled:
             return
-        self._switch_seconds = sys.getswitchinterval()
-        sys.setswitchinterval(min(_SWITCH_SECONDS, self._switch_seconds))
         for number in range(self.config.threads):
             thread = threading.Thread(target=self._run, name=f"log-cleaner-{number}", daemon=True)
             self._threads.append(thread)
@@ -140,46 +160,53 @@ class Cleaner:
         self._stopping.set()
         for thread in self._threads:
             thread.join()
-        if self._threads:
-            sys.setswitchinterval(self._switch_seconds)
         self._threads = []
 
-    def new_map(self) -> KeyMap:
-        """A thread's key map."""
-        return KeyMap(self.config.dedupe_buffer_bytes // max(self.config.threads, 1), self.config.load_factor)
+    def worker(self) -> Worker:
+        """What a thread compacts with; close it."""
+        return Worker(self._manager.fs, self.config)
 
     def _run(self) -> None:
-        keys = self.new_map()
-        while not self._stopping.is_set():
-            try:
-                found = self.clean_one(keys)
-            except CleanerStopped:
-                return
-            except Exception:
-                _log.exception("a cleaner thread met what nobody foresaw, and goes on")
-                found = None
-            if found is None:
-                self._stopping.wait(self.config.backoff_ms / 1000)
+        worker = self.worker()
+        try:
+            while not self._stopping.is_set():
+                if self._next(worker) is None:
+                    worker.close()
+                    self._stopping.wait(self.config.backoff_ms / 1000)
+        except CleanerStopped:
+            return
+        finally:
+            worker.close()
 
-    def clean_one(self, keys: KeyMap) -> Cleaned | None:
+    def _next(self, worker: Worker) -> Cleaned | None:
+        try:
+            return self.clean_one(worker)
+        except CleanerStopped:
+            raise
+        except Exception:
+            _log.exception("a cleaner thread met what nobody foresaw, and goes on")
+            return None
+
+    def clean_one(self, worker: Worker) -> Cleaned | None:
         """Compact the log that needs it most, of those that can be; what it came to, `None` if there is none."""
         while (chosen := self._choose()) is not None:
-            cleaned = self._clean(chosen, keys)
+            cleaned = self._clean(chosen, worker)
             if cleaned is not None:
                 return cleaned
         return None
 
-    def _clean(self, chosen: Cleanable, keys: KeyMap) -> Cleaned | None:
+    def _clean(self, chosen: Cleanable, worker: Worker) -> Cleaned | None:
         log = chosen.log
         try:
             cleaned = compact(
-                log, chosen.first_dirty, chosen.end, keys,
-                now_ms=self._now_ms(), check=self._check, buffer_bytes=self.config.io_buffer_bytes,
+                log, chosen.first_dirty, chosen.end, worker.passes,
+                now_ms=self._now_ms(), check=self._check, io_buffer_bytes=self.config.io_buffer_bytes,
+                check_bytes=self._check_bytes(),
             )  # fmt: skip
             with self._lock:
                 self._manager.checkpoint_cleaned(log)
-        except SourcesChanged as error:
-            _log.info("%s", error)
+        except (SourcesChanged, ProcessLost) as error:
+            _log.log(logging.INFO if isinstance(error, SourcesChanged) else logging.ERROR, "%s", error)
             self._postpone(log)
             return None
         except StorageError as error:
@@ -203,6 +230,10 @@ class Cleaner:
         if self._stopping.is_set():
             raise CleanerStopped
         self._throttle.take(count)
+
+    def _check_bytes(self) -> int:
+        """Every question of the process's wakes a thread that takes the interpreter from the reactor: ask seldom."""
+        return int(min(_CHECK_BYTES, max(self._throttle.rate / 8, _LEAST_CHECK_BYTES)))
 
     def _give_up(self, log: Log, error: StorageError) -> None:
         if isinstance(error, StorageFailure):

@@ -13,7 +13,9 @@ Rules:
   compaction that meets it;
 - the log's locks are not held while copying. Before the swap it is looked whether the sources are still the log's.
 
-Threads: runs in one; `check` is called now and then with the bytes done since, to slow down or to stop by raising.
+`Stretch` says all that the two passes have to know of a log, so that they run as well in a process of their own
+(`log.cleaning`) as in a thread; the swap is the broker's. `check` is called every
+`check_bytes` with the bytes done since, to slow down or to stop by raising.
 Must not know: which log is next, topics, the reactor.
 Source: Kafka documentation, "Log Compaction"; KIP-98, KIP-534.
 """
@@ -33,18 +35,20 @@ from pylogd.log.keymap import KeyMap
 from pylogd.log.log import Log
 from pylogd.log.rewrite import delete_horizon, emptied, rebuild, walk
 from pylogd.log.scan import BadBatch, FoundBatch, scan
-from pylogd.log.segment import LOG_SUFFIX, Segment, segment_path
+from pylogd.log.segment import LOG_SUFFIX, Segment, Storage, segment_path
 from pylogd.log.swap import CLEANED_SUFFIX, commit, discard, is_undecided, put_away, take_place
 from pylogd.log.transactions import ENDS, Outcomes, control_kind
 from pylogd.wire.records import HEADER, BatchHeader
-
-_CHECK_BYTES = 1 << 16
 
 Check = Callable[[int], None]
 
 
 class SourcesChanged(StorageError):
     """Retention, truncation or deletion took a segment while it was being compacted. Nothing was changed."""
+
+
+class CleanerStopped(Exception):
+    """The cleaner is to stop: raised at the next safe point of a compaction."""
 
 
 class KeyMapTooSmall(StorageError):
@@ -65,20 +69,88 @@ class Cleaned:
     keys: int = 0
 
 
-def compact(
-    log: Log, first_dirty: int, bound: int, keys: KeyMap, *, now_ms: int, check: Check, buffer_bytes: int = 1 << 20
-) -> Cleaned:
+@dataclass(slots=True, frozen=True)
+class Stretch:
+    """What of a log is to be compacted, and how.
+
+    sources: (base offset, bytes) of each sealed segment up to `bound`, ascending.
+    first_dirty: records from this offset on have not been compacted yet; `bound`: those from there on stay as they are.
+    producers: the last offset of each producer whose sequence is remembered.
+    """
+
+    directory: str
+    sources: tuple[tuple[int, int], ...]
+    first_dirty: int
+    bound: int
+    producers: dict[int, int]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    io_buffer_bytes: int
+    check_bytes: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of log in it."""
+        return sum(size for _, size in self.sources)
+
+
+@dataclass(slots=True, frozen=True)
+class Made:
+    """A new segment, written and synced under its `.cleaned` names, and what it is to take the place of.
+
+    bases: the base offsets of those. largest: the largest time stamp and its offset; first: the first batch's.
+    """
+
+    bases: tuple[int, ...]
+    size: int
+    largest: tuple[int, int]
+    first: int
+
+
+Place = Callable[[Made], None]
+#: Runs the passes over a stretch; `Place` is called with each new segment, `Check` on the way.
+Passes = Callable[[Stretch, Check, Place], Cleaned]
+
+
+def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: int, check: Check,
+            io_buffer_bytes: int = 1 << 20, check_bytes: int = 1 << 20) -> Cleaned:  # fmt: skip
     """Compact the log up to `bound`, or up to where the key map is full; sets `log.cleaned_offset`.
 
     Records from `first_dirty` on have not been compacted yet. Raises `CorruptLog`, `StorageFailure`, `SourcesChanged`.
     """
+    sealed = {segment.base_offset: segment for segment in log.segments[:-1] if segment.file is None}
+    config = log.config
+    with log.lock:
+        producers = {key: known.batches[-1].last_offset for key, known in log.producers.by_id.items() if known.batches}
+    stretch = Stretch(
+        log.directory, tuple((base, segment.size) for base, segment in sealed.items() if base < bound),
+        first_dirty, bound, producers, now_ms, config.delete_retention_ms,
+        config.segment_bytes, config.index_interval_bytes, io_buffer_bytes, check_bytes,
+    )  # fmt: skip
+
+    def place(made: Made) -> None:
+        try:
+            swap(log, [sealed[base] for base in made.bases], made, now_ms)
+        except OSError as error:
+            raise StorageFailure(error.filename or log.directory, error) from error
+
+    result = passes(stretch, check, place)
+    if result.end > result.first_dirty:
+        log.cleaned_offset = result.end
+    return result
+
+
+def run_passes(storage: Storage, keys: KeyMap, stretch: Stretch, check: Check, place: Place) -> Cleaned:
+    """Both passes, here and now. Raises `CorruptLog`, `StorageFailure`, and what `check` and `place` do."""
     keys.clear()
     try:
-        return _Compaction(log, first_dirty, bound, keys, now_ms, check, buffer_bytes).run()
+        return _Compaction(storage, keys, stretch, check, place).run()
     except (BadBatch, CorruptRecord, ProtocolError) as error:
-        raise CorruptLog(f"{log.directory}: can't be compacted: {error}") from error
+        raise CorruptLog(f"{stretch.directory}: can't be compacted: {error}") from error
     except OSError as error:
-        raise StorageFailure(error.filename or log.directory, error) from error
+        raise StorageFailure(error.filename or stretch.directory, error) from error
     finally:
         keys.clear()
 
@@ -86,48 +158,41 @@ def compact(
 class _Compaction:
     """The two passes, with what they share."""
 
-    def __init__(
-        self, log: Log, first_dirty: int, bound: int, keys: KeyMap, now_ms: int, check: Check, buffer_bytes: int
-    ) -> None:
-        self.log = log
-        self.fs = log.storage.fs
+    def __init__(self, storage: Storage, keys: KeyMap, stretch: Stretch, check: Check, place: Place) -> None:
+        self.fs = storage.fs
         self.keys = keys
-        self.bound = bound
-        self.now_ms = now_ms
-        self.horizon_ms = now_ms + log.config.delete_retention_ms
+        self.stretch = stretch
+        self.segments = [Segment(storage, stretch.directory, base, size) for base, size in stretch.sources]
+        self.bound = stretch.bound
+        self.horizon_ms = stretch.now_ms + stretch.delete_retention_ms
         self.check = check
-        self.buffer_bytes = buffer_bytes
-        self.result = Cleaned(first_dirty, first_dirty)
+        self.unchecked = 0
+        self.place = place
+        self.result = Cleaned(stretch.first_dirty, stretch.first_dirty)
         self.outcomes: Outcomes | None = None  # of transactions, once there is one
         self.observed: set[int] = set()  # producers whose transaction the copy is in, and some of it was there
-        with log.lock:
-            self.producers = {
-                key: producer.batches[-1].last_offset
-                for key, producer in log.producers.by_id.items()
-                if producer.batches
-            }
 
     def run(self) -> Cleaned:
         result = self.result
-        sealed = [segment for segment in self.log.segments[:-1] if segment.file is None]
-        result.end = self._fill_map([segment for segment in sealed if segment.base_offset < self.bound])
+        result.end = self._fill_map(self.segments)
         result.keys = len(self.keys)
         if result.end > result.first_dirty:
-            for group in self._groups([segment for segment in sealed if segment.base_offset < result.end]):
+            for group in self._groups([segment for segment in self.segments if segment.base_offset < result.end]):
                 self._copy_group(group)
-            self.log.cleaned_offset = result.end
         return result
 
     def _scan(self, segment: Segment) -> Iterator[FoundBatch]:
-        """The segment's batches, with `check` told of them."""
-        told = 0
+        """The segment's batches."""
         for found in scan(segment.reader(allow_cold=True), segment.size, base_offset=segment.base_offset):
             yield found
-            end = found.position + len(found.data)
-            if end - told >= _CHECK_BYTES:
-                self.check(end - told)
-                told = end
-        self.check(segment.size - told)
+            self._done(len(found.data))
+
+    def _done(self, count: int) -> None:
+        """So many bytes more were read or written."""
+        self.unchecked += count
+        if self.unchecked >= self.stretch.check_bytes:
+            self.check(self.unchecked)
+            self.unchecked = 0
 
     # The first pass ------------------------------------------------------------------------------------------------
 
@@ -157,7 +222,7 @@ class _Compaction:
         if header.record_count > keys.room:
             if not len(keys):
                 raise KeyMapTooSmall(
-                    f"{self.log.directory}: a batch of {header.record_count} records, and the key map of a cleaner "
+                    f"{self.stretch.directory}: a batch of {header.record_count} records, and the key map of a cleaner "
                     f"thread has room for {keys.capacity}: raise log.cleaner.dedupe.buffer.size"
                 )
             return False
@@ -180,12 +245,12 @@ class _Compaction:
 
     def _groups(self, segments: Sequence[Segment]) -> Iterator[list[Segment]]:
         """The segments in runs that fit one segment together, by size and by the reach of its indexes."""
-        config = self.log.config
+        segment_bytes = self.stretch.segment_bytes
         group: list[Segment] = []
         size = 0
         for at, segment in enumerate(segments):
             end = segments[at + 1].base_offset if at + 1 < len(segments) else self.result.end
-            if group and (size + segment.size > config.segment_bytes or end - 1 - group[0].base_offset > MAX_RELATIVE):
+            if group and (size + segment.size > segment_bytes or end - 1 - group[0].base_offset > MAX_RELATIVE):
                 yield group
                 group, size = [], 0
             group.append(segment)
@@ -196,8 +261,8 @@ class _Compaction:
     def _copy_group(self, group: list[Segment]) -> None:
         if not any(segment.size for segment in group):
             return
-        directory, base = self.log.directory, group[0].base_offset
-        target = group[0].replacement()
+        directory, base = self.stretch.directory, group[0].base_offset
+        target = group[0].twin()
         try:
             path = segment_path(directory, base, LOG_SUFFIX) + CLEANED_SUFFIX
             file = SegmentFile(self.fs, path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -208,8 +273,10 @@ class _Compaction:
             sync_file(self.fs, file.fd, file.path)
             assert target.indexes is not None
             target.write_indexes(target.indexes, sync=True, suffix=CLEANED_SUFFIX)
-            self.check(0)
-            swap(self.log, group, target, file, self.now_ms)
+            self.check(self.unchecked)
+            self.unchecked = 0
+            bases = tuple(segment.base_offset for segment in group)
+            self.place(Made(bases, target.size, target.largest_timestamp(allow_cold=True), target.first_timestamp))
         except BaseException:
             with contextlib.suppress(OSError):
                 discard(self.fs, directory, base)
@@ -217,7 +284,7 @@ class _Compaction:
 
     def _copy(self, group: list[Segment], target: Segment, file: SegmentFile) -> bool:
         """Write what stays of the group; whether anything did not stay as it was."""
-        result, interval = self.result, self.log.config.index_interval_bytes
+        result, interval = self.result, self.stretch.index_interval_bytes
         last_segment = [segment for segment in group if segment.size][-1]
         pending: list[Buffer] = []
         written = 0
@@ -236,12 +303,12 @@ class _Compaction:
                 pending.append(batch)
                 target.note_batch(len(batch), header.last_offset, header.max_timestamp, interval)
                 result.records_kept += header.record_count
-                if target.size - written >= self.buffer_bytes:
+                if target.size - written >= self.stretch.io_buffer_bytes:
                     write_all(self.fs, file.fd, b"".join(pending), written)
-                    self.check(target.size - written)
+                    self._done(target.size - written)
                     written, pending = target.size, []
         write_all(self.fs, file.fd, b"".join(pending), written)
-        self.check(target.size - written)
+        self._done(target.size - written)
         result.bytes_written += target.size
         return changed
 
@@ -251,7 +318,7 @@ class _Compaction:
         if header.base_offset >= self.result.end:
             return batch
         horizon = delete_horizon(header)
-        expired = horizon is not None and horizon <= self.now_ms
+        expired = horizon is not None and horizon <= self.stretch.now_ms
         if header.is_control:
             discardable = self._ends_nothing(header, batch)
             kept = [] if discardable and expired else list(range(header.record_count))
@@ -299,16 +366,17 @@ class _Compaction:
         return True
 
     def _is_producers_last(self, header: BatchHeader) -> bool:
-        known = self.producers.get(header.producer_id)
+        known = self.stretch.producers.get(header.producer_id)
         return known is not None and (known == header.last_offset or header.is_control)
 
 
-def swap(log: Log, group: list[Segment], target: Segment, file: SegmentFile, now_ms: int) -> None:
-    """Put `target`, written and synced, in the place of `group`. `SourcesChanged` if they are not the log's any more.
+def swap(log: Log, group: list[Segment], made: Made, now_ms: int) -> None:
+    """Put the new segment in the place of `group`. `SourcesChanged` if they are not the log's any more.
 
     A failure behind the point of no return leaves the log closed: the next start completes the swap.
     """
-    fs, directory, base = log.storage.fs, log.directory, target.base_offset
+    fs, directory, base = log.storage.fs, log.directory, group[0].base_offset
+    target = group[0].replacement(made.size, made.first, made.largest)
     with log.maintenance:
         _check_sources(log, group)
         for segment in group:
@@ -324,9 +392,6 @@ def swap(log: Log, group: list[Segment], target: Segment, file: SegmentFile, now
             else:
                 log.refuse_all()
             raise
-        assert target.indexes is not None
-        target.adopt(target.indexes)
-        log.storage.files.put(target.key, file)
         with log.lock:
             segments = list(log.segments)
             at = segments.index(group[0])

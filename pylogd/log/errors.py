@@ -133,5 +133,9 @@ class InconsistentMetadata(StorageError):
     """A data directory that belongs to another broker or another cluster."""
 
 
+class LoadCancelled(StorageError):
+    """The start was called off while logs were being recovered: the next one begins where this one began."""
+
+
 class LogClosed(StorageError):
     """The log was closed or deleted."""

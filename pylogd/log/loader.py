@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs, sync_partition_metadata
-from pylogd.log.config import LogConfig
+from pylogd.log.config import NO_LIMIT, LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import CorruptFile, CorruptLog, StorageFailure
 from pylogd.log.files import FileSystem, SegmentFile, sync_directory
@@ -64,10 +64,15 @@ class Found:
     clean: bool
 
 
-def load_log(found: Found, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int]) -> Log:
-    """Open the log, recovered if need be. `CorruptLog` if it can't be offered; `StorageFailure` from the disk."""
+def load_log(
+    found: Found, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int], check: Callable[[], None]
+) -> Log:
+    """Open the log, recovered if need be. `CorruptLog` if it can't be offered; `StorageFailure` from the disk.
+
+    `check` is called before each segment that is scanned, and may raise to end it there.
+    """
     try:
-        return _Loader(found, config, storage, now_ms).load()
+        return _Loader(found, config, storage, now_ms, check).load()
     except OSError as error:
         raise StorageFailure(error.filename or found.directory, error) from error
 
@@ -75,7 +80,15 @@ def load_log(found: Found, config: LogConfig, *, storage: Storage, now_ms: Calla
 class _Loader:
     """The steps of one load, with what they share."""
 
-    def __init__(self, found: Found, config: LogConfig, storage: Storage, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        found: Found,
+        config: LogConfig,
+        storage: Storage,
+        now_ms: Callable[[], int],
+        check: Callable[[], None],
+    ) -> None:
+        self.check = check
         self.found = found
         self.config = config
         self.storage = storage
@@ -83,6 +96,7 @@ class _Loader:
         self.fs: FileSystem = storage.fs
         self.directory = found.directory
         self.epochs = self._read_epochs()
+        self.without_producers: set[int] = set()  # scanned segments in which no batch has a producer id
 
     def load(self) -> Log:
         found = self.found
@@ -106,7 +120,7 @@ class _Loader:
         if not clean:
             self._sync_entries()
         producers = Producers()
-        restore_producers(self.fs, self.directory, segments, end, producers)
+        restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
         return Log(
             self.directory, found.topic, found.partition, found.topic_id, self.config,
             storage=self.storage, now_ms=self.now_ms, segments=segments, log_start_offset=start, log_end_offset=end,
@@ -170,6 +184,7 @@ class _Loader:
         )
         end = segments[first].base_offset
         for at in range(first, len(segments)):
+            self.check()
             segment = segments[at]
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
             if segment.base_offset > end:
@@ -191,18 +206,24 @@ class _Loader:
         twin = Segment(self.storage, self.directory, base, 0, created_ms=segment.created_ms)
         twin.indexes = Indexes.empty(base)
         twin.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
-        end, cut = base, False
+        cut = idempotent = False
+        last, limit = base - 1, NO_LIMIT if following is None else following
+        interval, epochs, note = self.config.index_interval_bytes, self.epochs, twin.note_batch
         try:
+            # By single fields: with small batches, this loop is what a start after a crash takes.
             for _, header, batch in scan(twin.file, size, base_offset=base):
-                if following is not None and header.last_offset >= following:
+                start, _, epoch, _, _, _, delta, _, stamp, producer, _, _, _ = header
+                last = start + delta
+                if last >= limit:
                     raise CorruptLog(
-                        f"{segment.path}: byte {twin.size}: a batch up to offset {header.last_offset}, "
+                        f"{segment.path}: byte {twin.size}: a batch up to offset {last}, "
                         f"where the next segment starts with {following}: the segments overlap"
                     )
-                interval = self.config.index_interval_bytes
-                twin.note_batch(len(batch), header.last_offset, header.max_timestamp, interval)
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-                end = header.next_offset
+                note(len(batch), last, stamp, interval)
+                if epoch > epochs.latest:
+                    epochs.assign(epoch, start)
+                if producer >= 0:
+                    idempotent = True
         except BadBatch as bad:
             if not bad.torn:
                 raise CorruptLog(f"{segment.path}: {bad}: the file does not belong here") from bad
@@ -213,7 +234,9 @@ class _Loader:
         segment.forget()
         segment.adopt_timestamps(twin)
         twin.persist()
-        return end, cut
+        if not idempotent:
+            self.without_producers.add(base)
+        return last + 1, cut
 
     def _orphan(self, segments: list[Segment], end: int) -> None:
         """Put aside what follows a cut: between it and the log's end there is a hole."""

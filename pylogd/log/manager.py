@@ -29,6 +29,7 @@ from pylogd.log.errors import (
     CorruptFile,
     CorruptLog,
     InconsistentMetadata,
+    LoadCancelled,
     LogDirLocked,
     NoLogDirectory,
     StorageError,
@@ -141,10 +142,19 @@ class LogManager:
         self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
         self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
         self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
+        self._cancelled = False
         self._cleaned_lock = threading.Lock()  # of the writing of that file
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
 
     # Starting ------------------------------------------------------------------------------------------------------
+
+    def cancel_load(self) -> None:
+        """Have a `load` under way in another thread end soon, with `LoadCancelled` and nothing marked as clean."""
+        self._cancelled = True
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise LoadCancelled("the start was called off")
 
     def load(self, progress: Progress | None = None, config_of: ConfigOf | None = None) -> None:
         """Lock the directories and open every log in them. `progress(done, total, name)` is told of each log."""
@@ -345,8 +355,11 @@ class LogManager:
     def _load_one(self, found: Found, config_of: ConfigOf | None) -> Found:
         key = found.topic, found.partition
         config = self.config if config_of is None else config_of(found.topic)
+        self._check_cancelled()
         try:
-            log = load_log(found, config, storage=self.storage, now_ms=self._now_ms)
+            log = load_log(found, config, storage=self.storage, now_ms=self._now_ms, check=self._check_cancelled)
+        except LoadCancelled:
+            raise
         except StorageError as error:
             self._set_offline(key, [found.directory], error)
             self.storage_failed(error)

@@ -448,11 +448,18 @@ class Segment:
 
     # Replacement by compaction ------------------------------------------------------------------------------------
 
-    def replacement(self) -> Segment:
-        """A new segment, empty, that will have the same name: known to the caches by a key of its own."""
+    def twin(self) -> Segment:
+        """A segment of the same name with nothing in it, to be written beside this one."""
         twin = Segment(self.storage, self.directory, self.base_offset, 0, created_ms=self.created_ms)
-        twin.key = f"{self.path}#{next(_replacements)}"
         twin.indexes = Indexes.empty(self.base_offset)
+        return twin
+
+    def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int]) -> Segment:
+        """The sealed segment that will have this one's name: known to the caches by a key of its own."""
+        twin = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
+        twin.key = f"{self.path}#{next(_replacements)}"
+        twin.first_timestamp = first_timestamp
+        twin._max_timestamp, twin._max_timestamp_offset = largest
         return twin
 
     def pin(self) -> None:
@@ -466,11 +473,6 @@ class Segment:
         """Let the caches have both again: the name stays this segment's."""
         self.file = None
         self.indexes = None
-
-    def adopt(self, indexes: Indexes) -> None:
-        """Go on as a sealed segment with these indexes."""
-        self.indexes = None
-        self.storage.indexes.put(self.key, indexes)
 
     # Leaving -------------------------------------------------------------------------------------------------------
 

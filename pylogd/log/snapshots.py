@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pylogd.log.files import FileSystem, read_file, write_atomically
 from pylogd.log.producers import Producers, SnapshotCorrupt
@@ -42,9 +42,17 @@ def remove_old_snapshots(fs: FileSystem, directory: str, start: int) -> None:
 
 
 def restore_producers(
-    fs: FileSystem, directory: str, segments: Sequence[Segment], end_offset: int, producers: Producers
+    fs: FileSystem,
+    directory: str,
+    segments: Sequence[Segment],
+    end_offset: int,
+    producers: Producers,
+    without: Collection[int] = (),
 ) -> None:
-    """Make `producers` what it was when the log ended at `end_offset`: the last good snapshot and what follows it."""
+    """Make `producers` what it was when the log ended at `end_offset`: the last good snapshot and what follows it.
+
+    `without` has the base offsets of segments that are known to have no batch of a producer with an id.
+    """
     remove_snapshots_above(fs, directory, end_offset)
     producers.clear()
     start = 0
@@ -59,12 +67,14 @@ def restore_producers(
         start = offset
         break
     if start < end_offset:
-        _replay(segments, start, end_offset, producers)
+        _replay(segments, start, end_offset, producers, without)
 
 
-def _replay(segments: Sequence[Segment], start: int, end_offset: int, producers: Producers) -> None:
+def _replay(
+    segments: Sequence[Segment], start: int, end_offset: int, producers: Producers, without: Collection[int]
+) -> None:
     for at, segment in enumerate(segments):
-        if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
+        if segment.base_offset in without or (at + 1 < len(segments) and segments[at + 1].base_offset <= start):
             continue
         for _, header in segment.headers(0, allow_cold=True):
             if start <= header.base_offset < end_offset:

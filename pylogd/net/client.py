@@ -4,6 +4,8 @@ Strategy: requests are pipelined: each goes out at once, whatever is still await
 after that each request goes at the highest version that both sides know. Replies are decoded where they lie: records in
 a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all requests.
 
+A request without a reply is done when the transport has taken its bytes, which it does at once until too many wait.
+
 Rules: replies come in the order of the requests, so those behind a late one are no use either: a request that is not
 answered in time ends the connection. Whatever ends it fails every request that waits, with the cause, and tells the
 listeners of `on_lost` once. A reply over `max_reply_bytes` ends it before memory is spent. How many requests are under
@@ -14,15 +16,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
-from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from pylogd.errors import BrokerUnavailable, InvalidReply, PylogdError, RequestTimedOut
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -45,6 +49,7 @@ class _Awaited:
         self.reply: Deferred[Any] = Deferred()
 
 
+@implementer(IPushProducer)
 class BrokerConnection(Protocol):
     """A connection to one broker. `connect` returns one that is open and has its versions. Times are in seconds."""
 
@@ -64,6 +69,8 @@ class BrokerConnection(Protocol):
         self._session = ClientSession(max_reply_bytes, client_id)
         self._negotiation = Negotiation(address)
         self._awaited: deque[_Awaited] = deque()
+        self._unsent: deque[_Awaited] = deque()  # requests without a reply, behind more bytes than should wait
+        self._congested = False
         self._timer: IDelayedCall | None = None
         self._wakes_at = 0.0
         self._connected = True
@@ -103,7 +110,7 @@ class BrokerConnection(Protocol):
     def request(
         self, message: Any, *, version: int | None = None, timeout: float | None = None, expect_reply: bool = True
     ) -> Deferred[Any]:
-        """Send a request; fires with its response, or None at once where no reply is due (produce with acks=0).
+        """Send a request; fires with its response, or with None where no reply is due (produce with acks=0).
 
         Fails with BrokerUnavailable, RequestTimedOut or InvalidReply, all of which end the connection; and with
         UnsupportedByBroker or LocalProtocolError, where nothing was sent. A Deferred that is cancelled lets its reply
@@ -119,10 +126,10 @@ class BrokerConnection(Protocol):
             return fail(Failure())
         transport: Any = self.transport
         transport.writeSequence(parts)
-        if not expect_reply:
+        if not expect_reply and not self._congested:
             return succeed(None)
         awaited = _Awaited(self._clock.seconds() + (self.timeout if timeout is None else timeout))
-        self._awaited.append(awaited)
+        (self._awaited if expect_reply else self._unsent).append(awaited)
         self._watch(awaited.deadline)
         return awaited.reply
 
@@ -131,6 +138,7 @@ class BrokerConnection(Protocol):
         if self._failure is None:
             transport: Any = self.transport
             self._end(BrokerUnavailable(f"{self.address}: the connection was closed"))
+            transport.unregisterProducer()  # it would wait for more
             transport.loseConnection()
             if self._connected:  # a peer that takes nothing
                 self._timer = self._clock.callLater(_CLOSE_SECONDS, transport.abortConnection)
@@ -142,6 +150,18 @@ class BrokerConnection(Protocol):
         transport.bufferSize = RECEIVE_BYTES
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
+        transport.registerProducer(self, True)
+
+    def pauseProducing(self) -> None:
+        self._congested = True
+
+    def resumeProducing(self) -> None:
+        self._congested = False
+        while self._unsent and not self._congested:
+            self._unsent.popleft().reply.callback(None)
+
+    def stopProducing(self) -> None:
+        """The connection is gone; `connectionLost` says why."""
 
     def dataReceived(self, data: bytes) -> None:
         session, awaited = self._session, self._awaited
@@ -173,6 +193,8 @@ class BrokerConnection(Protocol):
             return
         self._failure = failure
         awaited, self._awaited = self._awaited, deque()
+        awaited += self._unsent
+        self._unsent.clear()
         for waiting in awaited:
             waiting.reply.errback(failure)
         listeners, self._listeners = self._listeners, []
@@ -192,9 +214,9 @@ class BrokerConnection(Protocol):
 
     def _wake(self) -> None:
         self._timer = None
-        if not self._awaited:
+        earliest = min((waiting.deadline for waiting in chain(self._awaited, self._unsent)), default=None)
+        if earliest is None:
             return
-        earliest = min(waiting.deadline for waiting in self._awaited)
         if earliest <= self._clock.seconds():
             self._abort(RequestTimedOut(f"{self.address}: no reply in time"))
         else:
@@ -248,8 +270,8 @@ def connect(
 async def _open(endpoint: Any, factory: Any, address: str, timeout: float) -> BrokerConnection:
     try:
         connection: BrokerConnection = await endpoint.connect(factory)
-    except CancelledError:
-        raise
+    except ConnectingCancelledError as error:
+        raise CancelledError from error
     except Exception as error:
         raise _unavailable(f"{address}: can't connect", error) from error
     try:

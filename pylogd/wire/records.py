@@ -4,7 +4,8 @@ A batch on the wire is the batch on the disk. The header is read with `struct`; 
 broker unless it must look inside (compaction, time stamps, the command line).
 
 Strategy: decoding is one tight loop over one `bytes` object, with varints of one and two bytes read in line; encoding
-gathers parts from a table of ready varints and joins them once.
+gathers parts from a table of ready varints and joins them once. Where `_speedups` could be compiled, it takes the place
+of both loops, unless PYLOGD_PURE_PYTHON is set in the environment.
 
 Rules: no length is believed before it is checked against the bytes that are there, and whatever is wrong is an
 `InvalidRecordBatch`; nothing else comes out of here for any input. This module knows no files, no sockets, no clocks.
@@ -12,16 +13,26 @@ Rules: no length is believed before it is checked against the bytes that are the
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import partial
+from types import ModuleType
 from typing import NamedTuple
 
 from crc32c import crc32c as _crc32c
 
 from pylogd.wire.compression import MAX_DECOMPRESSED, CompressionType, compress, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
+
+speedups: ModuleType | None
+try:
+    from pylogd.wire import _speedups as speedups
+except ImportError:  # not compiled: there was no compiler
+    speedups = None
+if os.environ.get("PYLOGD_PURE_PYTHON"):
+    speedups = None
 
 #: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, base and max time stamp,
 #: producer id, producer epoch, base sequence, record count
@@ -217,17 +228,30 @@ def decode_batch(
         raise InvalidRecordBatch(f"a batch of {header.size} bytes in {len(batch)}")
     if check_crc and not batch_crc_ok(batch, header):
         raise InvalidRecordBatch(f"the batch at offset {header.base_offset} fails its CRC")
+    data = payload_of(batch, header, max_decompressed)
+    stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    records: list[Record]
+    if speedups is not None:
+        records = speedups.decode_records(
+            data, header.record_count, header.base_offset, header.base_timestamp, topic, partition, Record, stamp
+        )
+    else:
+        fields = decode_records(
+            bytes(data), header.record_count, header.base_offset, header.base_timestamp,
+            topic=topic, partition=partition,
+        )  # fmt: skip
+        if stamp is not None:
+            fields = [(t, p, offset, stamp, key, value, headers) for t, p, offset, _, key, value, headers in fields]
+        records = list(map(_new_record, fields))
+    if records and records[-1][2] > header.last_offset:
+        raise InvalidRecordBatch(f"offset {records[-1][2]} lies behind the batch's last, {header.last_offset}")
+    return records
+
+
+def payload_of(batch: Buffer, header: BatchHeader, max_decompressed: int = MAX_DECOMPRESSED) -> Buffer:
+    """The records of a whole batch as bytes, decompressed, or as a view if they are not compressed."""
     payload = memoryview(batch)[HEADER_SIZE:]
-    data = decompress(header.compression, payload, max_decompressed) if header.compression else bytes(payload)
-    fields = decode_records(
-        data, header.record_count, header.base_offset, header.base_timestamp, topic=topic, partition=partition
-    )
-    if fields and fields[-1][2] > header.last_offset:
-        raise InvalidRecordBatch(f"offset {fields[-1][2]} lies behind the batch's last, {header.last_offset}")
-    if header.attributes & LOG_APPEND_TIME:
-        stamp = header.max_timestamp
-        fields = [(t, p, offset, stamp, key, value, headers) for t, p, offset, _, key, value, headers in fields]
-    return list(map(_new_record, fields))
+    return decompress(header.compression, payload, max_decompressed) if header.compression else payload
 
 
 _Fields = tuple[str, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
@@ -327,6 +351,8 @@ def _unsigned(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 128:
+            if value >> 64:
+                raise InvalidRecordBatch("a varint of more than 64 bits")
             return value, position
         shift += 7
         if shift > _MAX_VARINT_SHIFT:
@@ -427,9 +453,12 @@ def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
 
 
 def encode_records(
-    records: Iterable[tuple[bytes | None, bytes | None, int, Sequence[Header]]], base_timestamp: int
+    records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header]]], base_timestamp: int
 ) -> bytes:
     """The records of a batch without its header, not compressed."""
+    if speedups is not None:
+        encoded: bytes = speedups.encode_records(records, base_timestamp)
+        return encoded
     parts: list[bytes] = []
     extend = parts.extend
     ready = _VARINTS

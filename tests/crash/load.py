@@ -21,6 +21,7 @@ from pylogd.errors import PylogdError
 
 TOPIC = "crash"
 PARTITIONS = 2
+KEYS = 40
 _MOST_UNDER_WAY = 400
 _BURST = 25
 _PAUSE_SECONDS = 0.004
@@ -31,6 +32,11 @@ def message(writer: str, partition: int, number: int) -> bytes:
     name = b"%s/%d/%d/" % (writer.encode(), partition, number)
     seed = hashlib.blake2b(name).digest()
     return name + (seed * 10)[: int.from_bytes(seed[:2], "big") % 600]
+
+
+def key_of(writer: str, number: int) -> bytes:
+    """The key of message `number`: few enough that a compacted log keeps little of a writer's."""
+    return b"%s/%d" % (writer.encode(), number % KEYS)
 
 
 class Writer:
@@ -117,7 +123,8 @@ class IdempotentWriter(Writer):
         if len(producer) < _MOST_UNDER_WAY:
             for _ in range(_BURST):
                 partition, number, value = self._take()
-                producer.produce(TOPIC, value, partition=partition, on_delivery=self._reporter(partition, number))
+                told = self._reporter(partition, number)
+                producer.produce(TOPIC, value, key_of(self.name, number), partition=partition, on_delivery=told)
         producer.poll(0)
 
     def _reporter(self, partition: int, number: int) -> Callable[[Any, Any], None]:
@@ -152,7 +159,10 @@ class PlainWriter(Writer):
                     self._address(), acks="all", max_in_flight=1, retry=False, request_timeout=2, delivery_timeout=2
                 )
             taken = [self._take() for _ in range(_BURST)]
-            sent = [(p, n, self._producer.send(TOPIC, value, partition=p)) for p, n, value in taken]
+            sent = [
+                (p, n, self._producer.send(TOPIC, value, key=key_of(self.name, n), partition=p))
+                for p, n, value in taken
+            ]
             for partition, number, delivery in sent:
                 self.acknowledged[partition][number] = delivery.result(2)
         except (PylogdError, OSError):

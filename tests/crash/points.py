@@ -27,6 +27,18 @@ KINDS: Mapping[str, tuple[Sequence[tuple[str, str]], int]] = {
     "checkpoint": ([("pwritev", "checkpoint.tmp"), ("fsync", "checkpoint.tmp"), ("rename", "checkpoint.tmp")], 5),
     "rename": ([("rename", "")], 6),
     "retention": ([("rename", ".log"), ("rename", "index"), ("unlink", ".deleted")], 2),
+    "compaction": (
+        [
+            ("create", ".log.cleaned"),
+            ("pwritev", ".log.cleaned"),
+            ("fsync", ".cleaned"),
+            ("pwritev", "index.cleaned.tmp"),
+            ("rename", ".cleaned"),
+            ("rename", ".swap"),
+            ("rename", ".log"),
+        ],
+        6,
+    ),
     "recovery": ([("ftruncate", ""), ("pwritev", "index.tmp"), ("fsync", ""), ("unlink", ""), ("rename", "")], 6),
 }
 

@@ -19,3 +19,6 @@ class FakeClock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+
+    def wait(self, _wakeup: object, seconds: float) -> None:
+        self.sleep(seconds)

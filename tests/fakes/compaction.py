@@ -30,9 +30,9 @@ class CompactedHouse(House):
     def clean(self) -> list[Cleaned]:
         """Compact until there is nothing to do."""
         cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
-        keys = cleaner.new_map()
+        worker = cleaner.worker()
         done = []
-        while (cleaned := cleaner.clean_one(keys)) is not None:
+        while (cleaned := cleaner.clean_one(worker)) is not None:
             done.append(cleaned)
         return done
 

@@ -36,6 +36,7 @@ class PeerTransport:
         self.connected = True
         self.aborted = False
         self.bufferSize = 0
+        self.producer: Any = None
 
     def write(self, data: bytes) -> None:
         assert self.connected, "written to after the end"
@@ -50,12 +51,20 @@ class PeerTransport:
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """Nothing here is kept alive."""
 
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
     def getPeer(self) -> IPv4Address:
         return IPv4Address("TCP", "192.0.2.1", 9092)
 
     getHost = getPeer
 
     def loseConnection(self) -> None:
+        assert self.producer is None, "it would wait for its producer"
         self.disconnecting = True
         self.clock.callLater(0, self.end, ConnectionDone())
 

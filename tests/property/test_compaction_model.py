@@ -74,6 +74,7 @@ def filled(fs: MemoryFileSystem) -> CompactedHouse:
             house.clean()
     log.flush()
     house.manager.checkpoint()
+    read_all(log)  # what the caches hold is a part of "the same"
     return house
 
 

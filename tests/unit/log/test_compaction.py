@@ -261,9 +261,9 @@ def test_the_dirtiest_log_comes_first() -> None:
         roll(house, log)
         log.seal()
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
-    keys = cleaner.new_map()
+    worker = cleaner.worker()
     order = []
-    while cleaner.clean_one(keys) is not None:
+    while cleaner.clean_one(worker) is not None:
         order.append([log.partition for log in logs if log.cleaned_offset == log.log_end_offset])
     assert order == [[1], [1, 2], [0, 1, 2]]
 
@@ -332,6 +332,7 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
     log.seal()
     found = cleanable(log, house.now_ms)
     assert found is not None
+    worker = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).worker()
     done = []
 
     def meddle(_count: int) -> None:
@@ -346,12 +347,51 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
                 log.close()
 
     with pytest.raises(LogClosed if change == "close" else SourcesChanged):
-        compact(log, found.first_dirty, found.end, KeyMap(10_000), now_ms=house.now_ms, check=meddle)
+        compact(log, found.first_dirty, found.end, worker.passes, now_ms=house.now_ms, check=meddle)
     assert not names(house.fs, ".cleaned")
     if change == "close":
         log = house.restart()
     assert values(log)[-1] == (b"2" if change == "truncate" else b"29")
     house.check()
+
+
+def test_a_segment_that_retention_took_is_no_failing_disk() -> None:
+    """Between the choice of a log and the reading of its first segment that is deleted: its file is not there."""
+    house = CompactedHouse(cleanup_policy=frozenset({"compact", "delete"}), file_delete_delay_ms=0)
+    log = house.create()
+    for at in range(30):
+        put(house, log, (b"a", b"%d" % at))
+    log.seal()
+    first = log.segments[0].path
+    call, taken = house.fs._call, []
+
+    def take(operation: str, path: str) -> None:
+        if operation == "open" and path == first and not taken:
+            taken.append(path)
+            log.delete_records_before(20)
+            house.manager.tick()
+        call(operation, path)
+
+    house.fs._call = take  # type: ignore[method-assign]
+    assert house.clean() == []
+    assert taken and not house.fs.exists(first)
+    assert house.manager.healthy and not log.closed
+    house.pass_time(100_000)
+    assert len(house.clean()) == 1
+    assert values(log)[-1] == b"29"
+    house.check()
+
+
+def test_a_swap_that_finds_its_files_gone_is_a_failing_disk() -> None:
+    """Nothing but the swap may touch the files from its commit on: without them nobody knows what the log holds."""
+    house = CompactedHouse()
+    log = house.create()
+    for at in range(30):
+        put(house, log, (b"a", b"%d" % at))
+    log.seal()
+    with house.fs.failing("rename", errno.ENOENT, path=".log.swap"):
+        assert house.clean() == []
+    assert log.closed and not house.manager.healthy
 
 
 def test_a_full_disk_changes_nothing_and_it_goes_on_later() -> None:
@@ -378,7 +418,7 @@ def test_stopping_leaves_nothing_half_done() -> None:
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
     cleaner.stop()
     with pytest.raises(CleanerStopped):
-        cleaner.clean_one(cleaner.new_map())
+        cleaner.clean_one(cleaner.worker())
     assert not names(house.fs, ".cleaned")
     assert not log.cleaned_offset
 

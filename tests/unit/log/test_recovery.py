@@ -8,8 +8,9 @@ import logging
 import pytest
 
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import CorruptLog, StorageFailure
+from pylogd.log.errors import CorruptLog, LoadCancelled, StorageFailure
 from pylogd.log.log import Log
+from pylogd.log.manager import LogManager
 from tests.fakes.storage import (
     DATA,
     START_MS,
@@ -106,6 +107,30 @@ def test_what_was_flushed_is_not_scanned() -> None:
     assert values(house.kill(), 2) == [*expected[2:], b"more"]
     before_reading = house.fs.calls.index(f"open {segment(house.manager.logs['t', 0], -1)}")
     assert f"open {path}" not in house.fs.calls[:before_reading]
+    house.check()
+
+
+def test_a_start_that_is_called_off_ends_between_two_segments() -> None:
+    house, expected = filled()
+    second = segment(house.manager.logs["t", 0], 1)
+    house.fs.kill()
+    manager = LogManager(
+        [DATA], config=house.config, fs=house.fs, now_ms=lambda: house.now_ms, node_id=1, cluster_id="c"
+    )
+    call = house.fs._call
+
+    def call_off(operation: str, path: str) -> None:
+        if (operation, path) == ("pread", second):
+            manager.cancel_load()
+        call(operation, path)
+
+    house.fs._call = call_off  # type: ignore[method-assign]
+    with pytest.raises(LoadCancelled):
+        manager.load()
+    assert manager.logs == {}
+    assert f"pread {second}" == [call for call in house.fs.calls if call.startswith("pread")][-1]
+    house.fs._call = call  # type: ignore[method-assign]
+    assert values(house.start().logs["t", 0]) == expected
     house.check()
 
 

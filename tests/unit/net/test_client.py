@@ -178,6 +178,19 @@ def test_no_reply_is_due_with_acks_0(wired: Wired) -> None:
     assert isinstance(found[0], MetadataResponse)
 
 
+def test_without_a_reply_it_waits_for_the_bytes_to_leave(wired: Wired) -> None:
+    request, producer = ProduceRequest(acks=0), wired.transport.producer
+    producer.pauseProducing()
+    waiting = [outcome(wired.connection.request(request, expect_reply=False)) for _ in range(2)]
+    assert waiting == [[], []]
+    producer.resumeProducing()
+    assert waiting == [[None], [None]]
+    producer.pauseProducing()
+    late = outcome(wired.connection.request(request, expect_reply=False, timeout=5))
+    wired.clock.advance(5)
+    assert isinstance(late[0], RequestTimedOut)
+
+
 @pytest.mark.parametrize("reason", [None, ConnectionLost("reset")])
 def test_a_lost_connection_fails_what_waits_with_the_cause(wired: Wired, reason: Exception | None) -> None:
     waiting = [wired.ask(), wired.ask()]
@@ -292,6 +305,14 @@ def test_connect_to_a_broker_that_hangs_up() -> None:
     accept(reactor, peer)
     peer.hang_up()
     assert isinstance(found[0], BrokerUnavailable)
+
+
+def test_a_connect_may_be_cancelled_before_anything_came() -> None:
+    reactor = MemoryReactorClock()
+    deferred = connect(reactor, "192.0.2.1", 9092)
+    found = outcome(deferred)
+    deferred.cancel()
+    assert isinstance(found[0], CancelledError)
 
 
 def test_a_connect_that_is_cancelled_leaves_nothing_behind() -> None:

@@ -234,3 +234,24 @@ class TestPartition:
         assert partition.log.log_end_offset == 0
         partition.append(batch(), False)
         assert partition.high_watermark == 1
+
+
+class TestLeadership:
+    def test_whoever_listens_hears_of_every_begin_and_end(self, parts: Parts) -> None:
+        heard: list[tuple[str, int, bool]] = []
+
+        def broken(_partition: object, _leads: bool) -> None:
+            raise RuntimeError("a listener that fails harms nobody")
+
+        parts.replicas.on_leadership(broken)
+        undo = parts.replicas.on_leadership(lambda found, leads: heard.append((*found.key, leads)))
+        parts.create("led", 2)
+        assert heard == [("led", 0, True), ("led", 1, True)]
+        parts.replicas.went_offline([("led", 0)])
+        assert heard[2:] == [("led", 0, False)]
+        result_of(parts.topics.delete_topic("led"))
+        result_of(parts.replicas.settled("led"))
+        assert heard[3:] == [("led", 1, False)]  # of the other one everybody has heard already
+        undo()
+        parts.create("more")
+        assert len(heard) == 4

@@ -1,0 +1,27 @@
+"""The client library on Twisted: the names of the blocking face, with Deferreds where that one waits.
+
+    from pylogd.client.deferred import Consumer, Producer
+
+    producer = Producer("localhost:9092")
+    delivery = await producer.send("events", b"hello", key=b"greeting")
+    offset = await delivery.result()
+    await producer.close()
+
+    consumer = Consumer("localhost:9092", group_id="readers")
+    await consumer.subscribe(["events"])
+    async for record in consumer:
+        print(record.offset, record.key, record.value)
+
+Everything runs on the reactor that is given as `reactor` (IReactorTCP, IReactorTime; by default the one of
+`twisted.internet`), and no thread is started but the reactor's own, which looks up host names. The logic is that of the
+blocking face, module for module: accumulator, outbox, membership, fetching, operations; see `pylogd.client`.
+
+Reading guide: `cluster` routes requests and tries again; `producer`, `consumer`, `group` drive the shared state
+machines by the reactor's clock; `zookeeper` is the consumer's other coordinator; `admin` is the rest.
+"""
+
+from pylogd.client.deferred.admin import Admin
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.producer import Delivery, Producer
+
+__all__ = ["Admin", "Cluster", "Delivery", "Producer"]

@@ -1,0 +1,71 @@
+"""The administrator's client on Twisted. What it does is in `pylogd.client.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.operations import Operations
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _deferred(
+    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Admin, P], Deferred[T]]:
+    """An operation as a method that returns a Deferred, which may be cancelled."""
+
+    @wraps(operation)
+    def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return Deferred.fromCoroutine(operation(self._operations, *args, **kwargs))
+
+    return method
+
+
+class Admin:
+    """An administrator on a cluster of its own, or on one that is given. Times in seconds."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        *,
+        request_timeout: float = 30.0,
+        retry_timeout: float = 60.0,
+        client_id: str = "pylogd",
+        tls: Callable[[str], Any] | None = None,
+        reactor: Any = None,
+    ) -> None:
+        """Nothing is connected yet."""
+        if isinstance(bootstrap_servers, Cluster):
+            self.cluster, self._own_cluster = bootstrap_servers, False
+        else:
+            self.cluster = Cluster(
+                bootstrap_servers, client_id=client_id, request_timeout=request_timeout,
+                retry_timeout=retry_timeout, tls=tls, reactor=reactor,
+            )  # fmt: skip
+            self._own_cluster = True
+        self._operations = Operations(self.cluster, request_timeout)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._own_cluster:
+            self.cluster.close()
+
+    list_topics = _deferred(Operations.list_topics)
+    describe_topic = _deferred(Operations.describe_topic)
+    create_topic = _deferred(Operations.create_topic)
+    create_topics = _deferred(Operations.create_topics)
+    delete_topic = _deferred(Operations.delete_topic)
+    delete_topics = _deferred(Operations.delete_topics)
+    create_partitions = _deferred(Operations.create_partitions)
+    describe_configs = _deferred(Operations.describe_configs)
+    alter_configs = _deferred(Operations.alter_configs)
+    offsets = _deferred(Operations.offsets)
+    delete_records = _deferred(Operations.delete_records)
+    describe_cluster = _deferred(Operations.describe_cluster)
+    describe_log_dirs = _deferred(Operations.describe_log_dirs)

@@ -1,0 +1,195 @@
+"""What a group's coordinator tells a consumer, carried out: partitions given up and taken on, offsets committed.
+
+Rules: all of it happens in the application's own calls. On revocation: what is processed is committed, the listener is
+told, reading stops, and only then does the coordinator hear of it. On assignment: the listener is told first, and may
+`seek`; partitions that it leaves alone begin at what the group committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pylogd.client.membership import Event, Failed, Revoke
+from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.placing import Committed, Placing
+from pylogd.client.reading import Reader
+from pylogd.errors import PylogdError
+
+_log = logging.getLogger(__name__)
+COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
+
+Told = Callable[[list[TopicPartition]], object]
+Topics = Iterable[str] | Callable[[str], bool]
+
+
+class Group(Committed, Protocol):
+    """A consumer's part in a group, by whatever coordinator: `group.BrokerGroup`, or the one on ZooKeeper."""
+
+    #: whether `next_event` may have something
+    has_event: bool
+    #: whether `on_event` ends a wait; else events have to be looked for now and then
+    wakes: bool
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether records may be handed out now."""
+        ...
+
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads these topics."""
+        ...
+
+    def leave(self) -> None:
+        """Be a member no more; whatever it had is given up."""
+        ...
+
+    def polled(self, polling: bool) -> None:
+        """The application begins or ends to poll."""
+        ...
+
+    def next_event(self) -> Event | None:
+        """What to do now."""
+        ...
+
+    def done(self, event: Event) -> None:
+        """It is done."""
+        ...
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit in the background."""
+        ...
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        """Commit now."""
+        ...
+
+    def close(self, timeout: float) -> None:
+        """Commit what waits, and leave."""
+        ...
+
+
+@dataclass(slots=True)
+class Listener:
+    """Whom to tell. `lost` partitions may be read by others already: nothing can be committed for them."""
+
+    assigned: Told | None = None
+    revoked: Told | None = None
+    lost: Told | None = None
+
+    def gone(self, partitions: list[TopicPartition], lost: bool) -> None:
+        """Tell of partitions that are no longer read."""
+        told = (self.lost or self.revoked) if lost else self.revoked
+        if told is not None:
+            told(partitions)
+
+
+class Share:
+    """A consumer's share of the work of its group, and what of it is committed."""
+
+    def __init__(
+        self, group: Group, reader: Reader, placing: Placing, *, commits: bool, interval: float, now: float
+    ) -> None:
+        """`commits`: whether to commit by itself, every `interval` seconds and before anything is given up."""
+        self.group = group
+        self.listener = Listener()
+        self.assigned: set[TopicPartition] = set()  # by the group, where it is subscribed
+        self.subscribed = False
+        self._reader = reader
+        self._placing = placing
+        self._commits = commits
+        self._interval = interval
+        self._commit_at = now + interval
+        self.progress: Callable[[], Mapping[TopicPartition, int]] = lambda: reader.positions
+        self._saved: dict[TopicPartition, int] = {}
+
+    # Events
+
+    def obey(self) -> None:
+        """Do what the coordinator says. Raises what the listener raises, and what keeps us out of the group."""
+        while self.group.has_event and (event := self.group.next_event()) is not None:
+            if isinstance(event, Failed):
+                self.group.done(event)
+                raise event.error
+            try:
+                if isinstance(event, Revoke):
+                    self.give_up(sorted(event.partitions), lost=event.lost)
+                else:
+                    self._take_on(sorted(event.added))
+            finally:
+                self.group.done(event)
+
+    def _take_on(self, partitions: list[TopicPartition]) -> None:
+        self.assigned.update(partitions)
+        self._placing.add(partitions)
+        if self.listener.assigned is not None:
+            self.listener.assigned(partitions)
+
+    def give_up(self, partitions: list[TopicPartition], *, lost: bool = False) -> None:
+        """Read these no more."""
+        try:
+            if not lost and self._commits:
+                self._commit_or_log(partitions)
+            self.listener.gone(partitions, lost)
+        finally:
+            self.forget(partitions)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more, without a word."""
+        for partition in partitions:
+            self.assigned.discard(partition)
+            self._saved.pop(partition, None)
+            self._placing.discard(partition)
+            self._reader.forget(partition)
+
+    # Commits
+
+    def placed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """These are the committed offsets."""
+        self._saved.update(positions)
+
+    def unsaved(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What of the progress is not committed yet."""
+        saved = self._saved
+        return {p: OffsetAndMetadata(offset) for p, offset in progress.items() if saved.get(p) != offset}
+
+    def commit_if_due(self, now: float) -> None:
+        """Commit in the background what is processed, from time to time."""
+        if self._commits and now >= self._commit_at:
+            self._commit_at = now + self._interval
+            self.commit_soon(self.unsaved(self.progress()))
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit in the background."""
+        if offsets:
+            self._note(offsets)
+            self.group.commit_soon(offsets)
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        """Commit now. Raises CommitFailed and others."""
+        if offsets:
+            self.group.commit(offsets, timeout)
+            self._note(offsets)
+
+    def close(self, progress: Mapping[TopicPartition, int], timeout: float) -> None:
+        """Commit this progress, if commits are ours to do, and leave the group, within `timeout` seconds."""
+        try:
+            if self._commits:
+                self.commit_soon(self.unsaved(progress))
+            if self.assigned:
+                self.listener.gone(sorted(self.assigned), lost=False)
+        finally:
+            self.group.close(max(0.0, timeout))
+
+    def _note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._saved.update((partition, committed.offset) for partition, committed in offsets.items())
+
+    def _commit_or_log(self, partitions: list[TopicPartition]) -> None:
+        positions = self.progress()
+        offsets = self.unsaved({p: positions[p] for p in partitions if p in positions})
+        try:
+            self.commit(offsets, COMMIT_SECONDS)
+        except PylogdError as error:
+            _log.warning("what was given up will be read again from what was committed before: %s", error)

@@ -1,0 +1,604 @@
+/* The loops over records, compiled. Optional: pylogd.wire.records and pylogd.client.columns do the same in Python,
+ * and tests/property/test_speedups.py says that both agree on any bytes.
+ *
+ * Strategy: one parser, next_record, which believes no length before it has compared it with the bytes that are there;
+ * everything else walks records with it. Whatever is wrong raises InvalidRecordBatch. Output buffers come from the
+ * caller and are checked too, so that nothing here can read or write where it should not, whatever it is given.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+static PyObject *invalid_record_batch; /* the exception's type */
+
+/* Parsing ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *at;
+    const uint8_t *end;
+} Cursor;
+
+typedef struct {
+    uint64_t stamp;         /* zig-zag, to be added to the batch's base time stamp */
+    uint64_t delta;         /* to be added to its base offset */
+    const uint8_t *key;     /* NULL for none, as value */
+    const uint8_t *value;
+    Py_ssize_t key_size;
+    Py_ssize_t value_size;
+    Py_ssize_t headers;     /* how many */
+    Cursor header;          /* where they are */
+} Record;
+
+typedef struct {
+    const uint8_t *key;
+    const uint8_t *value;
+    Py_ssize_t key_size;
+    Py_ssize_t value_size;
+} Header;
+
+static int
+invalid(const char *text)
+{
+    PyErr_SetString(invalid_record_batch, text);
+    return -1;
+}
+
+/* A base-128 varint of at most 64 bits, before zig-zag is undone. */
+static inline int
+read_varint(Cursor *cursor, uint64_t *value)
+{
+    const uint8_t *at = cursor->at;
+    uint64_t result = 0;
+    for (int shift = 0; shift <= 63; shift += 7) {
+        if (at >= cursor->end)
+            return invalid("a record goes over the end of its batch");
+        uint8_t byte = *at++;
+        result |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 128) {
+            if (shift == 63 && byte > 1)
+                return invalid("a varint of more than 64 bits");
+            cursor->at = at;
+            *value = result;
+            return 0;
+        }
+    }
+    return invalid("a varint of more than ten bytes");
+}
+
+/* Bytes behind their length; -1, which is 1 as zig-zag, is null. */
+static inline int
+read_sized(Cursor *cursor, const uint8_t **start, Py_ssize_t *size)
+{
+    uint64_t length;
+    if (read_varint(cursor, &length) < 0)
+        return -1;
+    if (length == 1) {
+        *start = NULL;
+        *size = 0;
+        return 0;
+    }
+    if (length & 1 || length >> 1 > (uint64_t)(cursor->end - cursor->at))
+        return invalid("a length that is negative or goes over the end of its batch");
+    *start = cursor->at;
+    *size = (Py_ssize_t)(length >> 1);
+    cursor->at += *size;
+    return 0;
+}
+
+static inline int
+next_header(Cursor *cursor, Header *header)
+{
+    if (read_sized(cursor, &header->key, &header->key_size) < 0)
+        return -1;
+    if (header->key == NULL)
+        return invalid("a header without a key");
+    return read_sized(cursor, &header->value, &header->value_size);
+}
+
+/* `last` is the record's before it, with bit 0 set for the first one. */
+static inline int
+next_record(Cursor *cursor, Record *record, uint64_t *last)
+{
+    uint64_t length, count;
+    if (read_varint(cursor, &length) < 0)
+        return -1;
+    if (length >> 1 > (uint64_t)(cursor->end - cursor->at) || length < 2)
+        return invalid("a record goes over the end of its batch");
+    const uint8_t *end = cursor->at + (length >> 1);
+    cursor->at++; /* attributes: none are in use */
+    if (read_varint(cursor, &record->stamp) < 0 || read_varint(cursor, &record->delta) < 0)
+        return -1;
+    if (record->delta & 1 || (!(*last & 1) && record->delta <= *last))
+        return invalid("offsets in a batch don't ascend");
+    *last = record->delta;
+    record->delta >>= 1;
+    if (read_sized(cursor, &record->key, &record->key_size) < 0
+        || read_sized(cursor, &record->value, &record->value_size) < 0 || read_varint(cursor, &count) < 0)
+        return -1;
+    if (count & 1 || count > (uint64_t)(cursor->end - cursor->at))
+        return invalid("a count of headers that can't be");
+    record->headers = (Py_ssize_t)(count >> 1);
+    record->header = *cursor;
+    for (Py_ssize_t i = 0; i < record->headers; i++) {
+        Header header;
+        if (next_header(cursor, &header) < 0)
+            return -1;
+    }
+    return cursor->at == end ? 0 : invalid("a record's length is not that of its fields");
+}
+
+static inline int64_t
+unzigzag(uint64_t value)
+{
+    return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+}
+
+static int
+check_count(Py_ssize_t count, Py_ssize_t size)
+{
+    if (count < 0 || count > size / 7)
+        return invalid("a count of records that can't be");
+    return 0;
+}
+
+/* Objects ---------------------------------------------------------------------------------------------------------- */
+
+static PyObject *
+to_bytes(const uint8_t *start, Py_ssize_t size)
+{
+    if (start == NULL)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)start, size);
+}
+
+/* base + delta, in whatever size it takes */
+static PyObject *
+to_sum(int64_t base, int64_t delta)
+{
+    int64_t sum;
+    if (!__builtin_add_overflow(base, delta, &sum))
+        return PyLong_FromLongLong(sum);
+    PyObject *left = PyLong_FromLongLong(base), *right = PyLong_FromLongLong(delta), *result = NULL;
+    if (left != NULL && right != NULL)
+        result = PyNumber_Add(left, right);
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return result;
+}
+
+static PyObject *
+to_headers(const Record *record)
+{
+    PyObject *headers = PyTuple_New(record->headers);
+    Cursor cursor = record->header;
+    for (Py_ssize_t i = 0; headers != NULL && i < record->headers; i++) {
+        Header header;
+        PyObject *pair = NULL, *key = NULL, *value = NULL;
+        if (next_header(&cursor, &header) == 0) {
+            key = PyUnicode_DecodeUTF8((const char *)header.key, header.key_size, "surrogateescape");
+            value = to_bytes(header.value, header.value_size);
+            if (key != NULL && value != NULL)
+                pair = PyTuple_Pack(2, key, value);
+        }
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (pair == NULL)
+            Py_CLEAR(headers);
+        else
+            PyTuple_SET_ITEM(headers, i, pair);
+    }
+    return headers;
+}
+
+PyDoc_STRVAR(decode_records_doc,
+"decode_records(data, count, base_offset, base_timestamp, topic, partition, type, stamp, /)\n--\n\n"
+"The count records that fill data, as objects of a subclass of tuple. With a stamp, that is the time of all.");
+
+static PyObject *
+decode_records(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t count;
+    long long base_offset, base_timestamp;
+    PyObject *topic, *partition, *stamp, *empty = NULL, *list = NULL;
+    PyTypeObject *type;
+    if (!PyArg_ParseTuple(args, "y*nLLOOO!O", &data, &count, &base_offset, &base_timestamp, &topic, &partition,
+                          &PyType_Type, &type, &stamp))
+        return NULL;
+    if (!PyType_IsSubtype(type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "records are tuples");
+        goto done;
+    }
+    if (check_count(count, data.len) < 0 || (empty = PyTuple_New(0)) == NULL || (list = PyList_New(count)) == NULL)
+        goto done;
+    Cursor cursor = {data.buf, (const uint8_t *)data.buf + data.len};
+    uint64_t last = 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Record record;
+        PyObject *object;
+        if (next_record(&cursor, &record, &last) < 0 || (object = type->tp_alloc(type, 7)) == NULL)
+            goto failed;
+        PyList_SET_ITEM(list, i, object);
+        PyTuple_SET_ITEM(object, 0, Py_NewRef(topic));
+        PyTuple_SET_ITEM(object, 1, Py_NewRef(partition));
+        PyTuple_SET_ITEM(object, 2, to_sum(base_offset, (int64_t)record.delta));
+        PyTuple_SET_ITEM(object, 3, stamp != Py_None ? Py_NewRef(stamp) : to_sum(base_timestamp, unzigzag(record.stamp)));
+        PyTuple_SET_ITEM(object, 4, to_bytes(record.key, record.key_size));
+        PyTuple_SET_ITEM(object, 5, to_bytes(record.value, record.value_size));
+        PyTuple_SET_ITEM(object, 6, record.headers ? to_headers(&record) : Py_NewRef(empty));
+        if (PyErr_Occurred())
+            goto failed;
+    }
+    if (cursor.at == cursor.end)
+        goto done;
+    invalid("bytes follow the last record of a batch");
+failed:
+    Py_CLEAR(list);
+done:
+    Py_XDECREF(empty);
+    PyBuffer_Release(&data);
+    return list;
+}
+
+/* Columns ---------------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(measure_doc,
+"measure(data, count, first, base_timestamp, /)\n--\n\n"
+"Of the records in data whose offset delta is not below first: how many there are, the bytes of their keys and\n"
+"values, how many have no key and no value, how many headers they have, the bytes of those's keys and values; and the\n"
+"last delta.");
+
+static PyObject *
+measure(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t count;
+    long long first, base_timestamp;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLL", &data, &count, &first, &base_timestamp))
+        return NULL;
+    int64_t time;
+    Py_ssize_t rows = 0, keys = 0, values = 0, no_key = 0, no_value = 0, headers = 0, header_keys = 0, header_values = 0;
+    Cursor cursor = {data.buf, (const uint8_t *)data.buf + data.len};
+    uint64_t last = 1;
+    Record record = {0};
+    if (check_count(count, data.len) < 0)
+        goto done;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (next_record(&cursor, &record, &last) < 0)
+            goto done;
+        if (__builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time)) {
+            invalid("a time stamp of more than 64 bits");
+            goto done;
+        }
+        if ((int64_t)record.delta < first)
+            continue;
+        rows++;
+        keys += record.key_size;
+        values += record.value_size;
+        no_key += record.key == NULL;
+        no_value += record.value == NULL;
+        headers += record.headers;
+        for (Py_ssize_t j = 0; j < record.headers; j++) {
+            Header header;
+            if (next_header(&record.header, &header) < 0)
+                goto done;
+            header_keys += header.key_size;
+            header_values += header.value_size;
+        }
+    }
+    if (cursor.at != cursor.end)
+        invalid("bytes follow the last record of a batch");
+    else
+        result = Py_BuildValue("nnnnnnnnL", rows, keys, values, no_key, no_value, headers, header_keys, header_values,
+                               count ? (long long)record.delta : -1LL);
+done:
+    PyBuffer_Release(&data);
+    return result;
+}
+
+/* A column of byte strings under construction: Arrow's layout of `binary`. */
+typedef struct {
+    Py_buffer ends;  /* int32, one more than rows; the first is 0 */
+    Py_buffer valid; /* a bit for each row, all 0 at first */
+    Py_buffer bytes;
+} Strings;
+
+static int
+put_string(Strings *column, Py_ssize_t row, const uint8_t *start, Py_ssize_t size)
+{
+    int32_t *ends = column->ends.buf;
+    if (row < 0 || (row + 2) * 4 > column->ends.len || row / 8 >= column->valid.len)
+        return invalid("more records than were counted");
+    int32_t at = ends[row];
+    if (at < 0 || size > column->bytes.len - at)
+        return invalid("more bytes than were counted");
+    if (start != NULL) {
+        memcpy((uint8_t *)column->bytes.buf + at, start, size);
+        ((uint8_t *)column->valid.buf)[row / 8] |= (uint8_t)(1 << row % 8);
+    }
+    ends[row + 1] = at + (int32_t)size;
+    return 0;
+}
+
+static void
+release_strings(Strings *column)
+{
+    PyBuffer_Release(&column->ends);
+    PyBuffer_Release(&column->valid);
+    PyBuffer_Release(&column->bytes);
+}
+
+PyDoc_STRVAR(fill_doc,
+"fill(data, count, first, base_offset, base_timestamp, stamp, row, offsets, timestamps, key_ends, key_valid, keys,\n"
+"     value_ends, value_valid, values, /)\n--\n\n"
+"Write the records that measure counted into columns, from a row on; the row behind them. With a stamp, that is the\n"
+"time of all.");
+
+static PyObject *
+fill(PyObject *self, PyObject *args)
+{
+    Py_buffer data, offsets, timestamps;
+    Strings keys, values;
+    Py_ssize_t count, row;
+    long long first, base_offset, base_timestamp, stamp = 0;
+    PyObject *given, *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLLLOnw*w*w*w*w*w*w*w*", &data, &count, &first, &base_offset, &base_timestamp, &given,
+                          &row, &offsets, &timestamps, &keys.ends, &keys.valid, &keys.bytes, &values.ends,
+                          &values.valid, &values.bytes))
+        return NULL;
+    if (given != Py_None && (stamp = PyLong_AsLongLong(given)) == -1 && PyErr_Occurred())
+        goto done;
+    Cursor cursor = {data.buf, (const uint8_t *)data.buf + data.len};
+    uint64_t last = 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Record record;
+        if (next_record(&cursor, &record, &last) < 0)
+            goto done;
+        if ((int64_t)record.delta < first)
+            continue;
+        if (put_string(&keys, row, record.key, record.key_size) < 0
+            || put_string(&values, row, record.value, record.value_size) < 0)
+            goto done;
+        int64_t offset, time = stamp;
+        if (__builtin_add_overflow((int64_t)base_offset, (int64_t)record.delta, &offset)
+            || (given == Py_None && __builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time))
+            || (row + 1) * 8 > offsets.len || (row + 1) * 8 > timestamps.len) {
+            invalid("an offset or a time stamp of more than 64 bits");
+            goto done;
+        }
+        ((int64_t *)offsets.buf)[row] = offset;
+        ((int64_t *)timestamps.buf)[row] = time;
+        row++;
+    }
+    result = PyLong_FromSsize_t(row);
+done:
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&timestamps);
+    release_strings(&keys);
+    release_strings(&values);
+    return result;
+}
+
+PyDoc_STRVAR(fill_headers_doc,
+"fill_headers(data, count, first, row, list_ends, key_ends, key_valid, keys, value_ends, value_valid, values, /)\n--\n\n"
+"The same for the headers: list_ends says for each row where its headers end among those of all rows.");
+
+static PyObject *
+fill_headers(PyObject *self, PyObject *args)
+{
+    Py_buffer data, list_ends;
+    Strings keys, values;
+    Py_ssize_t count, row;
+    long long first;
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLnw*w*w*w*w*w*w*", &data, &count, &first, &row, &list_ends, &keys.ends, &keys.valid,
+                          &keys.bytes, &values.ends, &values.valid, &values.bytes))
+        return NULL;
+    Cursor cursor = {data.buf, (const uint8_t *)data.buf + data.len};
+    uint64_t last = 1;
+    int32_t *ends = list_ends.buf;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Record record;
+        if (next_record(&cursor, &record, &last) < 0)
+            goto done;
+        if ((int64_t)record.delta < first)
+            continue;
+        if (row < 0 || (row + 2) * 4 > list_ends.len) {
+            invalid("more records than were counted");
+            goto done;
+        }
+        int32_t at = ends[row];
+        for (Py_ssize_t j = 0; j < record.headers; j++, at++) {
+            Header header;
+            if (next_header(&record.header, &header) < 0
+                || put_string(&keys, at, header.key, header.key_size) < 0
+                || put_string(&values, at, header.value, header.value_size) < 0)
+                goto done;
+        }
+        ends[++row] = at;
+    }
+    result = PyLong_FromSsize_t(row);
+done:
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&list_ends);
+    release_strings(&keys);
+    release_strings(&values);
+    return result;
+}
+
+/* Encoding --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *start;
+    Py_ssize_t size;
+    Py_ssize_t room;
+} Output;
+
+static int
+reserve(Output *output, Py_ssize_t more)
+{
+    if (more <= output->room - output->size)
+        return 0;
+    Py_ssize_t room = output->room + output->room / 2 + more;
+    uint8_t *start = PyMem_Realloc(output->start, (size_t)room);
+    if (start == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    output->start = start;
+    output->room = room;
+    return 0;
+}
+
+/* There must be room for ten bytes. */
+static inline void
+put_varint(Output *output, int64_t value)
+{
+    uint64_t rest = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    while (rest > 127) {
+        output->start[output->size++] = (uint8_t)(rest | 0x80);
+        rest >>= 7;
+    }
+    output->start[output->size++] = (uint8_t)rest;
+}
+
+/* The length and the bytes of an object with a buffer; None is null. */
+static int
+put_sized(Output *output, PyObject *object)
+{
+    Py_buffer view;
+    if (object == Py_None) {
+        if (reserve(output, 10) < 0)
+            return -1;
+        put_varint(output, -1);
+        return 0;
+    }
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0)
+        return -1;
+    int done = reserve(output, 10 + view.len);
+    if (done == 0) {
+        put_varint(output, view.len);
+        memcpy(output->start + output->size, view.buf, (size_t)view.len);
+        output->size += view.len;
+    }
+    PyBuffer_Release(&view);
+    return done;
+}
+
+static int
+put_headers(Output *output, PyObject *headers)
+{
+    PyObject *all = PySequence_Tuple(headers);
+    int done = -1;
+    if (all == NULL || reserve(output, 10) < 0)
+        goto done;
+    put_varint(output, PyTuple_GET_SIZE(all));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all); i++) {
+        PyObject *pair = PySequence_Tuple(PyTuple_GET_ITEM(all, i)), *name = NULL;
+        int put = -1;
+        if (pair != NULL && PyTuple_GET_SIZE(pair) != 2)
+            PyErr_SetString(PyExc_ValueError, "a header is a pair");
+        else if (pair != NULL
+                 && (name = PyUnicode_AsEncodedString(PyTuple_GET_ITEM(pair, 0), "utf-8", "surrogateescape")))
+            put = put_sized(output, name) < 0 ? -1 : put_sized(output, PyTuple_GET_ITEM(pair, 1));
+        Py_XDECREF(name);
+        Py_XDECREF(pair);
+        if (put < 0)
+            goto done;
+    }
+    done = 0;
+done:
+    Py_XDECREF(all);
+    return done;
+}
+
+/* One record behind a gap for its length, which is then closed up. */
+static int
+put_record(Output *output, PyObject *record, Py_ssize_t index, int64_t base_timestamp)
+{
+    PyObject *fields = PySequence_Tuple(record);
+    int done = -1, has_headers;
+    if (fields == NULL)
+        return -1;
+    if (PyTuple_GET_SIZE(fields) != 4) {
+        PyErr_SetString(PyExc_ValueError, "a record is a key, a value, a time stamp and headers");
+        goto done;
+    }
+    PyObject *headers = PyTuple_GET_ITEM(fields, 3);
+    long long timestamp = PyLong_AsLongLong(PyTuple_GET_ITEM(fields, 2));
+    if ((timestamp == -1 && PyErr_Occurred()) || reserve(output, 40) < 0 || (has_headers = PyObject_IsTrue(headers)) < 0)
+        goto done;
+    Py_ssize_t gap = output->size;
+    output->size += 10;
+    output->start[output->size++] = 0; /* attributes */
+    put_varint(output, (int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp));
+    put_varint(output, index);
+    if (put_sized(output, PyTuple_GET_ITEM(fields, 0)) < 0 || put_sized(output, PyTuple_GET_ITEM(fields, 1)) < 0
+        || reserve(output, 1) < 0)
+        goto done;
+    if (!has_headers)
+        output->start[output->size++] = 0;
+    else if (put_headers(output, headers) < 0)
+        goto done;
+    Py_ssize_t size = output->size - gap - 10;
+    output->size = gap;
+    put_varint(output, size);
+    memmove(output->start + output->size, output->start + gap + 10, (size_t)size);
+    output->size += size;
+    done = 0;
+done:
+    Py_DECREF(fields);
+    return done;
+}
+
+PyDoc_STRVAR(encode_records_doc,
+"encode_records(records, base_timestamp, /)\n--\n\n"
+"The records of a batch without its header: (key, value, timestamp, headers) each.");
+
+static PyObject *
+encode_records(PyObject *self, PyObject *args)
+{
+    PyObject *records, *result = NULL;
+    long long base_timestamp;
+    Output output = {NULL, 0, 0};
+    if (!PyArg_ParseTuple(args, "OL", &records, &base_timestamp)
+        || (records = PySequence_Tuple(records)) == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(records); i++)
+        if (put_record(&output, PyTuple_GET_ITEM(records, i), i, base_timestamp) < 0)
+            goto done;
+    result = PyBytes_FromStringAndSize((const char *)output.start, output.size);
+done:
+    PyMem_Free(output.start);
+    Py_DECREF(records);
+    return result;
+}
+
+/* The module ------------------------------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
+    {"measure", measure, METH_VARARGS, measure_doc},
+    {"fill", fill, METH_VARARGS, fill_doc},
+    {"fill_headers", fill_headers, METH_VARARGS, fill_headers_doc},
+    {"encode_records", encode_records, METH_VARARGS, encode_records_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_speedups", "Loops over records, compiled.", -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__speedups(void)
+{
+    PyObject *exceptions = PyImport_ImportModule("pylogd.wire.exceptions");
+    if (exceptions == NULL)
+        return NULL;
+    invalid_record_batch = PyObject_GetAttrString(exceptions, "InvalidRecordBatch");
+    Py_DECREF(exceptions);
+    return invalid_record_batch == NULL ? NULL : PyModule_Create(&module);
+}

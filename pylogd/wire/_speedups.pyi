@@ -1,0 +1,24 @@
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from typing_extensions import Buffer
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+def decode_records(
+    data: Buffer, count: int, base_offset: int, base_timestamp: int, topic: str, partition: int, type: type[T],
+    stamp: int | None, /,
+) -> list[T]: ...
+def measure(
+    data: Buffer, count: int, first: int, base_timestamp: int, /
+) -> tuple[int, int, int, int, int, int, int, int, int]: ...
+def fill(
+    data: Buffer, count: int, first: int, base_offset: int, base_timestamp: int, stamp: int | None, row: int,
+    offsets: Buffer, timestamps: Buffer, key_ends: Buffer, key_valid: Buffer, keys: Buffer,
+    value_ends: Buffer, value_valid: Buffer, values: Buffer, /,
+) -> int: ...
+def fill_headers(
+    data: Buffer, count: int, first: int, row: int, list_ends: Buffer, key_ends: Buffer, key_valid: Buffer,
+    keys: Buffer, value_ends: Buffer, value_valid: Buffer, values: Buffer, /,
+) -> int: ...
+def encode_records(records: Sequence[Sequence[Any]], base_timestamp: int, /) -> bytes: ...

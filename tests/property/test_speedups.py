@@ -1,0 +1,148 @@
+"""The compiled loops agree with the ones in Python, on good batches and on any bytes at all; nothing crashes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pylogd.client import columns
+from pylogd.client.errors import CorruptRecords
+from pylogd.wire import records
+from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.records import HEADER_SIZE, LOG_APPEND_TIME, NewRecord, decode_batch, encode_batch, parse_header
+
+compiled = pytest.importorskip("pylogd.wire._speedups", reason="there was no compiler")
+
+names = st.text(max_size=8) | st.binary(max_size=4).map(lambda data: data.decode("utf-8", "surrogateescape"))
+some_bytes = st.none() | st.binary(max_size=20) | st.integers(60, 20_000).map(bytes)
+new_records = st.builds(
+    NewRecord,
+    some_bytes,
+    some_bytes,
+    st.integers(1_600_000_000_000, 1_600_000_100_000) | st.integers(-(2**60), 2**60),
+    st.lists(st.tuples(names, some_bytes), max_size=3),
+)
+batches = st.lists(new_records, min_size=1, max_size=150)
+
+
+def with_loops(loops: Any, work: Callable[[], Any]) -> Any:
+    """What `work` answers, or the type of what it raises."""
+    before, records.speedups = records.speedups, loops
+    try:
+        return work()
+    except (InvalidRecordBatch, CorruptRecords) as error:
+        return type(error)
+    finally:
+        records.speedups = before
+
+
+def check_equal(work: Callable[[], Any]) -> Any:
+    ours, theirs = with_loops(None, work), with_loops(compiled, work)
+    assert ours == theirs
+    return theirs
+
+
+def table(data: bytes, **options: Any) -> Any:
+    found = columns.decode(data, check_crcs=False, headers=True, **options)
+    found.validate(full=True)
+    return found.to_pylist()
+
+
+@settings(deadline=None)
+@given(batches, st.integers(0, 4), st.integers(0, 160))
+def test_good_batches(some: list[NewRecord], compression: int, skipped: int) -> None:
+    data = check_equal(lambda: encode_batch(some, compression=compression, base_offset=1000))
+    found = check_equal(lambda: decode_batch(data, topic="t", partition=3))
+    assert [(r.key, r.value, r.timestamp, list(r.headers)) for r in found] == [
+        (r.key, r.value, r.timestamp, list(r.headers)) for r in some
+    ]
+    assert all(type(record) is records.Record for record in found)
+    rows = (
+        check_equal(lambda: table(data, from_offset=1000 + skipped)) if max(r.timestamp for r in some) < 2**42 else []
+    )
+    if rows:
+        assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
+            (r.offset, r.key, r.value) for r in found[skipped:]
+        ]
+
+
+@settings(deadline=None)
+@given(batches, st.integers(0, 2**40))
+def test_append_time(some: list[NewRecord], stamp: int) -> None:
+    data = bytearray(encode_batch(some, attributes=LOG_APPEND_TIME))
+    struct.pack_into(">q", data, 35, stamp)
+    rows = check_equal(lambda: table(bytes(data)))
+    assert {row["timestampType"] for row in rows} == {1}
+    assert {row["timestamp"].timestamp() for row in rows} == {stamp / 1000}
+    check_equal(lambda: decode_batch(bytes(data), check_crc=False))
+
+
+def raw(data: bytes, **options: Any) -> Any:
+    """As `table`, in Arrow's own bytes: not every time stamp of 64 bits is a datetime of Python's."""
+    found = columns.decode(data, check_crcs=False, **options)
+    found.validate(full=True)
+    return found
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(new_records, min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=11)), max_size=4),
+    st.integers(0, 300) | st.none(),
+)
+@example([NewRecord(b"k", b"v", 0)], [(64, b"\xff" * 9 + b"\x01")], None)
+@example([NewRecord(b"k", b"v", 0)], [(64, b"\xff" * 9 + b"\x02")], None)
+@example([NewRecord(b"k", b"v", 0)], [(64, b"\xff" * 11)], None)
+def test_damaged_batches(some: list[NewRecord], damage: list[tuple[int, bytes]], length: int | None) -> None:
+    """Bytes written over a batch anywhere behind its magic, and its end cut off."""
+    data = bytearray(encode_batch(some))
+    for place, junk in damage:
+        at = 17 + place % (len(data) - 17)
+        data[at : at + len(junk)] = junk[: len(data) - at]
+    if length is not None and length + HEADER_SIZE < len(data):
+        del data[HEADER_SIZE + length :]
+        struct.pack_into(">i", data, 8, len(data) - 12)
+    batch = bytes(data)
+    check_equal(lambda: decode_batch(batch, check_crc=False))
+    check_equal(lambda: raw(batch, headers=True))
+    check_equal(lambda: raw(batch, from_offset=parse_header(batch).base_offset + 2))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=120), st.integers(-1, 20), st.integers(-(2**63), 2**63 - 1), st.integers(0, 3))
+def test_any_bytes(payload: bytes, count: int, base: int, first: int) -> None:
+    """The loops themselves, on whatever; columns that are too small for what comes are an error too."""
+
+    def ours() -> Any:
+        return [tuple(fields) for fields in records.decode_records(payload, count, base, base)]
+
+    def theirs() -> Any:
+        return [tuple(r) for r in compiled.decode_records(payload, count, base, base, "", -1, records.Record, None)]
+
+    assert with_loops(None, ours) == with_loops(None, theirs)
+    for size in (0, 1, 64):
+        buffers = [bytearray(size) for _ in range(8)]
+        for loop, rest in (
+            (compiled.fill, (payload, count, first, base, base, None, 0, *buffers)),
+            (compiled.fill_headers, (payload, count, first, 0, *buffers[:7])),
+        ):
+            try:
+                loop(*rest)
+            except InvalidRecordBatch:
+                continue
+
+
+def test_wrong_types_are_said() -> None:
+    for bad in [[1], [(b"k", b"v", 0)], [("k", b"v", 0, ())], [(b"k", b"v", "now", ())], [(b"k", b"v", 0, [1])], 7]:
+        with pytest.raises((TypeError, ValueError)):
+            compiled.encode_records(bad, 0)
+    with pytest.raises(TypeError):
+        compiled.decode_records(b"", 0, 0, 0, "", 0, list, None)
+    assert compiled.encode_records([(bytearray(b"k"), memoryview(b"v"), 5, ())], 5) == compiled.encode_records(
+        [(b"k", b"v", 5, ())], 5
+    )

@@ -1,0 +1,108 @@
+"""The two metadata stores are one: whatever is done to them, they answer alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pylogd.metadata.errors import NodeError
+from pylogd.metadata.interfaces import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    IMetadataStore,
+    Node,
+    NodeStat,
+    SetData,
+    WatchEvent,
+)
+from pylogd.metadata.sqlite import SqliteStore
+from tests.fakes.metadata import InlineWorker, result_of
+from tests.zookeeper import ZooKeeper, ZooKeeperBench
+
+NODES = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep", "/none/there"]
+PATHS = st.sampled_from(NODES)
+READ = st.sampled_from([*NODES, "/"])
+READS = ["get", "exists", "children", "children_data", "ensure", "watched get", "watched exists", "watched children"]
+VERSIONS = st.sampled_from([ANY_VERSION, ANY_VERSION, 0, 1, 2])
+DATA = st.binary(max_size=3)
+OPERATIONS = st.one_of(
+    st.builds(Create, PATHS, DATA, st.booleans()),  # not in sequence: the stores number them differently
+    st.builds(SetData, PATHS, DATA, VERSIONS),
+    st.builds(Delete, PATHS, VERSIONS),
+    st.builds(Check, PATHS, VERSIONS),
+)
+CALLS = st.one_of(
+    st.tuples(st.just("multi"), st.lists(OPERATIONS, max_size=4)),
+    st.tuples(st.sampled_from(READS), READ),
+)
+
+
+class Observed:
+    """A store, and the watch events that it has called for."""
+
+    def __init__(self, store: IMetadataStore, wait: Any) -> None:
+        self.store, self.wait = store, wait
+        self.events: list[WatchEvent] = []
+
+    def ask(self, call: str, argument: Any) -> Any:
+        """The answer, in a form in which two stores can be compared."""
+        watched, _, name = call.rpartition(" ")
+        arguments = [argument, self.events.append] if watched else [argument]
+        try:
+            return plain(self.wait(getattr(self.store, name)(*arguments)))
+        except NodeError as error:
+            return type(error), error.operation
+
+    def tree(self, path: str = "/") -> dict[str, Any]:
+        """All nodes below `path`."""
+        nodes = self.wait(self.store.children_data(path))
+        found = {}
+        for name, node in nodes.items():
+            child = f"{path.rstrip('/')}/{name}"
+            found |= {child: plain(node), **self.tree(child)}
+        return found
+
+
+def plain(answer: Any) -> Any:
+    """The answer without what is a store's own: transaction and session numbers."""
+    if isinstance(answer, Node):
+        return answer.data, plain(answer.stat)
+    if isinstance(answer, NodeStat):
+        return answer.version, answer.owner != 0
+    if isinstance(answer, dict):
+        return {name: plain(node) for name, node in answer.items()}
+    return list(answer) if isinstance(answer, list | tuple) else answer
+
+
+@pytest.fixture
+def on_zookeeper(zookeeper: ZooKeeper) -> Iterator[ZooKeeperBench]:
+    bench = ZooKeeperBench(zookeeper.connect)
+    yield bench
+    bench.close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls=st.lists(CALLS, max_size=25))
+def test_both_stores_answer_alike(on_zookeeper: ZooKeeperBench, tmp_path: Path, calls: list[Any]) -> None:
+    number = len(on_zookeeper.stores)
+    remote = on_zookeeper.store(chroot=f"/{number}")
+    local = SqliteStore(tmp_path / f"{number}.sqlite", worker=InlineWorker())
+    both = Observed(local, result_of), Observed(remote, on_zookeeper.wait)
+    for one in both:
+        one.wait(one.store.start())
+    for call, argument in calls:
+        answers = [one.ask(call, argument) for one in both]
+        assert answers[0] == answers[1], (call, argument)
+    trees = [one.tree() for one in both]  # a read behind the changes: their watches have been called
+    assert trees[0] == trees[1]
+    events = [sorted((event.path, event.type.value) for event in one.events) for one in both]
+    assert events[0] == events[1]
+    for one in both:
+        one.wait(one.store.close())

@@ -1,0 +1,402 @@
+"""The rules of membership, on a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from pylogd.errors import ErrorCode
+from pylogd.groups.group import Group
+from pylogd.groups.records import StoredGroup, StoredMember
+from pylogd.groups.states import TRANSITIONS, GroupState
+from pylogd.groups.values import Leaver
+from tests.fakes.groups import DELAY, REBALANCE, SESSION, Groups
+
+NONE = ErrorCode.NONE
+AGAIN = ErrorCode.REBALANCE_IN_PROGRESS
+UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
+FENCED = ErrorCode.FENCED_INSTANCE_ID
+
+
+class TestFirstMembers:
+    def test_a_group_waits_for_more_members_and_longer_when_they_come(self) -> None:
+        parts = Groups()
+        first = parts.join()
+        parts.time.advance(DELAY - 1)
+        second = parts.join()
+        parts.time.advance(1)
+        assert first.waits
+        parts.time.advance(DELAY)
+        assert (first.answer.generation, second.answer.generation) == (1, 1)
+        assert parts.group.state is GroupState.COMPLETING
+        assert first.answer.leader == second.answer.leader == first.answer.member_id
+        assert {member.member_id for member in first.answer.members} == set(parts.group.members)
+        assert second.answer.members == ()
+
+    def test_it_waits_no_longer_than_a_rebalance_may_take(self) -> None:
+        parts = Groups()
+        first = parts.join(rebalance=4.0)
+        parts.time.advance(2)
+        parts.join(rebalance=4.0)
+        parts.time.advance(1)
+        assert first.waits
+        parts.time.advance(1)
+        assert not first.waits
+
+    def test_without_a_delay_it_begins_at_once(self) -> None:
+        assert Groups(delay=0).join().answer.generation == 1
+
+    def test_members_that_leave_in_the_middle_leave_nothing_behind(self) -> None:
+        parts = Groups()
+        joins = [parts.join(), parts.join(instance_id="i")]
+        for join in joins:
+            join.disconnect()
+        assert parts.group.state is GroupState.DEAD
+        assert parts.forgotten == [parts.group]
+        assert parts.idle
+        assert not parts.stored
+
+
+class TestKnownIds:
+    def test_a_new_member_is_told_its_id_first(self) -> None:
+        parts = Groups(delay=0)
+        told = parts.join(known=True).answer
+        assert told.error == ErrorCode.MEMBER_ID_REQUIRED
+        assert told.member_id.startswith("c-")
+        assert not parts.group.members
+        assert parts.join(told.member_id, known=True).answer.error == NONE
+
+    def test_an_id_that_is_not_used_is_taken_back(self) -> None:
+        parts = Groups(delay=0)
+        told = parts.join(known=True).answer
+        parts.time.advance(SESSION)
+        assert parts.group.state is GroupState.DEAD
+        assert parts.idle
+        assert parts.join(told.member_id, known=True).answer.error == UNKNOWN
+
+    def test_concurrent_joins_keep_their_ids(self) -> None:
+        """The rebalance of those that were quicker doesn't make the id of a slower one unknown."""
+        parts = Groups()
+        told = [parts.join(known=True).answer.member_id for _ in range(10)]
+        joins = [parts.join(member_id, known=True) for member_id in told[:5]]
+        parts.time.advance(DELAY)
+        parts.time.advance(DELAY)
+        assert {join.answer.error for join in joins} == {NONE}
+        late = [parts.join(member_id, known=True) for member_id in told[5:]]
+        again = [parts.join(join.answer.member_id) for join in joins]
+        assert {join.answer.generation for join in late + again} == {2}
+
+    def test_a_rebalance_waits_for_those_that_were_told_an_id(self) -> None:
+        parts = Groups()
+        (answer,) = parts.form(1)
+        told = parts.join(known=True).answer.member_id
+        again = parts.join(answer.member_id)
+        assert again.waits
+        late = parts.join(told, known=True)
+        assert again.answer.generation == late.answer.generation == 2
+
+    def test_an_unknown_id_is_refused(self) -> None:
+        parts = Groups()
+        assert parts.join("nobody").answer.error == UNKNOWN
+        assert parts.group.state is GroupState.DEAD
+
+
+class TestRebalance:
+    def test_members_hear_of_it_and_join_again(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        assert parts.heartbeat(leader) == parts.heartbeat(follower) == NONE
+        late = parts.join()
+        assert parts.heartbeat(leader) == parts.heartbeat(follower) == AGAIN
+        joins = [parts.join(leader.member_id), parts.join(follower.member_id), late]
+        answers = [join.answer for join in joins]
+        assert {answer.generation for answer in answers} == {2}
+        parts.settle(answers)
+        assert parts.group.state is GroupState.STABLE
+        assert parts.stored[-1][0] == 2
+        assert parts.heartbeat(leader) == ErrorCode.ILLEGAL_GENERATION
+
+    def test_who_does_not_come_back_in_time_is_out(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        again = parts.join(follower.member_id, protocols=(("range", b"new"),))
+        for _ in range(int(REBALANCE // SESSION) * 2):
+            assert again.waits
+            parts.heartbeat(leader)
+            parts.time.advance(SESSION / 2)
+        assert again.answer.leader == follower.member_id
+        assert parts.heartbeat(leader) == UNKNOWN
+
+    def test_a_follower_that_missed_the_answer_is_told_again(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        again = parts.join(follower.member_id).answer
+        assert (again.generation, again.members) == (1, ())
+        assert parts.group.state is GroupState.STABLE
+        assert parts.join(leader.member_id).waits  # a leader may want to assign anew
+        assert parts.group.state is GroupState.PREPARING
+
+    def test_a_second_join_of_a_member_takes_the_place_of_the_first(self) -> None:
+        parts = Groups()
+        leader, _ = parts.form(2)
+        first = parts.join(leader.member_id)
+        second = parts.join(leader.member_id)
+        assert first.answer.error == AGAIN
+        assert second.waits
+
+    def test_a_connection_lost_in_a_rebalance_leaves_a_session_to_come_back(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        lost = parts.join(leader.member_id)
+        lost.disconnect()
+        again = parts.join(follower.member_id)
+        assert again.waits
+        parts.time.advance(SESSION)
+        assert again.answer.generation == 2
+        assert list(parts.group.members) == [follower.member_id]
+
+    def test_a_join_while_the_leader_assigns_begins_anew(self) -> None:
+        parts = Groups()
+        joins = [parts.join(), parts.join()]
+        parts.time.advance(DELAY)
+        parts.time.advance(DELAY)
+        leader, follower = (join.answer for join in joins)
+        waiting = parts.sync(follower)
+        third = parts.join()
+        assert waiting.answer.error == AGAIN
+        assert parts.sync(leader, {}).answer.error == AGAIN
+        assert third.waits
+
+    def test_a_slow_store_is_of_no_more_use_after_a_rebalance(self) -> None:
+        parts = Groups()
+        join = parts.join()
+        parts.time.advance(DELAY)
+        parts.hold = True
+        sync = parts.sync(join.answer, {join.answer.member_id: b"old"})
+        assert sync.waits
+        parts.join()
+        assert sync.answer.error == AGAIN
+        parts.release()
+        assert parts.group.state is GroupState.PREPARING
+        assert {member.assignment for member in parts.group.members.values()} == {b""}
+
+    def test_a_store_that_fails_makes_the_group_rebalance(self) -> None:
+        parts = Groups()
+        join = parts.join()
+        parts.time.advance(DELAY)
+        parts.fails = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert parts.sync(join.answer).answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert parts.heartbeat(join.answer) == AGAIN
+
+    def test_who_never_syncs_is_out(self) -> None:
+        parts = Groups()
+        joins = [parts.join(), parts.join()]
+        parts.time.advance(DELAY)
+        parts.time.advance(DELAY)
+        leader, silent = (join.answer for join in joins)
+        parts.sync(leader, {})
+        for _ in range(int(REBALANCE // SESSION) * 2 + 1):
+            for answer in (leader, silent):
+                parts.heartbeat(answer)
+            parts.time.advance(SESSION / 2)
+        assert parts.heartbeat(silent) == UNKNOWN
+        assert parts.heartbeat(leader) == AGAIN
+
+
+class TestProtocols:
+    def test_the_one_that_most_prefer_of_those_that_all_support(self) -> None:
+        parts = Groups()
+        a, b, both = (("range", b"1"), ("rr", b"2")), (("rr", b"3"), ("range", b"4")), (("x", b""), ("rr", b"5"))
+        joins = [parts.join(protocols=protocols) for protocols in (a, b, both)]
+        parts.time.advance(DELAY)
+        parts.time.advance(DELAY)
+        assert {join.answer.protocol for join in joins} == {"rr"}
+        assert [member.metadata for member in joins[0].answer.members] == [b"2", b"3", b"5"]
+
+    @pytest.mark.parametrize(
+        ("kind", "protocols"),
+        [("connect", (("range", b""),)), ("consumer", (("rr", b""),)), ("consumer", ()), ("", ())],
+    )
+    def test_members_that_do_not_fit_are_refused(self, kind: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        parts = Groups()
+        parts.form(1)
+        assert parts.join(kind=kind, protocols=protocols).answer.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert parts.group.state is GroupState.STABLE
+
+    def test_a_sync_for_another_protocol_is_refused(self) -> None:
+        parts = Groups()
+        (answer,) = parts.form(1)
+        assert parts.sync(answer._replace(protocol="rr")).answer.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert parts.sync(answer._replace(protocol_type="x")).answer.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert parts.sync(answer._replace(protocol=None, protocol_type=None)).answer.error == NONE
+        assert parts.sync(answer._replace(generation=7)).answer.error == ErrorCode.ILLEGAL_GENERATION
+
+    def test_no_more_members_than_allowed(self) -> None:
+        parts = Groups(most_members=2)
+        parts.form(1)
+        assert parts.join(known=True).answer.error == ErrorCode.MEMBER_ID_REQUIRED
+        assert parts.join().answer.error == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class TestEnds:
+    def test_a_silent_member_is_dead_after_its_session(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        parts.time.advance(SESSION - 1)
+        assert parts.heartbeat(leader) == NONE
+        parts.time.advance(1)
+        assert list(parts.group.members) == [leader.member_id]
+        assert parts.heartbeat(leader) == AGAIN
+        assert parts.heartbeat(follower) == UNKNOWN
+
+    def test_heartbeats_set_no_timer(self) -> None:
+        parts = Groups()
+        (answer,) = parts.form(1)
+        (timer,) = parts.time.getDelayedCalls()
+        due = timer.getTime()
+        parts.time.advance(1)
+        parts.heartbeat(answer)
+        (same,) = parts.time.getDelayedCalls()
+        assert (same, same.getTime()) == (timer, due)
+
+    def test_members_that_leave(self) -> None:
+        parts = Groups()
+        leader, follower = parts.form(2)
+        leavers = [Leaver(leader.member_id, None), Leaver("nobody", None)]
+        assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
+        assert parts.join(follower.member_id).answer.leader == follower.member_id
+        assert parts.rules.leave(parts.group, [Leaver(follower.member_id, None)]) == [NONE]
+        assert parts.group.state is GroupState.EMPTY
+        assert parts.stored[-1] == (3, {})  # that a group is empty is known after a restart too
+        parts.time.advance(SESSION)  # the timer finds nothing
+        assert parts.idle
+
+    def test_a_member_that_leaves_while_it_waits_is_told(self) -> None:
+        parts = Groups()
+        leader, _follower = parts.form(2)
+        again = parts.join(leader.member_id)
+        assert parts.rules.leave(parts.group, [Leaver(leader.member_id, None)]) == [NONE]
+        assert again.answer.error == UNKNOWN
+
+    def test_a_group_that_goes_elsewhere_tells_who_waits(self) -> None:
+        parts = Groups()
+        leader, _follower = parts.form(2)
+        again = parts.join(leader.member_id)
+        parts.rules.unload(parts.group, ErrorCode.NOT_COORDINATOR)
+        assert again.answer.error == ErrorCode.NOT_COORDINATOR
+        assert parts.idle
+
+    def test_states_go_along_the_table_only(self) -> None:
+        group = Group("g", 0, 0)
+        with pytest.raises(ValueError, match="'g' can't go from Empty to Stable"):
+            group.become(GroupState.STABLE, 1)
+        assert set(TRANSITIONS) == set(GroupState)
+
+
+class TestStaticMembers:
+    def form(self, parts: Groups) -> tuple[str, str]:
+        """A Stable group of the static members a, which leads, and b; their ids."""
+        joins = [parts.join(instance_id=name) for name in "ab"]
+        parts.time.advance(DELAY)
+        parts.time.advance(DELAY)
+        answers = [join.answer for join in joins]
+        parts.sync(answers[1], instance_id="b")
+        parts.sync(answers[0], {answer.member_id: answer.member_id.encode() for answer in answers}, "a")
+        return answers[0].member_id, answers[1].member_id
+
+    def test_one_that_comes_back_causes_no_rebalance(self) -> None:
+        parts = Groups()
+        leader, old = self.form(parts)
+        back = parts.join(instance_id="b").answer
+        assert (back.error, back.generation, back.leader, back.members) == (NONE, 1, leader, ())
+        assert parts.group.state is GroupState.STABLE
+        assert parts.sync(back, instance_id="b").answer.assignment == old.encode()
+        assert parts.stored[-1] == (1, {leader: leader.encode(), back.member_id: old.encode()})
+
+    def test_its_former_self_is_fenced(self) -> None:
+        parts = Groups()
+        _, old = self.form(parts)
+        back = parts.join(instance_id="b").answer
+        assert parts.heartbeat(back._replace(member_id=old), "b") == FENCED
+        assert parts.sync(back._replace(member_id=old), instance_id="b").answer.error == FENCED
+        assert parts.join(old, instance_id="b").answer.error == FENCED
+        assert parts.rules.leave(parts.group, [Leaver(old, "b")]) == [FENCED]
+        assert parts.heartbeat(back, "b") == NONE
+
+    def test_a_join_of_its_former_self_that_waits_is_fenced(self) -> None:
+        parts = Groups()
+        _, old = self.form(parts)
+        waiting = parts.join(old, instance_id="b", protocols=(("range", b"other"),))
+        assert waiting.waits
+        assert parts.join(instance_id="b").waits
+        assert waiting.answer.error == FENCED
+
+    def test_a_leader_that_comes_back_need_not_assign(self) -> None:
+        parts = Groups()
+        self.form(parts)
+        back = parts.join(instance_id="a").answer
+        assert back.skip_assignment
+        assert back.leader == back.member_id
+        assert len(back.members) == 2
+
+    def test_a_leader_of_an_older_client_is_told_of_another(self) -> None:
+        parts = Groups()
+        old, _ = self.form(parts)
+        back = parts.join(instance_id="a", can_skip=False).answer
+        assert (back.skip_assignment, back.leader, back.members) == (False, old, ())
+
+    def test_a_store_that_fails_is_told(self) -> None:
+        parts = Groups()
+        self.form(parts)
+        parts.fails = ErrorCode.NOT_COORDINATOR
+        assert parts.join(instance_id="b").answer.error == ErrorCode.NOT_COORDINATOR
+        parts.hold = True
+        waiting = parts.join(instance_id="b")
+        assert waiting.waits
+        parts.release()
+        assert waiting.answer.error == ErrorCode.NOT_COORDINATOR
+
+    def test_it_stays_through_a_rebalance_that_it_misses(self) -> None:
+        parts = Groups()
+        self.form(parts)
+        dynamic = parts.join()
+        parts.join(next(iter(parts.group.members)), instance_id="a")
+        for _ in range(20):
+            if dynamic.answers:
+                break
+            for member in parts.group.members.values():
+                parts.rules.heartbeat(parts.group, member.member_id, member.instance_id, parts.group.generation)
+            parts.time.advance(SESSION / 2)
+        assert dynamic.answer.generation == 2
+        assert len(parts.group.members) == 3
+
+    def test_it_is_gone_after_its_session(self) -> None:
+        parts = Groups()
+        self.form(parts)
+        parts.time.advance(SESSION)
+        assert parts.group.state is GroupState.EMPTY
+        assert not parts.group.instances
+
+    def test_an_administrator_removes_it_by_its_instance(self) -> None:
+        parts = Groups()
+        self.form(parts)
+        leavers = [Leaver("", "b"), Leaver("", "nobody")]
+        assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
+        assert list(parts.group.instances) == ["a"]
+
+
+class TestStored:
+    def test_a_group_comes_back_as_it_was_stored(self) -> None:
+        member = StoredMember("m-1", "i", "c", "/h", 60_000, 10_000, b"t", b"share")
+        stored = StoredGroup("consumer", 4, "range", "m-1", 7, (member,))
+        parts = Groups()
+        parts.group = Group.from_stored("g", 0, stored, 9)
+        parts.rules.loaded(parts.group)
+        assert parts.group.state is GroupState.STABLE
+        assert parts.group.to_stored({"m-1": b"share"}) == stored
+        assert parts.rules.heartbeat(parts.group, "m-1", "i", 4) == NONE
+        parts.time.advance(SESSION)
+        assert parts.group.state is GroupState.EMPTY
+
+    def test_an_empty_one_keeps_its_generation(self) -> None:
+        group = Group.from_stored("g", 0, StoredGroup("consumer", 4, None, None, 7, ()), 9)
+        assert (group.state, group.generation, group.since_ms) == (GroupState.EMPTY, 4, 7)
