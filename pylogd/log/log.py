@@ -36,7 +36,7 @@ from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.segment import Located, Segment, Storage
 from pylogd.log.snapshots import restore_producers, write_snapshot
-from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, with_log_append_time
+from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
 
 NO_TIMESTAMP = -1
@@ -244,7 +244,9 @@ class Log:
                 f"batches of {len(records)} bytes together are over segment.bytes, {self._config.segment_bytes}"
             )
         stamp = NO_TIMESTAMP
-        if origin is not AppendOrigin.REPLICATION:
+        if origin is AppendOrigin.REPLICATION:
+            check_epochs([header for header, _ in checked], self.epochs.latest, leader_epoch)
+        else:
             duplicate = self.producers.check_all([header for header, _ in checked])
             if duplicate is not None:
                 return self._duplicate(duplicate)

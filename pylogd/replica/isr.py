@@ -56,6 +56,7 @@ class IsrKeeper:
         self._most_lag = most_lag
         self._asked: dict[tuple[str, int], Partition] = {}
         self._unsure: set[tuple[str, int]] = set()  # what was asked for and not answered
+        self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
         self._writing = False
         self._stopped = False
         self._flush: IDelayedCall | None = None
@@ -108,6 +109,9 @@ class IsrKeeper:
         if state is None or not partition.may_join(node_id):
             return
         until = state.latest_until_ms
+        refused = self._refused.get(partition.key)
+        if refused is not None and self._clock.seconds() - refused < RETRY_SECONDS:
+            return  # it asks with every fetch
         if until is not None and node_id in state.adding and self._clock.seconds() * 1000 < until:
             return
         self._ask(partition, (*partition.isr, node_id))
@@ -143,10 +147,11 @@ class IsrKeeper:
                 self._unsure.discard(partition.key)
                 self._written(partition, result)
                 continue
-            log.info("{partition!r}: its in-sync set stays: {error}", partition=partition, error=result)
             if not isinstance(result, TopicError):
                 self._unsure.add(partition.key)  # the store's trouble: nobody knows whether it was written
+                log.warn("{partition!r}: its in-sync set is not written: {error}", partition=partition, error=result)
             elif isinstance(result, IneligibleReplica) and partition.key not in self._unsure:
+                self._refused[partition.key] = self._clock.seconds()
                 partition.withdraw_isr()
                 self._written(partition, None)
         self._later()

@@ -244,7 +244,9 @@ class History(World):
 
     def _next_evil(self) -> None:
         if not self._nemesis_over:
-            self.rng.choice(self._evils)(self)
+            evil = self.rng.choice(self._evils)
+            if not self.powerless or evil in self._harmless:  # who has lost its tail must not be the last one left
+                evil(self)
             self.clock.callLater(self.rng.uniform(0.05, 0.8), self._next_evil)
 
     def _alive(self) -> list[SimBroker]:
@@ -270,7 +272,8 @@ class History(World):
         candidates = [
             node for node in sorted(alive) if all((set(state.isr) - {node}) & alive for state in self.states)
         ]
-        if candidates and not self.powerless and len(alive) == len(self.brokers):
+        calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
+        if candidates and not self.powerless and calm:
             broker = self.brokers[self.rng.choice(candidates)]
             self.say(f"cut the power of {broker.node_id}")
             self.powerless.add(broker.node_id)
@@ -348,6 +351,8 @@ class History(World):
         _expire, _cut_store,
     )  # fmt: skip
 
+    _harmless = (_cut_link, _heal_links, _lose_connections)
+
     # -- consumers
 
     def _consume(self) -> None:
@@ -394,8 +399,8 @@ class History(World):
             raise Violation(f"a handler failed: {self.faults[0].getTraceback()}")
         changed = self._read_states()
         for node, broker in self.brokers.items():
-            if not broker.alive or not broker.ready:
-                continue
+            if not broker.ready or broker.time is not self.time.ran:
+                continue  # nothing has happened there
             for index in range(self.partitions):
                 partition = broker.replicas.partitions.get((TOPIC, index))
                 if partition is None or not partition.online:

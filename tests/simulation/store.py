@@ -167,7 +167,7 @@ class SimStore:
         self._server = server
         self._delay = delay
         self._timeout = timeout
-        self._up = True
+        self.up = True
         self._closed = False
         self._arrives = self._returns = 0.0  # when the last call does
         self._waiting: dict[int, Deferred[Any]] = {}
@@ -184,8 +184,8 @@ class SimStore:
     def close(self) -> Deferred[None]:
         if self._closed:
             return self._call(lambda: None)
-        done = self._call(lambda: self._tree.expire(self.session_id)) if self._up else Deferred()
-        if not self._up:
+        done = self._call(lambda: self._tree.expire(self.session_id)) if self.up else Deferred()
+        if not self.up:
             done.callback(None)
         self._closed = True
         return done
@@ -193,7 +193,7 @@ class SimStore:
     def vanish(self) -> None:
         """The client's process is gone; the server finds out when the session times out."""
         self._closed = True
-        self._up = False
+        self.up = False
         self._waiting.clear()
         self._missed.clear()
         self._listeners.clear()
@@ -201,21 +201,21 @@ class SimStore:
 
     def cut(self) -> None:
         """The link is down."""
-        if self._closed or not self._up:
+        if self._closed or not self.up:
             return
-        self._up = False
+        self.up = False
         waiting, self._waiting = self._waiting, {}
         for deferred in waiting.values():
             deferred.errback(ConnectionLost("the link to the store is down"))
         self._tell(SessionState.SUSPENDED)
         session = self.session_id
-        self._server.callLater(self._timeout, lambda: self._up or self._closed or self._tree.expire(session))
+        self._server.callLater(self._timeout, lambda: self.up or self._closed or self._tree.expire(session))
 
     def heal(self) -> None:
         """The link is up again."""
-        if self._closed or self._up:
+        if self._closed or self.up:
             return
-        self._up = True
+        self.up = True
         if self.session_id not in self._tree.sessions:
             self._missed.clear()
             self._tell(SessionState.EXPIRED)
@@ -245,14 +245,14 @@ class SimStore:
         """A watch was set off on the server."""
         if self._closed or session != self.session_id:
             return
-        if not self._up:
+        if not self.up:
             self._missed.append((session, watch, event))
             return
         self._returns = max(self._clock.seconds() + self._delay(), self._returns)
         self._clock.callLater(self._returns - self._clock.seconds(), self._deliver, session, watch, event)
 
     def _deliver(self, session: int, watch: Watch, event: WatchEvent) -> None:
-        if self._up and not self._closed and session == self.session_id:
+        if self.up and not self._closed and session == self.session_id:
             watch(event)
         elif not self._closed and session == self.session_id:
             self._missed.append((session, watch, event))
@@ -262,7 +262,7 @@ class SimStore:
     def _call(self, work: Callable[[], Any]) -> Deferred[Any]:
         if self._closed:
             return fail(StoreClosed("the store is closed"))
-        if not self._up:
+        if not self.up:
             return fail(ConnectionLost("the link to the store is down"))
         self._number += 1
         number, session = self._number, self.session_id

@@ -38,10 +38,10 @@ FETCH_VERSION = 17
 class Call:
     """An `IDelayedCall`."""
 
-    __slots__ = ("_args", "_clock", "_function", "_state", "_time")
+    __slots__ = ("_args", "_function", "_state", "_time", "clock")
 
     def __init__(self, clock: SimClock, time: float, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._clock, self._time, self._function, self._args = clock, time, function, args
+        self.clock, self._time, self._function, self._args = clock, time, function, args
         self._state = "active"
 
     def active(self) -> bool:
@@ -59,9 +59,9 @@ class Call:
 
     def due(self) -> None:
         """Its time has come."""
-        if self._state == "active" and not self._clock.dead:
-            if self._clock.paused:
-                self._clock.held.append(self)
+        if self._state == "active" and not self.clock.dead:
+            if self.clock.paused:
+                self.clock.held.append(self)
             else:
                 self._state = "called"
                 self._function(*self._args)
@@ -72,6 +72,7 @@ class SimTime:
 
     def __init__(self) -> None:
         self.now = EPOCH_SECONDS
+        self.ran: SimClock | None = None  # whose event was the last
         self._queue: list[tuple[float, int, Call]] = []
         self._number = 0
 
@@ -85,6 +86,7 @@ class SimTime:
             return False
         time, _, call = heapq.heappop(self._queue)
         self.now = max(self.now, time)
+        self.ran = call.clock
         call.due()
         return True
 
@@ -345,7 +347,7 @@ class SimBroker:
         """All segments of a partition, whether the broker is up or not."""
         prefix = f"/data/{name}-{index}/"
         paths = sorted(path for path in self.fs.files if path.startswith(prefix) and path.endswith(".log"))
-        return b"".join(bytes(self.fs.files[path].data) for path in paths)
+        return b"".join([self.fs.files[path].data for path in paths])
 
 
 class World:
