@@ -27,6 +27,7 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
+from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.groups import GroupCoordinator
@@ -87,6 +88,7 @@ class Broker:
         self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor)
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, _now_ms)
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}

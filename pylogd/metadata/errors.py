@@ -158,6 +158,30 @@ class IneligibleReplica(TopicError):
     code = ErrorCode.INELIGIBLE_REPLICA
 
 
+class ElectionNotNeeded(TopicError):
+    """The partition has the leader that it should have."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class PreferredLeaderNotAvailable(TopicError):
+    """The preferred leader is not alive, or not in sync."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(TopicError):
+    """No replica of the partition is alive."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class NoReassignmentInProgress(TopicError):
+    """There is no move of replicas that could be stopped."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 class InvalidConfig(TopicError):
     """A setting that can't be obeyed."""
 

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
+from pylogd.controller.admin import PartitionAdmin
 from pylogd.groups import GroupCoordinator
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
@@ -75,6 +76,7 @@ class Parts:
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
         self.connection = FakeConnection()
         self.boot()
         result_of(self.metadata.start())

@@ -23,7 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "controller": ("errors", "config", "metadata"),
     "replica": ("errors", "config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
     "groups": ("errors", "config", "wire.records", "log.errors", "metadata", "replica"),
-    "api": ("errors", "config", "wire", "log", "metadata", "replica", "groups"),
+    "api": ("errors", "config", "wire", "log", "metadata", "controller", "replica", "groups"),
     "net": ("errors", "wire"),
     "client": ("errors", "wire"),
     "client.deferred": ("errors", "wire", "client", "net"),
