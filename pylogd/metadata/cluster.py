@@ -155,7 +155,7 @@ class Cluster:
                 self.acknowledged = {}
         if any(path.startswith(BROKERS) for path in paths):
             await self._reload()
-        elif INCARNATIONS in paths:
+        if INCARNATIONS in paths:
             self._tell()
 
     def next_producer_id(self) -> Deferred[int]:

@@ -72,7 +72,7 @@ class Producer:
 
     def send(self) -> None:
         """Try to have the present message taken by whoever is thought to lead."""
-        history, world = self.history, self.history.world
+        world = self.history.world
         self.attempt += 1
         attempt = self.attempt
         world.clock.callLater(_PATIENCE, self._again, attempt)
@@ -157,6 +157,7 @@ class History(World):
         for broker in self.brokers.values():
             broker.start()
         self.advance(2.0, lambda: all(broker.ready for broker in self.brokers.values()))
+        self.advance(5.0, lambda: all(len(b.cluster.brokers) == len(self.brokers) for b in self.brokers.values()))
         self.brokers[1].topics.create_topic(TOPIC, partitions=self.partitions).addErrback(self.fault)
         self.advance(5.0, self._topic_is_everywhere)
         for producer in self.producers:
@@ -286,10 +287,8 @@ class History(World):
             broker = self.rng.choice(alive)
             self.say(f"pause {broker.node_id}")
             broker.time.paused = True
-            clock = broker.time
-            self.clock.callLater(
-                self.session_timeout, lambda: clock.paused and self.tree.expire(broker.store.session_id)
-            )
+            clock, session = broker.time, broker.store.session_id
+            self.clock.callLater(self.session_timeout, lambda: clock.paused and self.tree.expire(session))
             self.clock.callLater(
                 self.rng.uniform(0.05, 2.0), lambda: clock.paused and clock is broker.time and self._resume(broker)
             )
@@ -470,7 +469,7 @@ class History(World):
                 for record in decode_batch(view, header):
                     value = (record.value or b"").decode()
                     if value in values:
-                        raise Violation(f"{value} is in partition {index} twice, at {values[value]} and {record.offset}")
+                        raise Violation(f"{value} is in {index} twice, at {values[value]} and {record.offset}")
                     values[value] = record.offset
             self._check_order(index, values)
 
