@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install demo test crash lint conformance bench-smoke clean
+.PHONY: help install java demo test crash lint conformance bench-smoke bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -65,7 +65,10 @@ $(VENV)/.bench: setup.cfg $(INSTALLED)
 demo: install ## start a broker, publish 336,776 real events, read them back with another client, compare
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
-test: install ## unit, property, contract and integration tests, against the installed wheel
+java:
+	@sh tools/find-java.sh
+
+test: install java ## unit, property, contract and integration tests, against the installed wheel
 	$(PYTEST) $(PYTEST_ARGS)
 
 crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
@@ -80,6 +83,9 @@ conformance: install ## other people's clients and suites; writes conformance/RE
 
 bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
+
+bench-clients: $(VENV)/.bench ## pylogd's client beside others for Python; writes bench/CLIENTS.md and bench/clients.json
+	$(BIN)/python -m bench.clients $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import click
 
@@ -22,6 +22,9 @@ Render = Callable[[Record], bytes]
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these.")
+@click.option("-g", "--group", metavar="GROUP",
+              help="Share the partitions with the other consumers of this group, go on where it has committed, and "
+              "commit what is printed.")  # fmt: skip
 @click.option("-f", "--from", "start", default="beginning", show_default=True, metavar="WHERE",
               help="beginning, end, an offset, -N for the last N of each partition, or a time: 2026-11-21T08:00, "
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
@@ -35,8 +38,8 @@ Render = Callable[[Record], bytes]
 @click.option("-K", "--key-separator", default="\t", metavar="TEXT", help="For key-value; a tab by default.")
 @bootstrap_option
 def consume(
-    topics: Sequence[str], partitions: Sequence[int], start: str, count: int | None, follow: bool,
-    timeout: float | None, form: str, key_separator: str, bootstrap: str,
+    topics: Sequence[str], partitions: Sequence[int], group: str | None, start: str, count: int | None,
+    follow: bool, timeout: float | None, form: str, key_separator: str, bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the records of TOPICS as they come, one a line.
 
@@ -46,13 +49,66 @@ def consume(
     pylogd consume events --until-end --format json | jq .value
     pylogd consume events --from -10 --until-end           the last ten of each partition
     pylogd consume events --from 15m --count 100
+    pylogd consume events --group billing                  as one of a group; start it twice and they share
     """
     render = _renderer(form, key_separator.encode())
+    if group is not None:
+        _check_for_group(partitions, start)
+        reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
+        with connect(bootstrap) as connected, Consumer(connected, group_id=group, auto_offset_reset=reset) as consumer:
+            for topic in topics:
+                consumer.partitions(topic)  # one that is misspelt is better heard of now
+            ends = _Ends(consumer, grouped=True)
+            consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
+            _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, None if follow else ends)
+        return
     with connect(bootstrap) as connected, Consumer(connected) as consumer:
         chosen = [p for topic in topics for p in _choose(consumer, topic, partitions)]
         consumer.assign(_start(consumer, chosen, start))
-        ends = None if follow else consumer.end_offsets(chosen)
-        _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, ends)
+        ends = _Ends(consumer)
+        if not follow:
+            ends.assigned(chosen)
+        _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, None if follow else ends)
+
+
+def _check_for_group(partitions: Sequence[int], start: str) -> None:
+    if partitions:
+        raise click.UsageError("the group says which partitions are read: --partition does not go with --group")
+    if start not in ("beginning", "end"):
+        raise click.UsageError(
+            "a group goes on where it has committed; --from beginning or --from end is for one that has not. "
+            "To put it elsewhere: pylogd groups reset-offsets"
+        )
+
+
+class _Ends:
+    """Where the partitions that are read ended when they were assigned."""
+
+    def __init__(self, consumer: Consumer, *, grouped: bool = False) -> None:
+        self._consumer = consumer
+        self._grouped = grouped
+        self._ends: dict[TopicPartition, int] = {}
+        self._begun = False
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """These are read now."""
+        self._begun = True
+        self._ends.update(self._consumer.end_offsets(partitions))
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """These are read no more."""
+        for partition in partitions:
+            self._ends.pop(partition, None)
+
+    def reached(self) -> bool:
+        """Whether all was read that was there."""
+        return self._begun and all(self._consumer.position(p) >= end for p, end in self._ends.items())
+
+    def within(self, records: list[Record]) -> list[Record]:
+        """Those of the records that were there; in a group all, for it has read them."""
+        if self._grouped:
+            return records
+        return [r for r in records if r.offset < self._ends.get(TopicPartition(r.topic, r.partition), 0)]
 
 
 class _Output:
@@ -67,15 +123,12 @@ class _Output:
         self._stream.flush()
 
 
-def _run(
-    consumer: Consumer, output: _Output, count: int | None, timeout: float | None,
-    ends: dict[TopicPartition, int] | None,
-) -> None:  # fmt: skip
+def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float | None, ends: _Ends | None) -> None:
     left = count
     last = time.monotonic()
-    while ends is None or any(consumer.position(p) < end for p, end in ends.items()):
+    while ends is None or not ends.reached():
         wait = _POLL_SECONDS if timeout is None else max(0.0, min(_POLL_SECONDS, last + timeout - time.monotonic()))
-        records = consumer.poll(wait)
+        records = consumer.poll(wait, left)
         now = time.monotonic()
         if not records:
             if timeout is not None and now - last >= timeout:
@@ -83,13 +136,12 @@ def _run(
             continue
         last = now
         if ends is not None:
-            records = [r for r in records if r.offset < ends[TopicPartition(r.topic, r.partition)]]
-        if left is not None:
-            records = records[:left]
-            left -= len(records)
+            records = ends.within(records)
         output.write(records)
-        if left == 0:
-            return
+        if left is not None:
+            left -= len(records)
+            if not left:
+                return
 
 
 def _choose(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[TopicPartition]:

@@ -39,10 +39,13 @@ COMMANDS: Mapping[str, _Lazy] = {
     "produce": _Lazy("pylogd.cli.produce", "produce", "Send lines to a topic, one record each."),
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show where partitions begin and end."),
+    "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show the brokers and their disks."),
+    "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what is registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
     "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
+    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Keep Avro schemas, for Confluent's clients too."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker on real events, end to end."),
 }
 

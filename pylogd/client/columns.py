@@ -141,14 +141,19 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
     arrow = _pyarrow()
     names = set(batch.schema.names)
 
-    def column(name: str) -> list[Any]:
-        return batch.column(name).to_pylist() if name in names else [None] * batch.num_rows
+    def column(name: str, *kinds: Any) -> list[Any]:
+        if name not in names:
+            return [None] * batch.num_rows
+        found = batch.column(name)
+        for kind in kinds:
+            found = found.cast(kind)
+        return list(found.to_pylist())
 
-    stamps = [None] * batch.num_rows
-    if "timestamp" in names:
-        stamps = batch.column("timestamp").cast(arrow.timestamp("ms", tz="UTC")).cast(arrow.int64()).to_pylist()
-    values = batch.column("value").to_pylist()
-    for key, value, stamp, headers in zip(column("key"), values, stamps, column("headers"), strict=True):
+    if "value" not in names:
+        raise KeyError("value")
+    values = column("value", arrow.binary())
+    stamps = column("timestamp", arrow.timestamp("ms", tz="UTC"), arrow.int64())
+    for key, value, stamp, headers in zip(column("key", arrow.binary()), values, stamps, column("headers"), strict=True):
         pairs = [(header["key"], header["value"]) for header in headers or ()]
         yield NewRecord(key, value, NO_TIMESTAMP if stamp is None else stamp, pairs)
 
@@ -184,7 +189,7 @@ def _check(header: BatchHeader, batch: memoryview, from_offset: int, check_crcs:
         last_delta = fields[-1][2] if fields else -1
         measures = _NOTHING
     if last_delta > header.last_offset_delta:
-        raise InvalidRecordBatch(f"offset delta {last_delta} lies behind the batch's last, {header.last_offset_delta}")
+        raise InvalidRecordBatch(f"offset delta {last_delta} lies behind the last, {header.last_offset_delta}")
     if header.last_offset >= _INT64:
         raise InvalidRecordBatch(f"an offset of {header.last_offset}")
     return _Part(header, payload, first, measures)
@@ -195,9 +200,9 @@ def _compiled(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
     loops: Any = records.speedups
     sums = _Measures._make(map(sum, zip(*(part.measures for part in parts), strict=True))) if parts else _NOTHING
     rows = sums.rows
-    keys = _Strings(rows, sums.no_key, sums.key_bytes)
-    values = _Strings(rows, sums.no_value, sums.value_bytes)
-    offsets, timestamps = bytearray(8 * rows), bytearray(8 * rows)
+    keys = _Strings(arrow, rows, sums.no_key, sums.key_bytes)
+    values = _Strings(arrow, rows, sums.no_value, sums.value_bytes)
+    offsets, timestamps = arrow.allocate_buffer(8 * rows), arrow.allocate_buffer(8 * rows)
     types = []
     row = 0
     for header, payload, first, measures in parts:
@@ -210,14 +215,14 @@ def _compiled(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
         types.append(_INT32.pack(appended) * measures.rows)
 
     def numbers(name: str, data: Any) -> Any:
-        return arrow.Array.from_buffers(kind.field(name).type, rows, [None, arrow.py_buffer(data)], 0)
+        return arrow.Array.from_buffers(kind.field(name).type, rows, [None, data], 0)
 
     arrays = [
         keys.array(arrow, arrow.binary()),
         values.array(arrow, arrow.binary()),
         numbers("offset", offsets),
         numbers("timestamp", timestamps),
-        numbers("timestampType", b"".join(types)),
+        numbers("timestampType", arrow.py_buffer(b"".join(types))),
     ]
     if len(kind) > len(arrays):
         arrays.append(_compiled_headers(arrow, parts, sums, kind.field("headers").type))
@@ -226,8 +231,8 @@ def _compiled(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
 
 def _compiled_headers(arrow: Any, parts: list[_Part], sums: _Measures, kind: Any) -> Any:
     loops: Any = records.speedups
-    keys = _Strings(sums.headers, 0, sums.header_key_bytes)
-    values = _Strings(sums.headers, _NULLS_UNKNOWN, sums.header_value_bytes)
+    keys = _Strings(arrow, sums.headers, 0, sums.header_key_bytes)
+    values = _Strings(arrow, sums.headers, _NULLS_UNKNOWN, sums.header_value_bytes)
     ends = bytearray(4 * (sums.rows + 1))
     row = 0
     for header, payload, first, _ in parts:
@@ -245,18 +250,22 @@ def _compiled_headers(arrow: Any, parts: list[_Part], sums: _Measures, kind: Any
 
 
 class _Strings:
-    """The buffers of a column of byte strings, in Arrow's layout: ends, a bit for each that is not null, bytes."""
+    """The buffers of a column of byte strings, in Arrow's layout: ends, a bit for each that is not null, bytes.
 
-    def __init__(self, rows: int, nulls: int, size: int) -> None:
-        self.ends = bytearray(4 * (rows + 1))
+    From Arrow's pool, which keeps memory at hand: pages that are new to the process cost more than what fills them.
+    """
+
+    def __init__(self, arrow: Any, rows: int, nulls: int, size: int) -> None:
+        self.ends = arrow.allocate_buffer(4 * (rows + 1))
+        memoryview(self.ends).cast("B")[:4] = bytes(4)
         self.valid = bytearray((rows + 7) // 8)
-        self.data = bytearray(size)
+        self.data = arrow.allocate_buffer(size)
         self._rows = rows
         self._nulls = nulls
 
     def array(self, arrow: Any, kind: Any) -> Any:
         valid = arrow.py_buffer(self.valid) if self._nulls else None
-        buffers = [valid, arrow.py_buffer(self.ends), arrow.py_buffer(self.data)]
+        buffers = [valid, self.ends, self.data]
         return arrow.Array.from_buffers(kind, self._rows, buffers, self._nulls)
 
 

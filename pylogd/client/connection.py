@@ -24,7 +24,7 @@ from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
 MAX_REPLY_BYTES = 128 * 1024 * 1024
-_RECEIVE_SIZE = 256 * 1024
+_RECEIVE_SIZE = 64 * 1024
 _MAX_PARTS = 64  # of one gathered write; the system allows 1024
 
 
@@ -192,17 +192,18 @@ class Connection:
     def _take_in(self) -> bool:
         """Read once and fill in the replies that are whole; False if there was nothing to read."""
         try:
-            data = self._socket.recv(_RECEIVE_SIZE)
+            data = self._read()
         except BlockingIOError:
             return False
         except OSError as error:
             self._fail(BrokerUnavailable(f"{self.address}: the connection was lost: {_reason(error)}"))
             return True
-        if not data:
+        if data is not None and not data:
             self._fail(BrokerUnavailable(f"{self.address}: the broker closed the connection"))
             return True
         try:
-            self._session.receive_data(data)
+            if data is not None:
+                self._session.receive_data(data)
             while (event := self._session.next_event()) is not None:
                 reply = self._awaited.popleft()
                 reply.response, reply.done = event.response, True
@@ -211,6 +212,18 @@ class Connection:
             failure.__cause__ = error
             self._fail(failure)
         return True
+
+    def _read(self) -> bytes | None:
+        """What came; None if it was received where it belongs, in the rest of a reply."""
+        room = self._session.room()
+        if room is None:
+            return self._socket.recv(_RECEIVE_SIZE)
+        with room:
+            size = self._socket.recv_into(room)
+        if not size:
+            return b""
+        self._session.received(size)
+        return None
 
     def _left_ms(self, deadline: float) -> int:
         """What `poll` takes: whole milliseconds, rounded up so that a wait never spins."""

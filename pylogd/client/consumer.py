@@ -17,7 +17,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 from pylogd.client.assignors import Assignor, find_assignors
 from pylogd.client.cluster import Cluster
@@ -31,8 +32,13 @@ from pylogd.client.placing import ResetTo
 from pylogd.client.prefetch import Prefetch
 from pylogd.client.reading import Chunk, Handed
 from pylogd.client.sharing import Group, Listener, Share, Told
+from pylogd.client.streams import MessageStream, Streams
 from pylogd.wire.records import Record
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = int | OffsetAndMetadata
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0
@@ -57,7 +63,7 @@ class Consumer(PartitionReader):
         zookeeper: str = "",
         assignors: Sequence[str | Assignor] = ("range", "roundrobin"),
         session_timeout: float = 45.0,
-        heartbeat_interval: float = 3.0,
+        heartbeat_interval: float = 1.0,
         max_poll_interval: float = 300.0,
         auto_commit: Literal["after", "before", "off"] = "after",
         auto_commit_interval: float = 5.0,
@@ -229,7 +235,7 @@ class Consumer(PartitionReader):
 
     def commit(
         self,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        offsets: Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset] | None = None,
         *,
         wait: bool = True,
         timeout: float = 30.0,
@@ -266,8 +272,7 @@ class Consumer(PartitionReader):
     def __iter__(self) -> Iterator[Record]:
         """Every record, as they come, without end."""
         while True:
-            chunks = self._poll(_FOREVER, self._max_poll_records)
-            self._handed = Handed(chunks)
+            self._handed = Handed(self.poll_chunks(_FOREVER))
             yield from self._handed
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
@@ -276,43 +281,84 @@ class Consumer(PartitionReader):
         Raises KafkaError (OFFSET_OUT_OF_RANGE with auto_offset_reset="none" and others that trying again won't help),
         CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds.
         """
-        chunks = self._poll(timeout, self._max_poll_records if max_records is None else max_records)
+        chunks = self.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
             return chunks[0][1]
         return [record for _, records in chunks for record in records]
 
-    def _poll(self, timeout: float, limit: int) -> list[Chunk]:
+    def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
+        """As `poll`, but the records of each partition apart."""
+        limit = self._max_poll_records if max_records is None else max_records
+        with self._polling(timeout) as deadline:
+            if deadline is None:
+                return []
+            chunks = self._read(deadline, lambda: self._reader.gather(limit))
+            self._handed = Handed(chunks)
+            if chunks:
+                self._commit_before({partition: records[0].offset for partition, records in reversed(chunks)})
+        return chunks
+
+    def poll_columns(
+        self, timeout: float = 0.0, *, headers: bool = False
+    ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
+        """As `poll`, but all that has come, and as columns: for each partition `pyarrow.RecordBatch`es with key, value,
+        offset, timestamp and timestampType (see `columns`), without a Python object for a record.
+        """
+        with self._polling(timeout) as deadline:
+            if deadline is None:
+                return []
+            chunks = self._read(deadline, lambda: self._reader.gather_columns(headers=headers))
+            begins = {partition: position for partition, position, _ in reversed(chunks)}
+            self._handed = Handed(columns=begins)
+            if chunks:
+                self._commit_before(begins)
+        return [(partition, columns) for partition, _, columns in chunks]
+
+    @contextmanager
+    def _polling(self, timeout: float) -> Iterator[float | None]:
+        """The deadline, under the lock; None if a thread that prefetches does not let go of it in time."""
         self._check_open()
-        share = self._share
+        group = None if self._share is None else self._share.group
         deadline = self._clock.monotonic() + timeout
         if self._prefetch is not None:
             self._prefetch.start()
-        if share is not None:
-            share.group.polled(True)
+        if group is not None:
+            group.polled(True)
         try:
             if not self._lock.acquire(timeout=max(timeout, _SHORTEST_LOCK_WAIT)):
-                return []
+                yield None
+                return
             try:
                 self._handed = Handed()
-                chunks = self._read(deadline, limit)
-                self._handed = Handed(chunks)
-                if chunks and self._commits_before and share is not None:
-                    self._commit_before(share, chunks)
+                yield deadline
             finally:
                 self._lock.release()
         finally:
-            if share is not None:
-                share.group.polled(False)
-        return chunks
+            if group is not None:
+                group.polled(False)
 
-    def _commit_before(self, share: Share, chunks: list[Chunk]) -> None:
-        """What can't be committed is not handed out."""
+    def create_message_streams(self, topics: str | Mapping[str, int], count: int = 1) -> dict[str, list[MessageStream]]:
+        """Subscribe, and share what the group gives this consumer among so many streams for each topic: iterators that
+        never end, each for a thread of its own. With `auto_commit` "after", what a stream has handed out is committed
+        once it is asked for more. The consumer is polled for them; call `close` to end them.
+        """
+        counts = {topics: count} if isinstance(topics, str) else dict(topics)
+        streams = Streams(self, counts)
+        self._in_group().progress = streams.progress
+        self.subscribe(counts, on_assign=streams.assigned, on_revoke=streams.revoked)
+        streams.start()
+        return streams.by_topic
+
+    def _commit_before(self, begins: Mapping[TopicPartition, int]) -> None:
+        """With auto_commit "before": what can't be committed is not handed out."""
+        if not self._commits_before or self._share is None:
+            return
         positions = self._reader.positions
         try:
-            share.commit({p: OffsetAndMetadata(positions[p]) for p, _ in chunks}, self._retry_timeout)
+            self._share.commit({p: OffsetAndMetadata(positions[p]) for p in begins}, self._retry_timeout)
         except BaseException:
-            for partition, records in reversed(chunks):
-                self._move(partition, records[0].offset)
+            for partition, offset in begins.items():
+                self._move(partition, offset)
             raise
 
     def _look_around(self) -> None:

@@ -97,6 +97,48 @@ class ClusterDescription:
     brokers: tuple[Broker, ...]
 
 
+class GroupListing(NamedTuple):
+    """A group that a broker coordinates. `state` is empty where the broker is too old to say it in a list."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    coordinator: int
+
+
+class GroupMember(NamedTuple):
+    """A member of a group: who it is, what it subscribes to, what it reads. Both are known of consumers only."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group. `protocol` is what its members agreed on: of consumers, the assignor."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: int
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Where to put a group: at one of these; at the end of each log if nothing is given."""
+
+    earliest: bool = False
+    offset: int | None = None
+    shift: int | None = None
+    timestamp: int | None = None  # milliseconds since 1970: the first record at or after it
+
+
 class LogDir(NamedTuple):
     """A data directory of a broker: sizes in bytes, -1 where not known; `error` is a code's name or None."""
 

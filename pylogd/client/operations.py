@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 from pylogd.client.calls import Calls, ask, change, refresh
+from pylogd.client.group_operations import GroupOperations, Outcome
 from pylogd.client.metadata import check, error_text
 from pylogd.client.model import (
     Broker,
@@ -32,7 +33,6 @@ from pylogd.wire.messages import describe_log_dirs as log_dirs
 from pylogd.wire.messages import incremental_alter_configs as alter
 
 ResourceKind = Literal["topic", "broker"]
-Outcome = dict[str, KafkaError | None]
 
 _KINDS: dict[str, int] = {"topic": 2, "broker": 4}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
@@ -47,11 +47,11 @@ _SOURCES = {
 }
 
 
-class Operations:
+class Operations(GroupOperations):
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self._timeout_ms = int(request_timeout * 1000)
 
     # Topics

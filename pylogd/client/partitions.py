@@ -9,7 +9,8 @@ Rules: whoever uses the fetcher, the reader or the cluster holds `_lock`, for a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from pylogd.client import offsets
 from pylogd.client.cluster import Cluster
@@ -18,10 +19,11 @@ from pylogd.client.fetcher import Fetcher
 from pylogd.client.fetching import FetchSettings, Place
 from pylogd.client.model import OffsetAndTime, TopicPartition
 from pylogd.client.placing import Committed, Placing, ResetTo
-from pylogd.client.reading import Chunk, Reader
+from pylogd.client.reading import Reader
 from pylogd.errors import ErrorCode, KafkaError
 
 Partitions = Iterable[tuple[str, int]]
+T = TypeVar("T")
 
 
 class PartitionReader:
@@ -50,7 +52,7 @@ class PartitionReader:
         self._fetcher = Fetcher(cluster, fetch, request_timeout=request_timeout)
         self._reader = Reader(self._fetcher.fetching, self._fetcher.take, check_crcs=check_crcs)
         self._placing = Placing(cluster, reset_to, committed, retry_timeout)
-        self._failing_since: dict[TopicPartition, float] = {}
+        self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
         self._woken = self._closing = False
 
     @property
@@ -169,31 +171,24 @@ class PartitionReader:
     def _may_hand_out(self) -> bool:
         return True
 
-    def _read(self, deadline: float, limit: int) -> list[Chunk]:
-        """Up to `limit` records, as soon as there are any; none at the deadline, or when woken."""
+    def _read(self, deadline: float, gather: Callable[[], list[T]]) -> list[T]:
+        """What `gather` has, as soon as that is anything; nothing at the deadline, or when woken."""
         while True:
             if self._closing:
                 raise Closed("the consumer is closed")
             self._look_around()
             if self._placing.waiting:
                 self._place(max(0.0, deadline - self._clock.monotonic()))
-            chunks = self._gather(limit)
+            chunks = gather() if self._may_hand_out else []
             if chunks:
                 return chunks
             self._fetcher.send()
             self._fetcher.receive(min(max(0.0, deadline - self._clock.monotonic()), self._longest_wait))
             self._deal_with_errors()
-            chunks = self._gather(limit)
+            chunks = gather() if self._may_hand_out else []
             if chunks or self._woken or self._clock.monotonic() >= deadline:
                 self._woken = False
                 return chunks
-
-    def _gather(self, limit: int) -> list[Chunk]:
-        chunks = self._reader.gather(limit) if self._may_hand_out else []
-        if self._failing_since:
-            for partition, _ in chunks:
-                self._failing_since.pop(partition, None)
-        return chunks
 
     def _deal_with_errors(self) -> None:
         while (place := self._fetcher.fetching.failed_place()) is not None:
@@ -209,8 +204,10 @@ class PartitionReader:
             self._move(partition, self._placing.reset_offsets([partition])[partition])
             return
         now = self._clock.monotonic()
-        since = self._failing_since.setdefault(partition, now)
-        if is_retriable(error) and now - since < self._retry_timeout:
-            return
-        del self._failing_since[partition]
-        raise error
+        since, at = self._failing_since.get(partition, (now, -1))
+        if at != place.offset:  # it got on since
+            since = now
+        self._failing_since[partition] = since, place.offset
+        if not is_retriable(error) or now - since >= self._retry_timeout:
+            del self._failing_since[partition]
+            raise error

@@ -18,7 +18,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
+from pylogd.client import columns
 from pylogd.client.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.clock import Backoff
 from pylogd.client.cluster import Cluster
@@ -28,7 +30,10 @@ from pylogd.client.outbox import Outbox
 from pylogd.client.partitioner import Partitioner
 from pylogd.client.sender import Sender, SenderOptions
 from pylogd.wire.compression import CompressionType
-from pylogd.wire.records import Header, NewRecord
+from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ABANDON_SECONDS = 1.0  # the thread ends at once unless it waits for a broker
 
@@ -201,6 +206,20 @@ class Producer:
                 batch.listeners.append((delivery, on_delivery))
             sender.nudge(batch)
         return delivery
+
+    def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
+        """Take each row of a `pyarrow.RecordBatch` as a record: of the columns `value` (binary or string) and, where it
+        has them, `key` (the same), `timestamp` and `headers` (list<struct<key: string, value: binary>>).
+
+        Waits and raises as `send`; KeyError: there is no `value`.
+        """
+        return [
+            self.send(
+                topic, row.value, row.key, partition=partition, headers=row.headers,
+                timestamp=None if row.timestamp == NO_TIMESTAMP else row.timestamp,
+            )
+            for row in columns.rows_of(rows)
+        ]  # fmt: skip
 
     def _make_room(self) -> None:
         sender, accumulator = self._sender, self._accumulator

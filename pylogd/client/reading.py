@@ -12,18 +12,26 @@ use it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import length_hint
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from pylogd.client.columns import decode_batches
 from pylogd.client.errors import CorruptRecords
 from pylogd.client.fetching import Fetched, Fetching
 from pylogd.client.model import TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import BatchHeader, Record, decode_batch
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 #: records of one partition, in order
 Chunk = tuple[TopicPartition, list[Record]]
+#: the same as columns, with the position that they were read from
+ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +45,12 @@ class _Open:
 class Handed:
     """What was handed out last, and how much of it was passed on by an iteration: the rest is not processed."""
 
-    def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
-        """Nothing was passed on yet."""
+    def __init__(
+        self, chunks: Iterable[Chunk] = (), columns: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
+        """Nothing was passed on yet. `columns`: where columns that were handed out begin."""
         self._waiting = deque(chunks)
+        self._columns = columns
         self._records: list[Record] = []
         self._iterator = iter(self._records)
         self.begun = False
@@ -52,11 +63,17 @@ class Handed:
             self._iterator = iter(self._records)
             yield from self._iterator
 
+    @property
+    def end(self) -> int:
+        """The offset behind the records that are, or were, passed on."""
+        return self._records[-1].offset + 1
+
     def unprocessed(self, *, last_is_done: bool) -> dict[TopicPartition, int]:
         """The first offset of each partition that is not processed, where there is one. Whether the record that was
         passed on last is processed, only the caller knows.
         """
-        first = {partition: records[0].offset for partition, records in reversed(self._waiting)}
+        first = dict(self._columns)
+        first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
         at = len(self._records) - length_hint(self._iterator) - (not last_is_done)
         if 0 <= at < len(self._records):
             record = self._records[at]
@@ -137,21 +154,35 @@ class Reader:
                 chunks.append((partition, more))
         return chunks
 
-    def batches(self) -> Iterator[tuple[TopicPartition, int, BatchHeader, memoryview]]:
-        """The batches that have come, not decoded, each with the partition and the offset to read from. The position
-        moves behind a batch when the next one is asked for.
-        """
+    def gather_columns(self, *, headers: bool) -> list[ColumnChunk]:
+        """All that has come, as columns. Raises CorruptRecords, PyArrowMissing."""
+        chunks: list[ColumnChunk] = []
         while (found := self._next_open()) is not None:
             partition = found.fetched.place.partition
-            for header, batch in self._readable(found.fetched):
-                position = self.positions[partition]
-                if header.last_offset >= position:
-                    yield partition, position, header, batch
-                    if self._open is not found:  # it was moved or paused meanwhile
-                        break
-                    self.positions[partition] = header.next_offset
+            position = self.positions[partition]
+            if found.left:  # decoded as objects, by a call of another kind
+                self.move(partition, position)
+                continue
+            try:
+                batches = list(self._readable(found.fetched))
+                name, index = partition
+                columns = decode_batches(
+                    batches, from_offset=position, headers=headers, check_crcs=self._check_crcs, topic=name,
+                    partition=index,
+                )  # fmt: skip
+            except CorruptRecords:
+                self.move(partition, position)
+                if not chunks:
+                    raise
+                break
+            self._finish(found)
+            if batches and columns.next_offset < batches[-1][0].next_offset:
+                self.move(partition, columns.next_offset)  # the rest is damaged, or too much for one of Arrow's columns
             else:
-                self._finish(found)
+                self.positions[partition] = max(self.positions[partition], columns.next_offset)
+            if columns.records.num_rows:
+                chunks.append((partition, position, columns.records))
+        return chunks
 
     def _next_open(self) -> _Open | None:
         if self._open is None:

@@ -86,14 +86,34 @@ class Listener:
             told(partitions)
 
 
-class Share:
-    """A consumer's share of the work of its group, and what of it is committed."""
+class Places(Protocol):
+    """Where partitions without a position wait for one."""
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are to be placed."""
+        ...
+
+    def discard(self, partition: TopicPartition) -> None:
+        """It is not read any more."""
+        ...
+
+
+class Background(Protocol):
+    """A group, as far as what never waits needs it."""
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit in the background."""
+        ...
+
+
+class Holdings:
+    """What a group gave a consumer, and what of it is committed: the part that never waits, for both faces."""
 
     def __init__(
-        self, group: Group, reader: Reader, placing: Placing, *, commits: bool, interval: float, now: float
+        self, group: Background, reader: Reader, placing: Places, *, commits: bool, interval: float, now: float
     ) -> None:
         """`commits`: whether to commit by itself, every `interval` seconds and before anything is given up."""
-        self.group = group
+        self._background = group
         self.listener = Listener()
         self.assigned: set[TopicPartition] = set()  # by the group, where it is subscribed
         self.subscribed = False
@@ -105,36 +125,12 @@ class Share:
         self.progress: Callable[[], Mapping[TopicPartition, int]] = lambda: reader.positions
         self._saved: dict[TopicPartition, int] = {}
 
-    # Events
-
-    def obey(self) -> None:
-        """Do what the coordinator says. Raises what the listener raises, and what keeps us out of the group."""
-        while self.group.has_event and (event := self.group.next_event()) is not None:
-            if isinstance(event, Failed):
-                self.group.done(event)
-                raise event.error
-            try:
-                if isinstance(event, Revoke):
-                    self.give_up(sorted(event.partitions), lost=event.lost)
-                else:
-                    self._take_on(sorted(event.added))
-            finally:
-                self.group.done(event)
-
-    def _take_on(self, partitions: list[TopicPartition]) -> None:
+    def take_on(self, partitions: list[TopicPartition]) -> None:
+        """Read these too."""
         self.assigned.update(partitions)
         self._placing.add(partitions)
         if self.listener.assigned is not None:
             self.listener.assigned(partitions)
-
-    def give_up(self, partitions: list[TopicPartition], *, lost: bool = False) -> None:
-        """Read these no more."""
-        try:
-            if not lost and self._commits:
-                self._commit_or_log(partitions)
-            self.listener.gone(partitions, lost)
-        finally:
-            self.forget(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more, without a word."""
@@ -165,7 +161,46 @@ class Share:
         """Commit in the background."""
         if offsets:
             self._note(offsets)
-            self.group.commit_soon(offsets)
+            self._background.commit_soon(offsets)
+
+    def _note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._saved.update((partition, committed.offset) for partition, committed in offsets.items())
+
+
+class Share(Holdings):
+    """A consumer's share of the work of its group, where calls wait."""
+
+    def __init__(
+        self, group: Group, reader: Reader, placing: Placing, *, commits: bool, interval: float, now: float
+    ) -> None:
+        """As `Holdings`."""
+        super().__init__(group, reader, placing, commits=commits, interval=interval, now=now)
+        self.group = group
+
+    # Events
+
+    def obey(self) -> None:
+        """Do what the coordinator says. Raises what the listener raises, and what keeps us out of the group."""
+        while self.group.has_event and (event := self.group.next_event()) is not None:
+            if isinstance(event, Failed):
+                self.group.done(event)
+                raise event.error
+            try:
+                if isinstance(event, Revoke):
+                    self.give_up(sorted(event.partitions), lost=event.lost)
+                else:
+                    self.take_on(sorted(event.added))
+            finally:
+                self.group.done(event)
+
+    def give_up(self, partitions: list[TopicPartition], *, lost: bool = False) -> None:
+        """Read these no more."""
+        try:
+            if not lost and self._commits:
+                self._commit_or_log(partitions)
+            self.listener.gone(partitions, lost)
+        finally:
+            self.forget(partitions)
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Commit now. Raises CommitFailed and others."""
@@ -182,9 +217,6 @@ class Share:
                 self.listener.gone(sorted(self.assigned), lost=False)
         finally:
             self.group.close(max(0.0, timeout))
-
-    def _note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._saved.update((partition, committed.offset) for partition, committed in offsets.items())
 
     def _commit_or_log(self, partitions: list[TopicPartition]) -> None:
         positions = self.progress()

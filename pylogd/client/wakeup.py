@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 
 class Wakeup:
@@ -15,6 +16,7 @@ class Wakeup:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._closed = False
+        self._lock = threading.Lock()  # its number may belong to another file as soon as it is closed
 
     def fileno(self) -> int:
         """The end to wait for."""
@@ -22,7 +24,7 @@ class Wakeup:
 
     def set(self) -> None:
         """End the wait, or the next one if nobody waits now. From any thread."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
             if not self._closed:
                 os.write(self._write, b"\0")
 
@@ -33,7 +35,8 @@ class Wakeup:
 
     def close(self) -> None:
         """Close it; nobody may wait any more."""
-        if not self._closed:
-            self._closed = True
-            os.close(self._read)
-            os.close(self._write)
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._read)
+                os.close(self._write)

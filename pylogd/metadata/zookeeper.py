@@ -14,15 +14,13 @@ Must not know: what the tree is used for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from kazoo import exceptions as kazoo
-from kazoo import security
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType as KazooEventType
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.protocol.states import WatchedEvent
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -30,15 +28,8 @@ from zope.interface import implementer
 
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
 from pylogd.metadata.errors import (
-    AccessDenied,
-    BadVersion,
     ConnectionLost,
     InvalidNode,
-    NoChildrenForEphemerals,
-    NodeError,
-    NodeExists,
-    NoNode,
-    NotEmpty,
     SessionExpired,
     StoreClosed,
     StoreError,
@@ -46,11 +37,9 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.interfaces import (
     ANY_VERSION,
-    MAX_DATA_BYTES,
     Check,
     Create,
     Delete,
-    EventType,
     IMetadataStore,
     Node,
     NodeStat,
@@ -62,7 +51,18 @@ from pylogd.metadata.interfaces import (
     Watch,
     WatchEvent,
     check_path,
-    parent_of,
+)
+from pylogd.metadata.kazoo_requests import (
+    EVENTS,
+    error_of,
+    fault_of,
+    node_of,
+    owners_acl,
+    prefixes,
+    read_many,
+    stat_of,
+    transact,
+    version_of,
 )
 from pylogd.metadata.kazoo_session import KazooSession, Reactor, Send
 
@@ -74,28 +74,8 @@ DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
 MAX_MULTI_BYTES: Final = 1_030_000
 #: How long a close waits for what was asked before.
 DRAIN_SECONDS: Final = 5.0
-
-_EVENTS: Final = {
-    KazooEventType.CREATED: EventType.CREATED,
-    KazooEventType.DELETED: EventType.DELETED,
-    KazooEventType.CHANGED: EventType.CHANGED,
-    KazooEventType.CHILD: EventType.CHILDREN,
-}
-#: Errors about the node that the request names.
-_ON_NODE: Final = (
-    (kazoo.BadVersionError, BadVersion),
-    (kazoo.NotEmptyError, NotEmpty),
-    (kazoo.NodeExistsError, NodeExists),
-    (kazoo.NoAuthError, AccessDenied),
-    (kazoo.BadArgumentsError, InvalidNode),
-)
-#: Whether the request was carried out is not known, or ZooKeeper asks to try again.
-_LOST: Final = (
-    kazoo.ConnectionLoss,
-    kazoo.ConnectionClosedError,  # a SessionExpiredError by its class: to be looked at before that
-    kazoo.OperationTimeoutError,
-    kazoo.SessionMovedError,
-)
+#: Children that `children_data` reads by one request.
+READ_NODES: Final = 64
 
 
 class _Call:
@@ -129,7 +109,7 @@ class ZooKeeperStore:
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
         security = security or ZooKeeperSecurity()
-        self._acl = _acl(security) if security.set_acl else None
+        self._acl = owners_acl() if security.set_acl else None
         self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
         self._open = False
         self._calls: deque[_Call] = deque()
@@ -167,11 +147,13 @@ class ZooKeeperStore:
 
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         """See `IMetadataStore`."""
-        return self._read(path, watch, lambda client, full, kazoo_watch: client.get_async(full, kazoo_watch), _node)
+        return self._read(path, watch, lambda client, full, kazoo_watch: client.get_async(full, kazoo_watch), node_of)
 
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         """See `IMetadataStore`."""
-        return self._read(path, watch, lambda client, full, kazoo_watch: client.exists_async(full, kazoo_watch), _stat)
+        return self._read(
+            path, watch, lambda client, full, kazoo_watch: client.exists_async(full, kazoo_watch), stat_of
+        )
 
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         """See `IMetadataStore`."""
@@ -207,7 +189,7 @@ class ZooKeeperStore:
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
         """See `IMetadataStore`."""
         return self._write(
-            SetData(path, data, version), lambda client: client.set_async(self._full(path), data, version), _version
+            SetData(path, data, version), lambda client: client.set_async(self._full(path), data, version), version_of
         )
 
     def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
@@ -221,7 +203,7 @@ class ZooKeeperStore:
         operations = list(operations)
         size = 0
         for index, operation in enumerate(operations):
-            error = _check(operation)
+            error = fault_of(operation)
             size += len(operation.path) + 64 + (len(operation.data) if isinstance(operation, Create | SetData) else 0)
             if error is None and size > MAX_MULTI_BYTES:
                 error = InvalidNode(operation.path)
@@ -239,9 +221,9 @@ class ZooKeeperStore:
             if error is None:
                 self._multi_done(call, operations, results)
             else:
-                self._settle(call, error=_error(error, operations[0]))
+                self._settle(call, error=error_of(error, operations[0]))
 
-        self._session.ask(lambda client: self._transaction(client, operations), done)
+        self._session.ask(partial(transact, operations, self._full, self._acl), done)
         return call.deferred
 
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
@@ -305,7 +287,7 @@ class ZooKeeperStore:
         return call.deferred
 
     def _write(self, operation: Operation, send: Send, convert: Callable[[Any], T]) -> Deferred[T]:
-        error = _check(operation)
+        error = fault_of(operation)
         if error is not None:
             return self._refuse(error)
         call = self._call()
@@ -319,7 +301,7 @@ class ZooKeeperStore:
         if error is None:
             self._settle(call, convert(value))
         else:
-            self._settle(call, error=_error(error, operation))
+            self._settle(call, error=error_of(error, operation))
 
     def _children_data(self, call: _Call, path: str) -> Deferred[Mapping[str, Node]]:
         full = self._full(path)
@@ -329,22 +311,25 @@ class ZooKeeperStore:
         def listed(names: Any, error: BaseException | None) -> None:
             nonlocal missing
             if error is not None:
-                self._settle(call, error=_error(error, Check(path)))
+                self._settle(call, error=error_of(error, Check(path)))
                 return
             missing = len(names)
             if not names:
                 self._settle(call, nodes)
+            names = sorted(names)
             prefix = full.rstrip("/")
-            for name in sorted(names):
-                self._session.ask(partial(_get, f"{prefix}/{name}"), partial(read, name))
+            for start in range(0, len(names), READ_NODES):
+                some = names[start : start + READ_NODES]
+                self._session.ask(partial(read_many, [f"{prefix}/{name}" for name in some]), partial(read, some))
 
-        def read(name: str, value: Any, error: BaseException | None) -> None:
+        def read(names: Sequence[str], answers: Any, error: BaseException | None) -> None:
             nonlocal missing
-            missing -= 1
-            if error is None:
-                nodes[name] = _node(value)
-            elif not isinstance(error, kazoo.NoNodeError) and not call.settled:
-                self._settle(call, error=_error(error, Check(f"{path}/{name}")))
+            missing -= len(names)
+            for name, answer in zip(names, [error] * len(names) if error is not None else answers, strict=True):
+                if isinstance(answer, Node):
+                    nodes[name] = answer
+                elif not isinstance(answer, kazoo.NoNodeError) and not call.settled:
+                    self._settle(call, error=error_of(answer, Check(f"{path}/{name}")))
             if not missing and not call.settled:
                 self._settle(call, nodes)
 
@@ -364,31 +349,19 @@ class ZooKeeperStore:
                 # Those above may not be ours to write in, and be there all the same.
                 self._session.ask(lambda client: client.exists_async(full), found)
             elif last:
-                self._settle(call, None, None if error is None or _is_there(error) else _error(errors[0], Check(path)))
+                self._settle(
+                    call, None, None if error is None or _is_there(error) else error_of(errors[0], Check(path))
+                )
 
         def found(stat: Any, error: BaseException | None) -> None:
-            denied = None if stat is not None else _error(error or errors[0], Check(path))
+            denied = None if stat is not None else error_of(error or errors[0], Check(path))
             self._settle(call, None, denied)
 
-        prefixes = list(_prefixes(full))
-        if not prefixes:
+        above = list(prefixes(full))
+        if not above:
             self._session.ask(lambda client: client.exists_async("/"), partial(made, True))
-        for prefix in prefixes:
+        for prefix in above:
             self._session.ask(partial(_make, prefix, self._acl), partial(made, prefix == full))
-
-    def _transaction(self, client: KazooClient, operations: Sequence[Operation]) -> Any:
-        transaction = client.transaction()
-        for operation in operations:
-            full = self._full(operation.path)
-            if isinstance(operation, Create):
-                transaction.create(full, operation.data, self._acl, operation.ephemeral, operation.sequence)
-            elif isinstance(operation, SetData):
-                transaction.set_data(full, operation.data, operation.version)
-            elif isinstance(operation, Delete):
-                transaction.delete(full, operation.version)
-            else:
-                transaction.check(full, operation.version)
-        return transaction.commit_async()
 
     def _multi_done(self, call: _Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         converted: list[Result] = []
@@ -396,12 +369,12 @@ class ZooKeeperStore:
             if isinstance(result, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
                 continue  # it would have been done; another one failed
             if isinstance(result, Exception):
-                self._settle(call, error=_error(result, operation, index))
+                self._settle(call, error=error_of(result, operation, index))
                 return
             if isinstance(operation, Create):
                 converted.append(self._short(result))
             else:
-                converted.append(_version(result) if isinstance(operation, SetData) else None)
+                converted.append(version_of(result) if isinstance(operation, SetData) else None)
         self._settle(call, converted)
 
     # -- paths
@@ -417,7 +390,7 @@ class ZooKeeperStore:
     def _watch_fired(self, call: _Call, watch: Watch, event: WatchedEvent) -> None:
         if not self._open:
             return
-        heard = WatchEvent(_EVENTS[event.type], self._short(event.path))
+        heard = WatchEvent(EVENTS[event.type], self._short(event.path))
         if call.fired:
             self._notify(watch, heard)
         else:
@@ -512,74 +485,12 @@ class ZooKeeperStore:
             timer.cancel()
 
 
-def _error(error: BaseException, operation: Operation, index: int = 0) -> StoreError:
-    """The store's error for one of kazoo's."""
-    path = operation.path
-    parent = parent_of(path)
-    if isinstance(error, kazoo.NoNodeError):
-        return NoNode(parent if isinstance(operation, Create) else path, index)
-    if isinstance(error, kazoo.NoChildrenForEphemeralsError):
-        return NoChildrenForEphemerals(parent, index)
-    for kind, ours in _ON_NODE:
-        if isinstance(error, kind):
-            return ours(path, index)
-    if isinstance(error, _LOST):
-        return ConnectionLost(f"{path}: the connection to ZooKeeper was lost; what was asked may or may not be done")
-    if isinstance(error, kazoo.SessionExpiredError):
-        return SessionExpired(f"{path}: the ZooKeeper session has expired")
-    return StoreFailure(f"{path}: ZooKeeper failed: {type(error).__name__}{f' ({error})' if str(error) else ''}")
-
-
-def _check(operation: Operation) -> NodeError | None:
-    """What is wrong with an operation by itself."""
-    if not check_path(operation.path):
-        return InvalidNode(operation.path)
-    if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:
-        return InvalidNode(operation.path)
-    if operation.path == "/":
-        # ZooKeeper's own root refuses these as malformed; a chroot's would be a node like others.
-        if isinstance(operation, Create):
-            return NodeExists("/")
-        if isinstance(operation, Delete):
-            return NotEmpty("/")
-    return None
-
-
-def _get(full: str, client: KazooClient) -> Any:
-    return client.get_async(full)
-
-
 def _make(full: str, acl: Any, client: KazooClient) -> Any:
     return client.create_async(full, b"", acl)
 
 
-def _acl(of: ZooKeeperSecurity) -> list[Any]:
-    """All for whoever has the creator's credentials, reading for everybody."""
-    return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
-
-
 def _is_there(error: BaseException) -> bool:
     return isinstance(error, kazoo.NodeExistsError)
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    names = path.strip("/").split("/") if path != "/" else []
-    for count in range(1, len(names) + 1):
-        yield "/" + "/".join(names[:count])
-
-
-def _stat(stat: ZnodeStat | None) -> NodeStat | None:
-    return None if stat is None else NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
-
-
-def _node(answer: tuple[bytes | None, ZnodeStat]) -> Node:
-    data, stat = answer
-    return Node(data or b"", NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
-
-
-def _version(stat: ZnodeStat) -> int:
-    version: int = stat.version
-    return version
 
 
 def _nothing(_: Any) -> None:

@@ -2,7 +2,8 @@
 
 Strategy: frames that lie whole in one received chunk are handed out as views of that chunk, uncopied. A frame that
 spans chunks is gathered in one bytearray, which grows as bytes come and not by what the length promises, so a peer
-pays for the memory it takes. Nothing here is quadratic in the number of chunks.
+pays for the memory it takes; a client, which trusts its broker that far, has it made in full up to `ahead` bytes, and
+may receive into it (`room`) instead of feeding chunks. Nothing here is quadratic in the number of chunks.
 
 Rules: a length below zero or over the cap raises before anything is kept, and the decoder is then dead.
 """
@@ -24,15 +25,28 @@ class InvalidFrameLength(RemoteProtocolError):
 class FrameDecoder:
     """Cuts a stream of bytes into frames of at most `max_bytes` bytes each."""
 
-    __slots__ = ("_at", "_chunk", "_max_bytes", "_missing", "_partial", "_prefix")
+    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_missing", "_partial", "_prefix")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, ahead: int = 0) -> None:
         self._max_bytes = max_bytes
+        self._ahead = ahead
         self._chunk = memoryview(b"")
         self._at = 0
         self._prefix = b""  # 1 to 3 bytes of a length that is still to come whole
         self._partial: bytearray | None = None  # the frame that spans chunks
+        self._filled = 0
         self._missing = 0
+
+    def room(self) -> memoryview | None:
+        """Where the next bytes go if they are received in place; None if they are to be fed. Let go of it at once."""
+        if self._partial is None or self._filled == len(self._partial) or self._at < len(self._chunk):
+            return None
+        return memoryview(self._partial)[self._filled :]
+
+    def filled(self, size: int) -> None:
+        """So many bytes were received into `room`."""
+        self._filled += size
+        self._missing -= size
 
     @property
     def pending(self) -> bool:
@@ -70,7 +84,12 @@ class FrameDecoder:
         if end <= len(chunk):
             self._at = end
             return chunk[at:end]
-        self._partial = bytearray(chunk[at:])
+        if length <= self._ahead:
+            self._partial = bytearray(length)
+            self._partial[: available - _LENGTH_SIZE] = chunk[at:]
+        else:
+            self._partial = bytearray(chunk[at:])
+        self._filled = available - _LENGTH_SIZE
         self._missing = end - len(chunk)
         self._at = len(chunk)
         return None
@@ -79,7 +98,9 @@ class FrameDecoder:
         partial = self._partial
         assert partial is not None
         take = min(available, self._missing)
-        partial += self._chunk[self._at : self._at + take]
+        end = self._filled + take
+        partial[self._filled : end] = self._chunk[self._at : self._at + take]
+        self._filled = end
         self._at += take
         self._missing -= take
         if self._missing:

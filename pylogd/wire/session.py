@@ -27,6 +27,7 @@ from pylogd.wire.schema import Part
 _API_VERSIONS = 18
 _INT32 = struct.Struct(">i")
 _UINT32_WRAP = 1 << 31
+_AHEAD = 8 * 1024 * 1024  # of a reply that has begun, memory is made for as much as this
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class ClientSession:
     __slots__ = ("_awaited", "_client_id", "_correlation_id", "_decoder")
 
     def __init__(self, max_frame_bytes: int, client_id: str | None = None) -> None:
-        self._decoder = FrameDecoder(max_frame_bytes)
+        self._decoder = FrameDecoder(max_frame_bytes, _AHEAD)
         self._client_id = client_id
         self._correlation_id = 0
         self._awaited: deque[tuple[int, int, int]] = deque()  # correlation id, API, version
@@ -155,6 +156,14 @@ class ClientSession:
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the broker. Drain `next_event` before giving more."""
         self._decoder.feed(data)
+
+    def room(self) -> memoryview | None:
+        """Where bytes may be received into instead, if a reply is half there: then say `received`."""
+        return self._decoder.room()
+
+    def received(self, size: int) -> None:
+        """So many bytes came into `room`."""
+        self._decoder.filled(size)
 
     def next_event(self) -> ResponseReceived | None:
         """The next reply, or None until more data is received. Raises RemoteProtocolError."""

@@ -5,6 +5,7 @@ A `Bench` makes stores of one kind and waits for their Deferreds; to put another
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,8 @@ from pylogd.metadata.interfaces import (
 )
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
+from tests.fakes.simulation import SimulatedTime
+from tests.fakes.zookeeper import FakeZooKeeper
 from tests.zookeeper import ZooKeeperBench
 
 
@@ -72,6 +75,22 @@ class ThreadedSqlite:
         return result_of(deferred, self._reactor.run_one)
 
 
+class FakeEnsemble:
+    """The fake that groups of consumers are simulated on: it is to behave as what it stands for."""
+
+    def __init__(self) -> None:
+        self._time = SimulatedTime()
+        rng = random.Random(1)
+        self._ensemble = FakeZooKeeper(self._time, rng, delay=lambda: rng.uniform(0.001, 0.02))
+
+    def store(self) -> IMetadataStore:
+        return self._ensemble.store()
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        self._time.run(1.0)
+        return result_of(deferred)
+
+
 def zookeeper_bench(request: pytest.FixtureRequest) -> ZooKeeperBench:
     return ZooKeeperBench(request.getfixturevalue("zookeeper").connect)
 
@@ -80,6 +99,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "sqlite": lambda request: InlineSqlite(request.getfixturevalue("tmp_path")),
     "sqlite in its thread": lambda request: ThreadedSqlite(request.getfixturevalue("tmp_path")),
     "zookeeper": zookeeper_bench,
+    "fake ensemble": lambda _: FakeEnsemble(),
 }
 
 

@@ -35,6 +35,34 @@ def test_any_cut_gives_the_same_frames(bodies: list[bytes], cuts: list[int]) -> 
     assert not decoder.pending
 
 
+@given(
+    st.lists(st.binary(max_size=40), max_size=12),
+    st.lists(st.integers(1, 60), min_size=1),
+    st.sampled_from([0, 10, 40]),
+    st.data(),
+)
+def test_bytes_may_be_received_in_place(bodies: list[bytes], cuts: list[int], ahead: int, data: st.DataObject) -> None:
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    decoder = FrameDecoder(40, ahead)
+    frames, at, turn = [], 0, 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        turn += 1
+        room = decoder.room()
+        if room is not None and data.draw(st.booleans()):
+            with room:
+                step = min(step, len(room), len(stream) - at)
+                room[:step] = stream[at : at + step]
+            decoder.filled(step)
+        else:
+            del room
+            decoder.feed(stream[at : at + step])
+        at += step
+        frames += drain(decoder)
+    assert frames == bodies
+    assert not decoder.pending
+
+
 @given(st.lists(st.binary(max_size=20), min_size=2, max_size=8), st.data())
 def test_frames_left_undrained_survive_the_next_feed(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)

@@ -29,6 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client.deferred": ("errors", "wire", "client", "net"),
     "client.zookeeper": ("errors", "client", "metadata"),
     "local": ("errors",),
+    "schemas": ("errors", "client"),
 }
 #: Kept of Twisted by every room: it names what is passed in and starts nothing.
 PURE_TWISTED = ("twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure")
@@ -46,6 +47,8 @@ REACTOR = (
     "metadata.sqlite",
     "metadata.worker",
     "cli.broker",
+    "cli.schemas",
+    "schemas",
 )
 #: Rooms that never see Twisted at all: sans-I/O code, storage, and what runs without a reactor.
 NO_TWISTED = ("errors", "config", "protocol", "wire", "log", "client", "cli", "local", "spark")

@@ -22,6 +22,8 @@ machines by the reactor's clock; `zookeeper` is the consumer's other coordinator
 
 from pylogd.client.deferred.admin import Admin
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.consumer import Consumer
 from pylogd.client.deferred.producer import Delivery, Producer
+from pylogd.client.deferred.streams import MessageStream
 
-__all__ = ["Admin", "Cluster", "Delivery", "Producer"]
+__all__ = ["Admin", "Cluster", "Consumer", "Delivery", "MessageStream", "Producer"]

@@ -8,10 +8,9 @@ Rules: nothing here waits. After `stop`, answers that still come are passed over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -19,6 +18,7 @@ from pylogd.client.accumulator import Accumulator
 from pylogd.client.calls import ask_topics
 from pylogd.client.clock import Backoff
 from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.errors import ClientError, is_retriable
 from pylogd.client.model import TopicPartition
 from pylogd.client.outbox import Outbox, Shipment
@@ -59,13 +59,12 @@ class Shipper:
         self._asking_topics = self._asking_id = False
         self._metadata_pause, self._metadata_not_before = backoff(), 0.0
         self._id_pause, self._id_not_before = backoff(), 0.0
-        self._work: set[Deferred[None]] = set()
+        self._tasks = Tasks()
 
     def stop(self) -> None:
         """Begin nothing more."""
         self.stopped = True
-        for work in list(self._work):
-            work.cancel()
+        self._tasks.stop()
 
     def unknown(self, topic: str) -> PylogdError | None:
         """Why a topic that is wanted will not become known, if that is so. Told once."""
@@ -80,10 +79,10 @@ class Shipper:
         self._outbox.expire(now)
         if not self._asking_topics and now >= self._metadata_not_before and (topics := self._topics_to_ask(now)):
             self._asking_topics = True
-            self._start(self._ask_topics(topics))
+            self._tasks.start(self._ask_topics(topics))
         if not self._asking_id and self._outbox.wants_id and now >= self._id_not_before:
             self._asking_id = True
-            self._start(self._ask_id())
+            self._tasks.start(self._ask_id())
         self._ship(now)
 
     def next_time(self, now: float) -> float | None:
@@ -98,23 +97,6 @@ class Shipper:
         if self._outbox.wants_id and not self._asking_id:
             times.append(self._id_not_before)
         return min(times, default=None)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        running = Deferred.fromCoroutine(work)
-        if running.called:
-            running.addErrback(self._failed)
-            return
-        self._work.add(running)
-
-        def done(result: Any) -> Any:
-            self._work.discard(running)
-            return result
-
-        running.addBoth(done).addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> None:
-        if not failure.check(CancelledError):
-            log.failure("a producer failed", failure)
 
     # Metadata and the producer id
 
@@ -192,7 +174,7 @@ class Shipper:
                 self.under_way += 1
                 connection = self._cluster.open_connection(shipment.node, "produce")
                 if connection is None:
-                    self._start(self._connect_and_send(shipment))
+                    self._tasks.start(self._connect_and_send(shipment))
                 else:
                     self._send(shipment, connection)
 
@@ -250,7 +232,7 @@ class Shipper:
         sent = connection.request(
             request, version=version, timeout=options.request_timeout, expect_reply=options.acks != 0
         )
-        sent.addBoth(landed).addErrback(self._failed)
+        sent.addBoth(landed).addErrback(lambda failure: log.failure("a producer failed", failure))
 
     def _unsent(self, shipment: Shipment, error: PylogdError) -> None:
         self._arrived(shipment)

@@ -1,0 +1,310 @@
+"""`pylogd groups`: who reads what, how far behind they are, and how to put them somewhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pylogd.cli.common import (
+    bootstrap_option,
+    connect,
+    format_time,
+    json_option,
+    note,
+    parse_time,
+    print_json,
+    print_table,
+)
+from pylogd.client import Admin, TopicPartition
+from pylogd.client.model import GroupDescription, OffsetAndMetadata, OffsetSpec
+from pylogd.client.offsets import LATEST
+from pylogd.errors import ErrorCode, KafkaError
+
+_NOBODY = "-"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def groups() -> None:
+    """List and describe consumer groups, move them, delete them.
+
+    A group is consumers that share the partitions of topics: each partition is read by one of them. The group commits
+    how far it has read; its lag is what is behind that.
+
+    \b
+    pylogd groups list
+    pylogd groups describe billing                              members, offsets, lag
+    pylogd groups reset-offsets billing --topic events --to-earliest              what it would do
+    pylogd groups reset-offsets billing --topic events --to-earliest --execute    and now do it
+    pylogd groups delete billing
+    """
+
+
+@groups.command("list")
+@click.option("-s", "--state", "states", multiple=True, metavar="STATE",
+              help="Only groups in this state: Stable, Empty, PreparingRebalance, CompletingRebalance.")  # fmt: skip
+@json_option
+@bootstrap_option
+def list_(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
+    """List groups with their state.
+
+    In a pipe, a line for each: group, state, kind, coordinator.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.list_groups(states)
+    if as_json:
+        print_json([group._asdict() for group in found])
+    else:
+        print_table(
+            ["group", "state", "kind", ">coordinator"],
+            [[g.group_id, g.state, g.protocol_type or _NOBODY, g.coordinator] for g in found],
+        )
+
+
+@groups.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("-m", "--members", is_flag=True, help="Show the members instead of the offsets.")
+@json_option
+@bootstrap_option
+def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str) -> None:
+    """Show how far GROUPs have read, their lag, and who reads what.
+
+    In a pipe, a line for each partition: group, topic, partition, committed offset, end, lag, member, client, host.
+    With --members: group, member, instance, client, host, number of partitions, partitions.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        described = [(admin.describe_group(name), _Lag(admin, name)) for name in names]
+        rows = {group.group_id: lag.rows(group) for group, lag in described}
+    if as_json:
+        print_json([_as_json(group, rows[group.group_id]) for group, _ in described])
+        return
+    for group, _ in described:
+        if sys.stdout.isatty():
+            lag = sum(row[4] for row in rows[group.group_id] if isinstance(row[4], int))
+            protocol = f", by {group.protocol}" if group.protocol else ""
+            click.echo(click.style(group.group_id, bold=True) + f"  {group.state}{protocol}, coordinated by broker "
+                       f"{group.coordinator}, {len(group.members)} members, lag {lag:,}")  # fmt: skip
+        table = _member_rows(group) if members else rows[group.group_id]
+        if sys.stdout.isatty():
+            print_table(_MEMBER_COLUMNS if members else _OFFSET_COLUMNS, table)
+        else:
+            print_table([], ([group.group_id, *row] for row in table))
+
+
+_OFFSET_COLUMNS = ["topic", ">partition", ">committed", ">end", ">lag", "member", "client", "host"]
+_MEMBER_COLUMNS = ["member", "instance", "client", "host", ">partitions", "which"]
+
+
+class _Lag:
+    """What a group has committed, and where the logs end."""
+
+    def __init__(self, admin: Admin, group_id: str) -> None:
+        self._admin = admin
+        self._committed = admin.group_offsets(group_id)
+
+    def rows(self, group: GroupDescription) -> list[list[Any]]:
+        """A row for each partition that is read or that something is committed for."""
+        owners = {partition: member for member in group.members for partition in member.assignment}
+        partitions = sorted({*owners, *self._committed})
+        ends = _ends(self._admin, partitions)
+        rows = []
+        for partition in partitions:
+            committed = self._committed.get(partition)
+            end = ends.get(partition)
+            known = committed is not None and end is not None
+            owner = owners.get(partition)
+            rows.append(
+                [
+                    partition.topic,
+                    partition.partition,
+                    _NOBODY if committed is None else committed.offset,
+                    _NOBODY if end is None else end,
+                    max(0, end - committed.offset) if known else _NOBODY,  # type: ignore[operator,union-attr]
+                    *((owner.member_id, owner.client_id, owner.host) if owner else (_NOBODY,) * 3),
+                ]
+            )
+        return rows
+
+
+def _ends(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where the logs end, of those that there still are."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, []).append(partition)
+    ends: dict[TopicPartition, int] = {}
+    for some in by_topic.values():
+        try:
+            there = {p.index for p in admin.describe_topic(some[0].topic).partitions}
+            found = admin.offsets({p: LATEST for p in some if p.partition in there})
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            continue  # the topic was deleted, and the offsets were not yet
+        ends.update((partition, answer.offset) for partition, answer in found.items())
+    return ends
+
+
+def _member_rows(group: GroupDescription) -> list[list[Any]]:
+    return [
+        [
+            member.member_id,
+            member.instance_id or _NOBODY,
+            member.client_id,
+            member.host,
+            len(member.assignment),
+            " ".join(map(str, sorted(member.assignment))),
+        ]
+        for member in group.members
+    ]
+
+
+def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
+    names = [column.lstrip(">") for column in _OFFSET_COLUMNS]
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "kind": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+        "members": [
+            {
+                "member": member.member_id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.host,
+                "topics": list(member.topics),
+                "partitions": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],
+            }
+            for member in group.members
+        ],
+        "offsets": [
+            {name: None if cell == _NOBODY else cell for name, cell in zip(names, row, strict=True)} for row in rows
+        ],
+    }
+
+
+@groups.command("reset-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
+              help="What to reset; may be given several times.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="All that the group has committed offsets of.")
+@click.option("--to-earliest", is_flag=True, help="To the first record that there still is.")
+@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset.")
+@click.option("--shift-by", type=int, metavar="N", help="N records on from what is committed; back if N is negative.")
+@click.option("--to-time", "when", metavar="TIME", help="To the first record at or after a time: 2026-11-21T08:00, "
+              "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
+@click.option("--delete", "forget", is_flag=True, help="Forget the committed offsets: the group begins anew.")
+@click.option("--execute", is_flag=True, help="Do it. Without this, only show what would be done.")
+@json_option
+@bootstrap_option
+def reset_offsets(
+    name: str, topics: Sequence[str], all_topics: bool, to_earliest: bool, to_latest: bool, to_offset: int | None,
+    shift_by: int | None, when: str | None, forget: bool, execute: bool, as_json: bool, bootstrap: str,
+) -> None:  # fmt: skip
+    """Put GROUP somewhere else in the logs. Its consumers have to be stopped first.
+
+    Shows the plan; nothing is changed without --execute. An offset that a log does not have becomes the nearest that
+    it has. In a pipe, a line for each partition: topic, partition, committed offset, new offset.
+
+    \b
+    pylogd groups reset-offsets billing --topic events --to-earliest
+    pylogd groups reset-offsets billing --topic events:0,3 --shift-by -100 --execute
+    pylogd groups reset-offsets billing --all-topics --to-time 2h --execute
+    """
+    spec = _spec(to_earliest, to_latest, to_offset, shift_by, when, forget)
+    if bool(topics) == all_topics:
+        raise click.UsageError("say what to reset: --topic, or --all-topics")
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        committed = admin.group_offsets(name)
+        partitions = sorted(committed) if all_topics else [p for text in topics for p in _partitions(admin, text)]
+        plan: dict[TopicPartition, int | None]
+        if spec is None:
+            plan = {partition: None for partition in partitions if partition in committed}
+        else:
+            plan = dict(admin.plan_group_offsets(name, partitions, spec))
+        if execute and plan:
+            _execute(admin, name, plan)
+    _show_plan(plan, committed, as_json)
+    if missing := len(set(partitions) - set(plan)):
+        note(f"{missing} partitions have no committed offset to start from; they are left as they are")
+    if not execute:
+        note("Nothing was changed. With --execute it will be.")
+
+
+def _execute(admin: Admin, name: str, plan: dict[TopicPartition, int | None]) -> None:
+    targets = {partition: offset for partition, offset in plan.items() if offset is not None}
+    try:
+        if targets:
+            admin.alter_group_offsets(name, targets)
+        else:
+            admin.delete_group_offsets(name, list(plan))
+    except KafkaError as error:
+        if error.code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
+            raise click.ClickException(f"group {name} has members; stop its consumers first") from error
+        raise
+
+
+def _spec(
+    earliest: bool, latest: bool, offset: int | None, shift: int | None, when: str | None, forget: bool
+) -> OffsetSpec | None:
+    """Where to; None to forget."""
+    if sum([earliest, latest, offset is not None, shift is not None, when is not None, forget]) != 1:
+        raise click.UsageError(
+            "say where to: one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
+        )
+    timestamp = None
+    if when is not None and (timestamp := parse_time(when)) is None:
+        raise click.BadParameter(f"{when!r} is no time", param_hint="--to-time")
+    if timestamp is not None:
+        note(f"to {format_time(timestamp)}")
+    return None if forget else OffsetSpec(earliest, offset, shift, timestamp)
+
+
+def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
+    """The partitions of TOPIC[:PARTITION,...]."""
+    topic, colon, numbers = text.partition(":")
+    there = [partition.index for partition in admin.describe_topic(topic).partitions]
+    if not colon:
+        return [TopicPartition(topic, index) for index in there]
+    try:
+        wanted = [int(number) for number in numbers.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION,...]", param_hint="--topic") from None
+    if missing := set(wanted) - set(there):
+        raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
+    return [TopicPartition(topic, index) for index in wanted]
+
+
+def _show_plan(
+    plan: dict[TopicPartition, int | None], committed: dict[TopicPartition, OffsetAndMetadata], as_json: bool
+) -> None:
+    columns = ["topic", ">partition", ">committed", ">new"]
+    rows = [
+        [p.topic, p.partition, committed[p].offset if p in committed else None, offset] for p, offset in plan.items()
+    ]
+    if as_json:
+        print_json([dict(zip([column.lstrip(">") for column in columns], row, strict=True)) for row in rows])
+    else:
+        print_table(columns, ([_NOBODY if cell is None else cell for cell in row] for row in rows))
+
+
+@groups.command()
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--if-exists", is_flag=True, help="A group that is not there is no error.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@bootstrap_option
+def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
+    """Delete groups without members, with what they have committed. Asks first if there is a terminal to ask on."""
+    if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)}?", err=True):
+        raise click.exceptions.Exit(1)
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        outcome = admin.delete_groups(names)
+    forgiven = ErrorCode.GROUP_ID_NOT_FOUND if if_exists else None
+    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not forgiven]
+    for error in errors[:-1]:
+        note(f"Error: {error}")
+    if errors:
+        raise click.ClickException(errors[-1])

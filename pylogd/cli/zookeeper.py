@@ -1,0 +1,241 @@
+"""`pylogd zookeeper`: the registries that brokers and consumers keep in ZooKeeper, read and shown.
+
+It only reads. What of the tree is not as expected is passed over, node by node: other people's tools write there too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from pylogd.cli.common import json_option, print_json, print_table
+from pylogd.config import ConfigError
+from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
+
+_CONNECT_SECONDS = 10.0
+
+
+class _Tree:
+    """A ZooKeeper tree below the chroot of a connect string, read as JSON."""
+
+    def __init__(self, connect: str, security: ZooKeeperSecurity) -> None:
+        # Only this command needs it.
+        from kazoo.client import KazooClient  # noqa: PLC0415
+        from kazoo.exceptions import KazooException, NoNodeError  # noqa: PLC0415
+        from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
+
+        hosts, self.chroot = parse_connect(connect)
+        self.failure, self._no_node = KazooException, NoNodeError
+        silent = logging.Logger("kazoo", logging.CRITICAL)
+        self._client = KazooClient(hosts, logger=silent, read_only=True, **security.kazoo_arguments())
+        try:
+            self._client.start(_CONNECT_SECONDS)
+        except KazooTimeoutError as error:
+            seconds = f"{_CONNECT_SECONDS:.0f} s"
+            raise click.ClickException(f"no ZooKeeper answers at {hosts} within {seconds}") from error
+        if self.chroot and self._client.exists(self.chroot) is None:
+            self.close()
+            raise click.ClickException(f"ZooKeeper at {hosts} has no {self.chroot}")
+
+    def close(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def names(self, path: str) -> list[str]:
+        """The sorted names of a node's children, none if there is no such node."""
+        try:
+            return sorted(self._client.get_children(self.chroot + path or "/"))
+        except self._no_node:
+            return []
+
+    def text(self, path: str) -> str | None:
+        """A node's data, None if there is no such node."""
+        try:
+            data: bytes = self._client.get(self.chroot + path)[0]
+        except self._no_node:
+            return None
+        return data.decode(errors="replace")
+
+    def document(self, path: str) -> dict[str, Any]:
+        """A node's JSON object; an empty one for whatever is none."""
+        try:
+            found = json.loads(self.text(path) or "")
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def tree(self, path: str) -> dict[str, dict[str, str | None]]:
+        """The data of the nodes two levels below: `{topic: {partition: data}}`."""
+        return {
+            topic: {
+                partition: self.text(f"{path}/{topic}/{partition}")
+                for partition in sorted(self.names(f"{path}/{topic}"), key=_number)
+            }
+            for topic in self.names(path)
+        }
+
+
+def _brokers(tree: _Tree) -> list[dict[str, Any]]:
+    found = []
+    for name in sorted(tree.names("/brokers/ids"), key=_number):
+        node = tree.document(f"/brokers/ids/{name}")
+        found.append(
+            {
+                "broker": name,
+                "host": node.get("host"),
+                "port": node.get("port"),
+                "endpoints": node.get("endpoints", []),
+                "rack": node.get("rack"),
+            }
+        )
+    return found
+
+
+def _topics(tree: _Tree) -> list[dict[str, Any]]:
+    found = []
+    for name in tree.names("/brokers/topics"):
+        partitions = tree.document(f"/brokers/topics/{name}").get("partitions")
+        replicas = partitions if isinstance(partitions, dict) else {}
+        found.append({"topic": name, "partitions": dict(sorted(replicas.items(), key=lambda item: _number(item[0])))})
+    return found
+
+
+def _controller(tree: _Tree) -> dict[str, Any]:
+    return {
+        "broker": tree.document("/controller").get("brokerid"),
+        "epoch": tree.text("/controller_epoch"),
+    }
+
+
+def _groups(tree: _Tree) -> list[dict[str, Any]]:
+    found = []
+    for group in tree.names("/consumers"):
+        path = f"/consumers/{group}"
+        consumers = {}
+        for name in tree.names(f"{path}/ids"):
+            subscription = tree.document(f"{path}/ids/{name}").get("subscription")
+            consumers[name] = subscription if isinstance(subscription, dict) else {}
+        found.append(
+            {
+                "group": group,
+                "consumers": consumers,
+                "owners": tree.tree(f"{path}/owners"),
+                "offsets": tree.tree(f"{path}/offsets"),
+            }
+        )
+    return found
+
+
+_REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
+    "brokers": _brokers,
+    "controller": _controller,
+    "topics": _topics,
+    "groups": _groups,
+}
+
+
+@click.command()
+@click.argument("registries", nargs=-1, type=click.Choice(list(_REGISTRIES)), metavar="[REGISTRY]...")
+@click.option("-z", "--zookeeper", "connect", metavar="HOST:PORT[,...][/CHROOT]", envvar="PYLOGD_ZOOKEEPER",
+              default="localhost:2181", show_default=True,
+              help="The servers, as in the setting zookeeper.connect. Also from PYLOGD_ZOOKEEPER.")  # fmt: skip
+@click.option("--digest", metavar="USER:PASSWORD", envvar="PYLOGD_ZOOKEEPER_DIGEST",
+              help="Credentials of the digest scheme. Better from PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
+@click.option("--truststore", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Talk TLS, and trust the certificates in this PEM file.")  # fmt: skip
+@json_option
+def zookeeper(
+    registries: Sequence[str], connect: str, digest: str | None, truststore: str | None, as_json: bool
+) -> None:
+    """Show what brokers and consumers have registered in ZooKeeper: brokers, controller, topics, groups, or all.
+
+    Groups are those of the ZooKeeper coordinator; `pylogd groups` has those that brokers coordinate.
+
+    \b
+    pylogd zookeeper -z localhost:2181/pylogd
+    pylogd zookeeper -z localhost:2181 groups --json
+
+    In a pipe, a line for each entry: its registry, then broker, host, port, rack; broker, epoch; topic, partition,
+    replicas; or group, topic, partition, owner, offset.
+    """
+    security = ZooKeeperSecurity(digest=digest, tls=truststore is not None, truststore=truststore)
+    try:
+        tree = _Tree(connect, security)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--zookeeper") from None
+    try:
+        wanted = [name for name in _REGISTRIES if name in registries or not registries]
+        found = {name: _REGISTRIES[name](tree) for name in wanted}
+    except tree.failure as error:
+        raise click.ClickException(f"ZooKeeper failed: {type(error).__name__} {error}".strip()) from error
+    finally:
+        tree.close()
+    if as_json:
+        print_json(found)
+        return
+    for name in wanted:
+        _print(name, found[name])
+
+
+def _print(name: str, found: Any) -> None:
+    rows = _ROWS[name](found)
+    if sys.stdout.isatty():
+        click.echo(click.style(name, bold=True) + ("" if rows else ": none"))
+        if rows:
+            print_table(_HEADINGS[name], rows)
+    else:
+        print_table([], ([name, *row] for row in rows))
+
+
+def _broker_rows(found: Any) -> list[list[Any]]:
+    return [[b["broker"], b["host"] or "", b["port"] or "", b["rack"] or ""] for b in found]
+
+
+def _controller_rows(found: Any) -> list[list[Any]]:
+    if found["broker"] is None and found["epoch"] is None:
+        return []
+    return [["" if found["broker"] is None else found["broker"], found["epoch"] or ""]]
+
+
+def _topic_rows(found: Any) -> list[list[Any]]:
+    return [
+        [topic["topic"], partition, ",".join(map(str, replicas))]
+        for topic in found
+        for partition, replicas in topic["partitions"].items()
+    ]
+
+
+def _group_rows(found: Any) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for group in found:
+        owners, offsets = group["owners"], group["offsets"]
+        for topic in sorted(owners.keys() | offsets.keys()):
+            owned, committed = owners.get(topic, {}), offsets.get(topic, {})
+            for partition in sorted(owned.keys() | committed.keys(), key=_number):
+                owner, offset = owned.get(partition), committed.get(partition)
+                rows.append([group["group"], topic, partition, owner or "", "" if offset is None else offset])
+    return rows
+
+
+_ROWS: dict[str, Callable[[Any], list[list[Any]]]] = {
+    "brokers": _broker_rows,
+    "controller": _controller_rows,
+    "topics": _topic_rows,
+    "groups": _group_rows,
+}
+_HEADINGS = {
+    "brokers": [">broker", "host", ">port", "rack"],
+    "controller": [">broker", ">epoch"],
+    "topics": ["topic", ">partition", "replicas"],
+    "groups": ["group", "topic", ">partition", "owner", ">offset"],
+}
+
+
+def _number(name: str) -> tuple[int, str]:
+    """Numbers in their order, before all other names."""
+    return (int(name), "") if name.isascii() and name.isdigit() else (sys.maxsize, name)

@@ -1,0 +1,240 @@
+"""Partitions that are read, on Twisted: where, from which offset on, and the loop that reads them.
+
+Strategy: this is all of a consumer that has nothing to do with groups. `_read` hands out what has come; when there is
+nothing, it sees to requests and errors, and waits for something to happen.
+
+Rules: nothing but `_read` hands out records; it runs once at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from pylogd.client.calls import refresh
+from pylogd.client.deferred.cluster import Cluster
+from pylogd.client.deferred.fetcher import Fetcher
+from pylogd.client.deferred.placing import LookUp, Placing
+from pylogd.client.deferred.tasks import Bell, Tasks
+from pylogd.client.errors import ClientError, Closed, RequestTimedOut, is_retriable
+from pylogd.client.fetching import FetchSettings, Place
+from pylogd.client.model import OffsetAndTime, TopicPartition
+from pylogd.client.offsets import EARLIEST, LATEST, find_offsets
+from pylogd.client.placing import ResetTo
+from pylogd.client.reading import Reader
+from pylogd.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.2  # how often to look whether records may be handed out again
+
+
+class PartitionReader:
+    """Reads partitions from positions."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fetch: FetchSettings,
+        *,
+        reset_to: ResetTo,
+        look_up: LookUp | None,
+        check_crcs: bool,
+        request_timeout: float,
+        retry_timeout: float,
+    ) -> None:
+        """Nothing is read yet. `retry_timeout` is how long a partition may fail before that is raised."""
+        self.cluster = cluster
+        self._retry_timeout = retry_timeout
+        self._reset_to = reset_to
+        self._bell = Bell(cluster.reactor)
+        self._tasks = Tasks()
+        self._fetcher = Fetcher(cluster, fetch, request_timeout=request_timeout, changed=self._wake)
+        self._reader = Reader(self._fetcher.fetching, self._fetcher.take, check_crcs=check_crcs)
+        self._placing = Placing(cluster, reset_to, look_up, retry_timeout, self._tasks, self._placed)
+        self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
+        self._woken = self._closing = self._polling = False
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return [*self._reader.positions, *sorted(self._placing.waiting - self._reader.positions.keys())]
+
+    @property
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return self._reader.paused()
+
+    def wakeup(self) -> None:
+        """End the `poll` that is under way, or else the next one, as if its time were over."""
+        self._woken = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._bell.ring()
+
+    def _stop(self) -> None:
+        self._tasks.stop()
+        self._fetcher.close()
+        self._wake()
+
+    # Places
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        [found] = await self.cluster.call(lambda: refresh(self.cluster, [topic]))
+        return [TopicPartition(topic, partition.index) for partition in found.partitions]
+
+    async def _assign(self, wanted: list[TopicPartition], given: Mapping[TopicPartition, int]) -> None:
+        before = self._reader.positions
+        for gone in {*before, *self._placing.waiting} - set(wanted):
+            self._forget(gone)
+        for partition, offset in given.items():
+            if before.get(partition) != offset:
+                self._move(partition, offset)
+        self._placing.add(p for p in wanted if p not in before and p not in given)
+        if not self._knows_committed:  # what there is to know is known when this is done
+            await self._wait_for_places(wanted)
+
+    @property
+    def _knows_committed(self) -> bool:
+        return self._placing.knows_committed
+
+    def _seek(self, partition: tuple[str, int], offset: int) -> None:
+        place = TopicPartition(*partition)
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        self._check_assigned(place)
+        self._move(place, offset)
+
+    async def _pause(self, partitions: Sequence[tuple[str, int]], paused: bool) -> None:
+        for partition in [TopicPartition(*p) for p in partitions] or self.assignment:
+            self._check_assigned(partition)
+            await self._position(partition)
+            self._reader.pause(partition, paused)
+        self._fetcher.send()
+        self._wake()
+
+    async def _position(self, place: TopicPartition) -> int:
+        await self._wait_for_places([place])
+        return self._reader.positions[place]
+
+    async def _wait_for_places(self, places: list[TopicPartition]) -> None:
+        deadline = self.cluster.seconds() + self._retry_timeout
+        while not self._placing.waiting.isdisjoint(places) and self.cluster.seconds() < deadline:
+            self._check_open()
+            self._raise_placing_error()
+            self._placing.begin()
+            await self._bell.wait(deadline)
+
+    def _check_assigned(self, place: TopicPartition) -> None:
+        if place not in self._reader.positions and place not in self._placing.waiting:
+            raise ValueError(f"{place} is not assigned")
+
+    def _move(self, partition: TopicPartition, offset: int) -> None:
+        self._placing.discard(partition)
+        self._failing_since.pop(partition, None)
+        self._reader.move(partition, offset)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._failing_since.pop(partition, None)
+        self._placing.discard(partition)
+        self._reader.forget(partition)
+
+    def _placed(self, committed: dict[TopicPartition, int], reset: dict[TopicPartition, int]) -> None:
+        self._are_committed(committed)
+        for partition, offset in (committed | reset).items():
+            self._move(partition, offset)
+        self._fetcher.send()
+        self._wake()
+
+    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """These were found to be what the group committed."""
+
+    def _raise_placing_error(self) -> None:
+        error, self._placing.error = self._placing.error, None
+        if error is not None:
+            raise error
+
+    # Offsets
+
+    async def _find(self, wanted: Mapping[tuple[str, int], int]) -> dict[TopicPartition, OffsetAndTime]:
+        return await find_offsets(self.cluster, {TopicPartition(*p): when for p, when in wanted.items()})
+
+    async def _ends(self, partitions: Iterable[tuple[str, int]], *, first: bool) -> dict[TopicPartition, int]:
+        found = await self._find(dict.fromkeys(partitions, EARLIEST if first else LATEST))
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    def _in_time(self, waiting: Deferred[T], timeout: float, what: str) -> Deferred[T]:
+        def late(*_: Any) -> Any:
+            raise RequestTimedOut(what)
+
+        waiting.addTimeout(timeout, self.cluster.reactor, late)
+        return waiting
+
+    # Reading
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Closed("the consumer is closed")
+
+    def _begin_poll(self) -> None:
+        self._check_open()
+        if self._polling:
+            raise ClientError("another poll of this consumer is under way")
+        self._polling = True
+
+    def _end_poll(self) -> None:
+        self._polling = False
+
+    async def _look_around(self) -> None:
+        """Done whenever nothing is handed out: what is not reading."""
+
+    @property
+    def _may_hand_out(self) -> bool:
+        return True
+
+    async def _read(self, deadline: float, gather: Callable[[], list[T]]) -> list[T]:
+        """What `gather` has, as soon as that is anything; nothing at the deadline, or when woken."""
+        while True:
+            self._check_open()
+            await self._look_around()
+            self._raise_placing_error()
+            self._placing.begin()
+            chunks = gather() if self._may_hand_out else []
+            if chunks:
+                return chunks
+            self._fetcher.send()
+            await self._deal_with_errors()
+            if self._woken or self.cluster.seconds() >= deadline:
+                self._woken = False
+                return []
+            until = deadline if self._may_hand_out else min(deadline, self.cluster.seconds() + _LOOK_SECONDS)
+            if not (self._fetcher.fetching.ready and self._may_hand_out):
+                await self._bell.wait(until)
+
+    async def _deal_with_errors(self) -> None:
+        while (place := self._fetcher.fetching.failed_place()) is not None:
+            await self._deal_with(place)
+
+    async def _deal_with(self, place: Place) -> None:
+        """An answer that was an error: reset the position, wait and try again, or raise."""
+        error, place.error = place.error, None
+        assert error is not None
+        partition = place.partition
+        out_of_range = isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        if out_of_range and self._reset_to != "none":
+            found = await self._placing.reset_offsets([partition])
+            if self._fetcher.fetching.current(place, place.generation):
+                self._move(partition, found[partition])
+            return
+        now = self.cluster.seconds()
+        since, at = self._failing_since.get(partition, (now, -1))
+        if at != place.offset:  # it got on since
+            since = now
+        self._failing_since[partition] = since, place.offset
+        if not is_retriable(error) or now - since >= self._retry_timeout:
+            del self._failing_since[partition]
+            raise error
+        self._fetcher.send()

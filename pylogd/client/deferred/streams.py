@@ -1,0 +1,178 @@
+"""The paper's face of a consumer (section 3.1) on Twisted: message streams, `async for` over a share of a group's work.
+
+Strategy and rules: as `client/streams.py`, with one task that polls for all streams in place of a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+
+from pylogd.client.errors import Closed
+from pylogd.client.model import TopicPartition
+from pylogd.client.reading import Chunk, Handed
+from pylogd.errors import PylogdError
+from pylogd.wire.records import Record
+
+_FULL = 10_000  # records that wait in a stream, besides those that came with the last of them
+_POLL_SECONDS = 1.0
+
+
+class MessageStream(AsyncIterator[Record]):
+    """An asynchronous iterator over the records of its share of a topic. It ends with the consumer."""
+
+    def __init__(self, topic: str, number: int, drained: Callable[[], None]) -> None:
+        """`drained` is called when a stream that was full has room again."""
+        self.topic = topic
+        self.number = number
+        self._drained = drained
+        self._chunks: deque[Chunk] = deque()
+        self._waiting = 0
+        self._progress: dict[TopicPartition, int] = {}
+        self._present: TopicPartition | None = None
+        self._handed = Handed()
+        self._records: Iterator[Record] = iter(self._handed)
+        self._changed: Deferred[None] | None = None
+        self._ended = False
+        self._error: PylogdError | None = None
+
+    def __aiter__(self) -> MessageStream:
+        return self
+
+    async def __anext__(self) -> Record:
+        while True:
+            record = next(self._records, None)
+            if record is not None:
+                return record
+            self._finish_chunk()
+            while not self._chunks and not self._ended:
+                self._changed = Deferred()
+                await self._changed
+            if not self._chunks:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._open_chunk()
+
+    def _finish_chunk(self) -> None:
+        if self._present is not None:
+            self._progress[self._present] = self._handed.end
+        self._present, self._handed = None, Handed()
+
+    def _open_chunk(self) -> None:
+        self._present, records = chunk = self._chunks.popleft()
+        self._handed = Handed([chunk])
+        self._records = iter(self._handed)
+        was_full = self.full
+        self._waiting -= len(records)
+        if was_full and not self.full:
+            self._drained()
+
+    # What the consumer's task calls
+
+    @property
+    def full(self) -> bool:
+        """Whether it has enough for now."""
+        return self._waiting > _FULL
+
+    def put(self, chunk: Chunk) -> None:
+        """Records to hand out."""
+        self._chunks.append(chunk)
+        self._waiting += len(chunk[1])
+        self._wake()
+
+    def drop(self, partitions: set[TopicPartition]) -> None:
+        """These partitions are no longer read here."""
+        self._chunks = deque(chunk for chunk in self._chunks if chunk[0] not in partitions)
+        self._waiting = sum(len(records) for _, records in self._chunks)
+        if self._present in partitions:
+            self._present, self._handed = None, Handed()
+            self._records = iter(self._handed)
+        for partition in partitions:
+            self._progress.pop(partition, None)
+
+    def progress(self) -> dict[TopicPartition, int]:
+        """How far each partition is processed."""
+        return {**self._progress, **self._handed.unprocessed(last_is_done=False)}
+
+    def end(self, error: PylogdError | None) -> None:
+        """There will be no more: the iterator ends, or raises."""
+        self._ended, self._error = True, error
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.called:
+            changed.callback(None)
+
+
+class Streams:
+    """All streams of a consumer, and the task that feeds them."""
+
+    def __init__(
+        self,
+        poll: Callable[[float], Awaitable[list[Chunk]]],
+        pause: Callable[[Sequence[tuple[str, int]], bool], Awaitable[None]],
+        wakeup: Callable[[], None],
+        counts: Mapping[str, int],
+    ) -> None:
+        """`counts` is how many streams each topic has. ValueError: less than one."""
+        if any(count < 1 for count in counts.values()):
+            raise ValueError("a topic needs at least one stream")
+        self._poll = poll
+        self._pause = pause
+        self.by_topic = {
+            topic: [MessageStream(topic, number, wakeup) for number in range(count)] for topic, count in counts.items()
+        }
+        self._stream_of: dict[TopicPartition, MessageStream] = {}
+        self._paused: set[TopicPartition] = set()
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """These are ours now: each goes to the stream of its topic that has the fewest."""
+        for partition in partitions:
+            loads = list(self._stream_of.values())
+            self._stream_of[partition] = min(self.by_topic[partition.topic], key=loads.count)
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """These are ours no more."""
+        for partition in partitions:
+            self._stream_of.pop(partition, None)
+            self._paused.discard(partition)
+        for stream in self._streams():
+            stream.drop(set(partitions))
+
+    def progress(self) -> dict[TopicPartition, int]:
+        """How far each partition is processed."""
+        found: dict[TopicPartition, int] = {}
+        for stream in self._streams():
+            found.update(stream.progress())
+        return found
+
+    def _streams(self) -> list[MessageStream]:
+        return [stream for streams in self.by_topic.values() for stream in streams]
+
+    async def run(self) -> None:
+        """Read for all streams until the consumer is closed."""
+        error: PylogdError | None = None
+        try:
+            while True:
+                for chunk in await self._poll(_POLL_SECONDS):
+                    self._stream_of[chunk[0]].put(chunk)
+                await self._pause_the_full()
+        except Closed:
+            pass
+        except PylogdError as failure:
+            error = failure
+        finally:
+            for stream in self._streams():
+                stream.end(error)
+
+    async def _pause_the_full(self) -> None:
+        full = {partition for partition, stream in self._stream_of.items() if stream.full}
+        if full - self._paused:
+            await self._pause(sorted(full - self._paused), True)
+        if self._paused - full:
+            await self._pause(sorted(self._paused - full), False)
+        self._paused = full

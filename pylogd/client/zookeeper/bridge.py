@@ -1,0 +1,240 @@
+"""The coordinator for blocking callers: in a thread, with a loop and a connection to ZooKeeper of its own.
+
+Strategy: the caller's thread and the loop's share nothing but queues. What the coordinator says is put into one and
+fetched by `poll`; what the caller says is run in the loop. The package's docstring has the shape and the caller's
+rules.
+
+Rules: the caller's waits are interrupted by Ctrl-C at once, and bounded where the shape says so. Nothing here touches a
+reactor of the user's. A caller that does not poll keeps its partitions as long as it is connected.
+
+Must not know: how partitions are shared, how records are fetched.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, TypeVar, cast
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
+
+from pylogd.client.errors import Closed
+from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
+from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned, Revoked
+from pylogd.client.zookeeper.loop import Loop
+from pylogd.client.zookeeper.registries import GroupPaths, Subscription
+from pylogd.metadata.errors import StoreError
+from pylogd.metadata.kazoo_session import Reactor
+from pylogd.metadata.zookeeper import ZooKeeperStore
+
+T = TypeVar("T")
+
+#: Of the time that `close` has, what leaving the group may take; the rest is for ending the session.
+_LEAVING: Final = 0.6
+#: How long a start that failed or was interrupted waits for its end, in seconds.
+_GIVING_UP: Final = 2.0
+
+
+class ZooKeeperMembership:
+    """One consumer's membership in a group. For one thread, but for `may_fetch`."""
+
+    def __init__(
+        self,
+        connect: str,
+        group_id: str,
+        subscription: Subscription | Mapping[str, int] | Iterable[str] | str | re.Pattern[str],
+        *,
+        initial: Literal["smallest", "largest"] = "smallest",
+        session_timeout_ms: int = 6000,
+        commit_interval_ms: int | None = 5000,
+        rebalance_max_retries: int = 20,
+        rebalance_backoff_ms: int = 500,
+        operation_timeout: float = 30.0,
+    ) -> None:
+        """`connect` is `host:port,host:port/chroot`, where the brokers of the topics are registered. `initial` is for
+        the caller, see the package. `operation_timeout` bounds commits and looks at offsets, in seconds. Raises
+        ValueError.
+        """
+        if initial not in ("smallest", "largest"):
+            raise ValueError(f"initial is smallest or largest, not {initial!r}")
+        GroupPaths(group_id)
+        self.initial = initial
+        self._connect = connect
+        self._group = group_id
+        self._subscription = Subscription.of(subscription)
+        self._session_timeout_ms = session_timeout_ms
+        self._settings = (commit_interval_ms, rebalance_max_retries, rebalance_backoff_ms)
+        self._timeout = operation_timeout
+        self._loop = Loop("zookeeper-consumer")
+        self._events: queue.SimpleQueue[Assigned | Revoked | None] = queue.SimpleQueue()
+        self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self._stopping: dict[Revoked, Deferred[None]] = {}  # of the loop's thread
+        self._store: ZooKeeperStore | None = None
+        self._coordinator: Coordinator | None = None
+        self._running = self._leaving = False
+
+    def start(self, timeout: float = 30.0) -> None:
+        """Connect and register. Raises `ZooKeeperUnavailable` if that is not done after so many seconds."""
+        if self._running or self._leaving:
+            raise Closed("a membership is started once")
+        self._running = True
+        self._loop.start()
+        try:
+            self._ask(lambda: Deferred.fromCoroutine(self._start(timeout)), timeout)
+        except StoreError as error:
+            self.close(_GIVING_UP)
+            raise ZooKeeperUnavailable(str(error)) from error
+        except BaseException:
+            self.close(_GIVING_UP)
+            raise
+
+    def poll(self, timeout: float = 0.0) -> list[Assigned | Revoked]:
+        """What happened to the consumer's share since the last call; waits so many seconds for something to happen.
+
+        Raises what `on_failed` of the coordinator tells, `RebalanceFailed` as a rule; the next call goes on.
+        """
+        if not self._running:
+            raise Closed("the membership is closed")
+        found: list[Assigned | Revoked] = []
+        deadline = time.monotonic() + timeout
+        while not found and self._failures.empty():
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return found
+            while event is not None or not self._events.empty():
+                if event is not None:
+                    found.append(event)
+                event = None if self._events.empty() else self._events.get()
+        if not found:
+            raise self._failures.get()
+        return found
+
+    def done(self, event: Assigned | Revoked) -> None:
+        """The caller has obeyed the event. What was revoked is released now."""
+        if isinstance(event, Revoked):
+            self._loop.callFromThread(self._stopped, event)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether records may be handed out at this moment. From any thread."""
+        return self._running and self._coordinator is not None and self._coordinator.may_fetch
+
+    @property
+    def consumer(self) -> str:
+        """The consumer's name in the registries; another one after each loss of its session. "" while it has none."""
+        return "" if self._coordinator is None else self._coordinator.consumer
+
+    def store(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Records before these offsets were processed: committed with the next period, or with the release."""
+        if self._coordinator is not None:
+            self._loop.callFromThread(self._coordinator.store_offsets, dict(offsets))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit now. Raises `NotOwner`, `ZooKeeperUnavailable`."""
+        wanted = dict(offsets)
+        self._ask(lambda: self._joined().commit(wanted), self._timeout)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets, None where there is none. Raises `ZooKeeperUnavailable`."""
+        wanted = list(partitions)
+        return self._ask(lambda: self._joined().committed(wanted), self._timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Commit what was stored, release, leave and end the session, as far as that can be done in so many seconds.
+        The caller has stopped fetching; events that were not acknowledged count as obeyed. ZooKeeper ends a session
+        that could not be ended after its time-out.
+        """
+        if not self._running:
+            return
+        self._running = False
+        answer = self._begin(lambda: Deferred.fromCoroutine(self._close(timeout)))
+        try:
+            answer.get(timeout=timeout)
+        except queue.Empty:
+            return  # the thread goes on to end by itself
+        self._loop.join(1.0)
+
+    # -- between the threads
+
+    def _begin(self, work: Callable[[], Deferred[T]]) -> queue.SimpleQueue[T | Failure]:
+        answer: queue.SimpleQueue[T | Failure] = queue.SimpleQueue()
+        self._loop.callFromThread(lambda: maybeDeferred(work).addBoth(answer.put))
+        return answer
+
+    def _ask(self, work: Callable[[], Deferred[T]], timeout: float) -> T:
+        if not self._running:
+            raise Closed("the membership is closed")
+        try:
+            result = self._begin(work).get(timeout=timeout)
+        except queue.Empty:
+            raise ZooKeeperUnavailable(f"ZooKeeper did not answer within {timeout:g} s") from None
+        if isinstance(result, Failure):
+            result.raiseException()
+        return result
+
+    # -- in the loop's thread
+
+    async def _start(self, timeout: float) -> None:
+        commit_interval_ms, max_retries, backoff_ms = self._settings
+        self._store = store = ZooKeeperStore(
+            self._connect,
+            cast(Reactor, self._loop),  # it names its arguments as Twisted's interfaces do
+            session_timeout_ms=self._session_timeout_ms,
+            connection_timeout_ms=int(timeout * 1000),
+        )
+        await store.start()
+        settings = GroupSettings(
+            session_timeout=self._session_timeout_ms / 1000,
+            commit_interval=None if commit_interval_ms is None else commit_interval_ms / 1000,
+            max_retries=max_retries,
+            backoff=backoff_ms / 1000,
+        )
+        self._coordinator = Coordinator(store, self._loop, self._group, self._subscription, self, settings)
+        await self._coordinator.start()
+
+    async def _close(self, timeout: float) -> None:
+        self._leaving = True
+        for event in list(self._stopping):
+            self._stopped(event)
+        try:
+            if self._coordinator is not None:
+                left = self._coordinator.close()
+                await left.addTimeout(_LEAVING * timeout, self._loop, onTimeoutCancel=lambda *_: None)
+        finally:
+            if self._store is not None:
+                await self._store.close()
+            self._loop.stop()
+
+    def _joined(self) -> Coordinator:
+        assert self._coordinator is not None
+        return self._coordinator
+
+    def _stopped(self, event: Revoked) -> None:
+        stopped = self._stopping.pop(event, None)
+        if stopped is not None:
+            stopped.callback(None)
+
+    # -- what the coordinator says
+
+    def on_assigned(self, event: Assigned) -> None:
+        """See `IConsumer`."""
+        self._events.put(event)
+
+    def on_revoked(self, event: Revoked) -> Deferred[None] | None:
+        """See `IConsumer`."""
+        self._events.put(event)
+        if self._leaving:
+            return None
+        self._stopping[event] = stopped = Deferred[None]()
+        return stopped
+
+    def on_failed(self, error: BaseException) -> None:
+        """See `IConsumer`."""
+        self._failures.put(error)
+        self._events.put(None)

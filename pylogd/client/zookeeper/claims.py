@@ -1,0 +1,318 @@
+"""What a consumer writes: its registration, the partitions that it claims, the offsets that it commits.
+
+Strategy: every write is one `multi` that begins with a check of the consumer's own registration, whose name is made
+anew for every registration. Claims, registration and session live and die together, so a write of a consumer whose
+session has ended, however late it arrives, is refused by the tree. A claim is all or nothing: a collision leaves
+nothing of it. The last commit and the release are one write.
+
+Rules: one write at a time, so that a commit that is tried again never overtakes a release. What a write did that was
+not answered is found out by `settle` before anything else is claimed: a read behind an acknowledged write of the same
+session sees all that was written before. Offsets are committed only of partitions that are held.
+
+Must not know: who should have what, the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.assignment import stream_name
+from pylogd.client.zookeeper.errors import NotOwner
+from pylogd.client.zookeeper.lease import Lease
+from pylogd.client.zookeeper.registries import (
+    GroupPaths,
+    Subscription,
+    decode_offset,
+    encode_member,
+    encode_offset,
+)
+from pylogd.client.zookeeper.waiting import all_of
+from pylogd.metadata.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
+
+T = TypeVar("T")
+
+#: Partitions in one write at most, so that it fits into a request (ZooKeeper's `jute.maxbuffer`, 1 MB).
+WRITE_PARTITIONS: Final = 500
+
+
+class NotRegistered(StoreError):
+    """The consumer's node is gone: its session ended, or somebody deleted it."""
+
+
+class Collision(StoreError):
+    """A partition that was to be claimed has another owner still."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(f"{partition} is owned by another consumer of the group")
+        self.partition = partition
+
+
+class Claims:
+    """The registration, claims and offsets of one consumer.
+
+    `consumer`: its name in the registries, "" while it has none; `registered`: whether it is known to be there.
+    `held`: partition -> name of the stream, of what it has claimed.
+    """
+
+    def __init__(
+        self, store: IMetadataStore, clock: IReactorTime, paths: GroupPaths, lease: Lease, new_name: Callable[[], str]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._paths = paths
+        self._lease = lease
+        self._new_name = new_name
+        self.group = paths.group
+        self._lock = DeferredLock()
+        self._ensured: set[str] = set()
+        self._with_offset: set[TopicPartition] = set()  # whose offset has a node, as far as is known
+        self._uncertain: dict[TopicPartition, int | None] = {}  # may be claimed in the tree, and the offset to commit
+        self.consumer = ""
+        self.registered = False
+        self.held: dict[TopicPartition, str] = {}
+
+    def forget(self) -> None:
+        """The session is gone, and with it all that was claimed."""
+        self._lease.end()
+        self.consumer, self.registered = "", False
+        self.held.clear()
+        self._uncertain.clear()
+
+    def unregistered(self) -> None:
+        """The registration is gone though the session may live: the next one has another name. One that may be made
+        still keeps its name, or it would stay behind as a member that is nobody.
+        """
+        if self.registered:
+            self.consumer, self.registered = "", False
+
+    def register(self, subscription: Subscription, now_ms: int) -> Deferred[None]:
+        """Make the consumer known to its group. May be called again after `ConnectionLost`."""
+
+        async def register() -> None:
+            await self._ensure([self._paths.ids, self._paths.owners, self._paths.offsets])
+            if not self.consumer:
+                self.consumer = self._new_name()
+            sent = self._clock.seconds()
+            consumer = self.consumer
+            path, document = self._paths.member(consumer), encode_member(subscription, now_ms)
+            try:
+                with suppress(NodeExists):  # made by a write of this session that was not answered
+                    await self._store.create(path, document, ephemeral=True)
+            except NoNode:
+                self._ensured.clear()
+                raise
+            if consumer != self.consumer:
+                # The request outlived its session and was done in the next one: nobody goes by that name any more.
+                await self._store.delete(path)
+            self._proven(consumer, sent)
+            self.registered = True
+
+        return self._alone(register)
+
+    def unregister(self) -> Deferred[None]:
+        """Leave the group; nothing is held any more."""
+
+        async def unregister() -> None:
+            if self.consumer:
+                await self._store.delete(self._paths.member(self.consumer))
+                self.consumer, self.registered = "", False
+
+        return self._alone(unregister)
+
+    def prove(self) -> Deferred[None]:
+        """Prove by a write that the session lives. Raises `NotRegistered`."""
+        return self._alone(self._prove)
+
+    def claim(self, wanted: Mapping[TopicPartition, int]) -> Deferred[None]:
+        """Claim partitions for the streams of those numbers, all or none. Raises `Collision`."""
+
+        async def claim() -> None:
+            await self._ensure({path for p in wanted for path in self._parents(p)})
+            done: list[TopicPartition] = []
+            try:
+                for part in _parts(sorted(wanted)):
+                    names = {p: stream_name(self.consumer, wanted[p]) for p in part}
+                    await self._write(part, {}, {p: self._claim_of(p, name) for p, name in names.items()})
+                    self.held.update(names)
+                    done += part
+            except Collision:
+                await self._give_back(done, {})
+                raise
+
+        return self._alone(claim)
+
+    def release(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
+        """Commit these offsets of the partitions and let go of them, in one write."""
+        return self._alone(lambda: self._give_back(partitions, offsets))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
+        """Commit offsets. Raises `NotOwner` if not all of them are held, and commits none then."""
+
+        async def commit() -> None:
+            strangers = [p for p in offsets if p not in self.held]
+            if strangers:
+                raise NotOwner(strangers)
+            for part in _parts(sorted(offsets)):
+                await self._write(part, offsets, {})
+
+        return self._alone(commit)
+
+    async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The committed offsets, None where there is none. An offset that can't be read raises `CorruptMetadata`."""
+        asked = list(partitions)
+        found = await all_of(Deferred.fromCoroutine(self._offset(p)) for p in asked)
+        return dict(zip(asked, found, strict=True))
+
+    async def blocked(self, wanted: Collection[TopicPartition], watch: Watch) -> set[str]:
+        """The nodes of the owners that the partitions have now, with a watch on each."""
+        topics = sorted({p.topic for p in wanted})
+        listings = await all_of(Deferred.fromCoroutine(self._owned(topic)) for topic in topics)
+        owned = set().union(*listings)
+        suspects = [p for p in wanted if p in owned]
+        stats = await all_of(self._store.exists(self._paths.owner(p), watch) for p in suspects)
+        session = self._store.session_id
+        for partition, stat in zip(suspects, stats, strict=True):
+            if stat is not None and stat.owner == session and partition not in self.held:
+                self._uncertain.setdefault(partition, None)
+        return {self._paths.owner(p) for p, stat in zip(suspects, stats, strict=True) if stat is not None}
+
+    def settle(self) -> Deferred[None]:
+        """Find out what unanswered writes did, and finish the releases among them; claims among them are undone."""
+
+        async def settle() -> None:
+            if not self._uncertain:
+                return
+            await self._prove()
+            suspects = list(self._uncertain)
+            stats = await all_of(self._store.exists(self._paths.owner(p)) for p in suspects)
+            session = self._store.session_id
+            mine = [p for p, stat in zip(suspects, stats, strict=True) if stat is not None and stat.owner == session]
+            self._uncertain = {p: self._uncertain[p] for p in mine}
+            late = {p: offset for p, offset in self._uncertain.items() if offset is not None}
+            await self._give_back(mine, late)
+
+        return self._alone(settle)
+
+    # -- the inside; all of it runs alone
+
+    def _alone(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
+        result: Deferred[T] = self._lock.run(lambda: Deferred.fromCoroutine(work()))
+        return result
+
+    async def _prove(self) -> None:
+        await self._write([], {}, {})
+
+    async def _give_back(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        """Release; from the first write on, the partitions are not held here, whatever becomes of it."""
+        ordered = sorted(partitions)
+        if ordered and not self.consumer:
+            raise NotRegistered("the consumer is not registered")
+        for partition in ordered:
+            self.held.pop(partition, None)
+            self._uncertain[partition] = offsets.get(partition)
+        for part in _parts(ordered):
+            await self._write(part, offsets, {p: Delete(self._paths.owner(p)) for p in part})
+            for partition in part:
+                self._uncertain.pop(partition, None)
+
+    async def _write(
+        self,
+        partitions: Sequence[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
+        owners: dict[TopicPartition, Operation],
+    ) -> None:
+        """One write: the check, the offsets, and what is done to the owners; again as long as it can be mended."""
+        if not self.consumer:
+            raise NotRegistered("the consumer is not registered")
+        consumer = self.consumer
+        member = self._paths.member(consumer)
+        committed = [p for p in partitions if p in offsets]
+        for left in reversed(range(3 * len(partitions) + 2)):
+            operations = [Check(member), *(self._commit_of(p, offsets[p]) for p in committed), *owners.values()]
+            sent = self._clock.seconds()
+            try:
+                await self._store.multi(operations)
+            except ConnectionLost:
+                for partition, operation in owners.items():
+                    if isinstance(operation, Create):
+                        self._uncertain[partition] = None
+                raise
+            except NodeError as error:
+                if error.operation == 0:
+                    raise NotRegistered(f"{member} is gone") from error
+                targets = [*committed, *owners]
+                failed = operations[error.operation]
+                if not left or not await self._mended(failed, targets[error.operation - 1], error, owners):
+                    raise
+            else:
+                self._proven(consumer, sent)
+                self._with_offset.update(committed)
+                return
+
+    def _proven(self, consumer: str, sent: float) -> None:
+        """A write of this registration was acknowledged; that counts unless its session has ended since."""
+        if consumer != self.consumer:
+            raise SessionExpired("the session ended behind the write")
+        self._lease.proven(sent)
+
+    async def _mended(
+        self, failed: Operation, partition: TopicPartition, error: NodeError, owners: dict[TopicPartition, Operation]
+    ) -> bool:
+        """Whether the write may succeed now that we know what made it fail. Raises `Collision`."""
+        is_owner = failed.path == self._paths.owner(partition)
+        if isinstance(failed, Create) and isinstance(error, NodeExists):
+            if is_owner:
+                raise Collision(partition) from error
+            self._with_offset.add(partition)
+        elif isinstance(failed, Create) and isinstance(error, NoNode):
+            self._ensured.discard(parent_of(failed.path))
+            await self._ensure([parent_of(failed.path)])
+        elif isinstance(failed, SetData) and isinstance(error, NoNode):
+            self._with_offset.discard(partition)
+        elif isinstance(failed, Delete) and isinstance(error, NoNode):
+            del owners[partition]  # somebody else deleted it
+        else:
+            return False
+        return True
+
+    def _claim_of(self, partition: TopicPartition, stream: str) -> Operation:
+        return Create(self._paths.owner(partition), stream.encode(), ephemeral=True)
+
+    def _commit_of(self, partition: TopicPartition, offset: int) -> Operation:
+        path, data = self._paths.offset(partition), encode_offset(offset)
+        return SetData(path, data) if partition in self._with_offset else Create(path, data)
+
+    def _parents(self, partition: TopicPartition) -> tuple[str, str]:
+        return parent_of(self._paths.owner(partition)), parent_of(self._paths.offset(partition))
+
+    async def _ensure(self, paths: Iterable[str]) -> None:
+        missing = [path for path in paths if path not in self._ensured]
+        await all_of(self._store.ensure(path) for path in sorted(missing))
+        self._ensured.update(missing)
+
+    async def _offset(self, partition: TopicPartition) -> int | None:
+        path = self._paths.offset(partition)
+        try:
+            node = await self._store.get(path)
+        except NoNode:
+            return None
+        self._with_offset.add(partition)
+        return decode_offset(path, node.data)
+
+    async def _owned(self, topic: str) -> set[TopicPartition]:
+        try:
+            names = await self._store.children(f"{self._paths.owners}/{topic}")
+        except NoNode:
+            return set()
+        return {TopicPartition(topic, int(name)) for name in names if name.isdecimal()}
+
+
+def _parts(partitions: Sequence[TopicPartition]) -> Iterable[Sequence[TopicPartition]]:
+    return (partitions[i : i + WRITE_PARTITIONS] for i in range(0, len(partitions), WRITE_PARTITIONS))

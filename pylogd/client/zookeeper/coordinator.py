@@ -1,0 +1,440 @@
+"""The coordinator of one consumer: Algorithm 1 of the Kafka paper as a state machine over a metadata store.
+
+Strategy: `states` has the table; here is what is done in each state, one coroutine a state, one after the other. News
+(watches, the session, the caller) only leave a note and wake the sleeper, so nothing is ever decided between two steps.
+
+Rules:
+
+- A partition is released only after the caller has stopped fetching it (its Deferred fired), together with the last
+  commit. It is assigned only after it was claimed and its offset was read behind the claim.
+- What stays in the consumer's share stays claimed and is fetched on while the rest changes hands. A claim that collides
+  leaves nothing of itself; then the consumer waits until the owner lets go, or for the back-off with jitter, reads
+  again, and tries again. After `max_retries` back-offs in a row the listener is told, and it goes on.
+- `may_fetch` is to be asked before records are handed out: see `lease`. After a session is lost, nothing is claimed
+  before the caller has stopped.
+
+Must not know: threads, brokers, records.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from pylogd.client.errors import Closed
+from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.assignment import share_of, stream_name
+from pylogd.client.zookeeper.claims import Claims, Collision, NotRegistered
+from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned, Revoked
+from pylogd.client.zookeeper.lease import HEARTBEAT, Lease
+from pylogd.client.zookeeper.registries import GroupPaths, Subscription
+from pylogd.client.zookeeper.states import Event, State, follow
+from pylogd.client.zookeeper.view import GroupView
+from pylogd.client.zookeeper.waiting import Sleeper
+from pylogd.metadata.errors import SessionExpired, StoreError
+from pylogd.metadata.interfaces import IMetadataStore, SessionState, WatchEvent
+
+log = logging.getLogger(__name__)
+
+
+class IConsumer(Protocol):
+    """Whoever fetches."""
+
+    def on_assigned(self, event: Assigned) -> None:
+        """Fetch these from now on."""
+
+    def on_revoked(self, event: Revoked) -> Deferred[None] | None:
+        """Stop fetching these, and commit; fires when that is done, or None if it is. If it fails, they are released
+        all the same.
+        """
+
+    def on_failed(self, error: BaseException) -> None:
+        """Something keeps the consumer from its share; it goes on trying."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Times are in seconds. Kafka 0.8's names: zookeeper.session.timeout.ms (as the server granted it),
+    auto.commit.interval.ms (None: stored offsets go out only with releases), rebalance.max.retries and
+    rebalance.backoff.ms.
+    """
+
+    session_timeout: float = 6.0
+    commit_interval: float | None = 5.0
+    max_retries: int = 20
+    backoff: float = 0.5
+
+
+class Coordinator:
+    """One consumer's membership in a group, on a store that is started.
+
+    `new_name` makes the names that it registers under, `rng` the jitter; both are for tests that must know them.
+    """
+
+    def __init__(
+        self,
+        store: IMetadataStore,
+        clock: IReactorTime,
+        group: str,
+        subscription: Subscription,
+        consumer: IConsumer,
+        settings: GroupSettings | None = None,
+        *,
+        new_name: Callable[[], str] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Raises ValueError for a group's name that can't be one."""
+        paths = GroupPaths(group)
+        self.settings = settings or GroupSettings()
+        self._store = store
+        self._clock = clock
+        self._subscription = subscription
+        self._listener = consumer
+        self._random = rng or random.Random()
+        self._sleeper = Sleeper(clock)
+        self._lease = Lease(clock, self.settings.session_timeout)
+        self._view = GroupView(store, paths, subscription, self._sleeper.wake)
+        name = new_name or (lambda: consumer_name(group))
+        self._claims = Claims(store, clock, paths, self._lease, name)
+        self._share: dict[TopicPartition, int] = {}
+        self._assigned: set[TopicPartition] = set()
+        self._stored: dict[TopicPartition, int] = {}
+        self._stopping: list[Deferred[None]] = []
+        self._blocked: set[str] = set()
+        self._collision: Collision | None = None
+        self._tries = 0
+        self._closing = self._expired = self._reconnected = False
+        self._connected = True
+        self._timers: dict[Callable[[], Coroutine[Any, Any, None]], IDelayedCall] = {}
+        self._forget: Callable[[], None] | None = None
+        self._registered: Deferred[None] | None = None
+        self._left: list[Deferred[None]] = []
+        self._steps: Mapping[State, Callable[[], Coroutine[Deferred[Any], Any, Event]]] = {
+            State.JOINING: self._join,
+            State.READING: self._read,
+            State.RELEASING: self._release,
+            State.CLAIMING: self._claim,
+            State.WAITING: self._wait,
+            State.OWNING: self._own,
+            State.INTERRUPTED: self._resume,
+            State.SURRENDERING: self._surrender,
+            State.LEAVING: self._leave,
+        }
+        self.state = State.CLOSED
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether records of what is assigned may be handed out at this moment. May be asked from any thread."""
+        return self._lease.holds
+
+    @property
+    def consumer(self) -> str:
+        """The name under which it is registered, "" if it is not."""
+        return self._claims.consumer
+
+    @property
+    def assigned(self) -> frozenset[TopicPartition]:
+        """What the caller was told to fetch, and not to stop."""
+        return frozenset(self._assigned)
+
+    # -- what the caller does
+
+    def start(self) -> Deferred[None]:
+        """Join the group; fires once it is registered."""
+        assert self.state is State.CLOSED and not self._closing
+        self.state = State.JOINING
+        self._forget = self._store.on_session(self._session)
+        self._registered = Deferred()
+        self._every(HEARTBEAT * self.settings.session_timeout, self._heartbeat)
+        if self.settings.commit_interval is not None:
+            self._every(self.settings.commit_interval, self._commit_stored)
+        registered = self._registered
+        Deferred.fromCoroutine(self._run()).addErrback(self._crashed)
+        return registered
+
+    def close(self) -> Deferred[None]:
+        """Revoke, commit, release and leave the group. Fires when that is done, or can't be done."""
+        left: Deferred[None] = Deferred()
+        if self.state is State.CLOSED:
+            left.callback(None)
+            return left
+        self._left.append(left)
+        self._closing = True
+        self._sleeper.wake()
+        return left
+
+    def store_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Records before these offsets were processed: it goes out with the next periodic commit, and with a release.
+        Partitions that are not owned are passed over.
+        """
+        self._stored.update((p, offset) for p, offset in offsets.items() if p in self._claims.held)
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
+        """Commit now. Fails with `NotOwner` or `ZooKeeperUnavailable`."""
+
+        async def commit() -> None:
+            before = {p: self._stored.pop(p) for p in offsets if p in self._stored}
+            try:
+                await self._claims.commit(offsets)
+            except (NotRegistered, SessionExpired) as error:
+                raise NotOwner(list(offsets)) from error
+            except StoreError as error:
+                for partition, offset in before.items():
+                    self._stored.setdefault(partition, offset)
+                raise ZooKeeperUnavailable(f"the offsets may not be committed: {error}") from error
+
+        return Deferred.fromCoroutine(commit())
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> Deferred[dict[TopicPartition, int | None]]:
+        """The group's committed offsets, None where there is none. Fails with `ZooKeeperUnavailable`."""
+
+        async def committed() -> dict[TopicPartition, int | None]:
+            try:
+                return await self._claims.offsets(partitions)
+            except StoreError as error:
+                raise ZooKeeperUnavailable(f"the offsets can't be read: {error}") from error
+
+        return Deferred.fromCoroutine(committed())
+
+    # -- the machine
+
+    async def _run(self) -> None:
+        while self.state is not State.CLOSED:
+            try:
+                event = await self._steps[self.state]()
+            except NotRegistered:
+                self._claims.unregistered()
+                event = Event.UNREGISTERED
+            except StoreError as error:
+                log.info("group %s: %s: %s", self._claims.group, type(error).__name__, error)
+                self._failed(error)
+                event = Event.CUT
+            self.state = follow(self.state, self._overruled(event))
+        self._closed()
+
+    def _overruled(self, event: Event) -> Event:
+        """What happened meanwhile comes before what came of the step."""
+        if self.state is State.LEAVING:
+            return Event.LEFT
+        if self._closing:
+            return Event.CLOSE
+        if self._expired:
+            self._expired = False
+            return Event.EXPIRED
+        return Event.CUT if self._reconnected else event
+
+    async def _join(self) -> Event:
+        await self._claims.register(self._subscription, time.time_ns() // 1_000_000)
+        self._view.forget()
+        if self._registered is not None:
+            registered, self._registered = self._registered, None
+            registered.callback(None)
+        return Event.REGISTERED
+
+    async def _read(self) -> Event:
+        if not self._claims.registered:
+            raise NotRegistered("not registered yet")
+        await self._claims.settle()
+        await self._view.refresh()
+        me, held = self._claims.consumer, self._claims.held
+        members = self._view.members
+        if me not in members:
+            raise NotRegistered("the consumer's node is gone")
+        self._share = share_of(me, self._view.partitions, members)
+        if self._not_mine():
+            return Event.TOO_MUCH
+        if self._share.keys() - held.keys() or held.keys() - self._assigned:
+            return Event.TOO_LITTLE
+        self._tries = 0
+        return Event.SETTLED
+
+    async def _release(self) -> Event:
+        gone = self._not_mine()
+        await self._stop([p for p in gone if p in self._assigned])
+        last = {p: self._stored.pop(p) for p in gone if p in self._stored}
+        await self._claims.release(gone, last)
+        return Event.RELEASED
+
+    async def _claim(self) -> Event:
+        held = self._claims.held
+        wanted = {p: stream for p, stream in self._share.items() if p not in held}
+        try:
+            if wanted:
+                await self._claims.claim(wanted)
+        except Collision as collision:
+            self._collision = collision
+            return Event.COLLIDED
+        fresh = sorted(held.keys() - self._assigned)
+        offsets = await self._claims.offsets(fresh)
+        if not self._expired:
+            self._assigned.update(fresh)
+            self._listener.on_assigned(Assigned(offsets, {p: self._share[p] for p in fresh}))
+        return Event.CLAIMED
+
+    async def _wait(self) -> Event:
+        assert self._collision is not None
+        wanted = self._share.keys() - self._claims.held.keys()
+        self._blocked = set()
+        blocked = await self._claims.blocked(wanted, self._freed)
+        if blocked:
+            self._blocked.update(blocked)
+            backoff, since = self._backoff(), self._clock.seconds()
+            await self._sleeper.sleep(backoff)
+            if self._clock.seconds() - since >= backoff:  # in vain
+                self._failed(self._collision)
+        return Event.AGAIN
+
+    async def _own(self) -> Event:
+        await self._sleeper.sleep(None)
+        return Event.AGAIN
+
+    async def _resume(self) -> Event:
+        if not self._reconnected:
+            await self._sleeper.sleep(self._backoff())
+        if not self._connected:
+            return Event.CUT
+        self._reconnected = False
+        self._view.forget()
+        await self._claims.settle()
+        return Event.RESUMED
+
+    async def _surrender(self) -> Event:
+        while self._stopping:
+            await self._stopping.pop()
+        return Event.SURRENDERED
+
+    async def _leave(self) -> Event:
+        await self._surrender()
+        await self._stop(self._assigned)
+        await self._claims.release(list(self._claims.held), self._stored)
+        await self._claims.unregister()
+        return Event.LEFT
+
+    # -- what happens between the steps
+
+    def _session(self, state: SessionState) -> None:
+        self._connected = self._reconnected = state is SessionState.CONNECTED
+        if state is SessionState.EXPIRED:
+            self._expired = True
+            self._claims.forget()
+            self._stored.clear()
+            lost = sorted(self._assigned)
+            self._assigned.clear()
+            if lost:
+                log.warning("the session with ZooKeeper is gone, and the claims of %d partitions", len(lost))
+                self._stopping.append(self._told(Revoked(tuple(lost), lost=True)))
+        if state is not SessionState.SUSPENDED:
+            self._sleeper.wake()
+
+    def _freed(self, event: WatchEvent) -> None:
+        """The owner of a partition that is waited for let go of it, or it is another one."""
+        self._blocked.discard(event.path)
+        if not self._blocked:
+            self._sleeper.wake()
+
+    async def _heartbeat(self) -> None:
+        try:
+            if self._claims.registered:
+                await self._claims.prove()
+        except NotRegistered:
+            self._view.forget()
+            self._sleeper.wake()
+
+    async def _commit_stored(self) -> None:
+        stored = {p: offset for p, offset in self._stored.items() if p in self._assigned}
+        if stored:
+            await self._claims.commit(stored)
+            for partition, offset in stored.items():
+                if self._stored.get(partition) == offset:
+                    del self._stored[partition]
+
+    # -- helpers
+
+    def _not_mine(self) -> list[TopicPartition]:
+        """What is held without being in the share, or for another stream, or under an earlier name."""
+        names = {p: stream_name(self._claims.consumer, stream) for p, stream in self._share.items()}
+        return [p for p, name in self._claims.held.items() if names.get(p) != name]
+
+    async def _stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have the caller stop fetching these. From here on they are not assigned, whatever the session does."""
+        stopped = tuple(sorted(partitions))
+        self._assigned.difference_update(stopped)
+        if stopped:
+            await self._told(Revoked(stopped))
+
+    def _told(self, event: Revoked) -> Deferred[None]:
+        """Tell the caller to stop; fires when it has, and never fails."""
+
+        async def tell() -> None:
+            stopped = self._listener.on_revoked(event)
+            if stopped is not None:
+                await stopped
+
+        return Deferred.fromCoroutine(tell()).addErrback(self._logged, "can't stop fetching cleanly")
+
+    def _failed(self, error: StoreError) -> None:
+        self._tries += 1
+        if self._tries % self.settings.max_retries == 0:
+            self._listener.on_failed(RebalanceFailed(self._tries, error))
+
+    def _backoff(self) -> float:
+        return self.settings.backoff * self._random.uniform(0.5, 1.5)
+
+    def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` again and again with so many seconds between; what the store can't do now it may do next time."""
+
+        async def once() -> None:
+            try:
+                await work()
+            except (StoreError, NotOwner) as error:
+                log.debug("to be tried again: %s", error)
+            if self.state is not State.CLOSED:
+                self._every(seconds, work)
+
+        def begin() -> None:
+            Deferred.fromCoroutine(once()).addErrback(self._logged, "a periodic task failed")
+
+        self._timers[work] = self._clock.callLater(seconds, begin)
+
+    def _logged(self, failure: Failure, what: str) -> None:
+        log.error(what, exc_info=failure.value)
+
+    def _crashed(self, failure: Failure) -> None:
+        """A fault of the program: fetch nothing any more."""
+        self._logged(failure, "the coordinator of a consumer failed")
+        self.state = State.CLOSED
+        assert failure.value is not None
+        self._listener.on_failed(failure.value)
+        self._closed()
+
+    def _closed(self) -> None:
+        self._lease.end()
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+        left, self._left = self._left, []
+        if self._registered is not None:
+            self._registered.errback(Closed("the consumer was closed before it had joined its group"))
+            self._registered = None
+        for deferred in left:
+            deferred.callback(None)
+
+
+def consumer_name(group: str) -> str:
+    """A name that no consumer has had, in Kafka 0.8's spelling: group, host, time in ms, eight random digits."""
+    host = socket.gethostname().replace("/", "-")
+    return f"{group}_{host}-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"

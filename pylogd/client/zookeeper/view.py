@@ -1,0 +1,173 @@
+"""What one consumer knows of its group: who else is in it, and which partitions its topics have.
+
+Strategy: everything is read once with a watch behind it, and again only where a watch was called: a member that joins
+costs the others one look at the list of members and one at the newcomer. Members' documents never change under their
+names, so they are read once. A change of the live brokers makes the topics be read again.
+
+Rules: what is here may be older than what the tree has; a claim is what decides. `changed` is called for every watch
+that is called, and nothing is read until `refresh` is called.
+
+Must not know: claims, offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+
+from pylogd.client.zookeeper.registries import (
+    STATIC,
+    GroupPaths,
+    Subscription,
+    decode_member,
+    decode_partitions,
+    topic_path,
+)
+from pylogd.client.zookeeper.waiting import all_of
+from pylogd.metadata.errors import NoNode
+from pylogd.metadata.interfaces import IMetadataStore, Watch, WatchEvent
+from pylogd.metadata.layout import BROKERS, TOPICS, CorruptMetadata
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Subscribes to nothing: a member whose document can't be read.
+_NOTHING = Subscription({})
+
+
+class GroupView:
+    """The members of a group, and the partitions of the topics that one of them subscribes to."""
+
+    def __init__(
+        self, store: IMetadataStore, paths: GroupPaths, subscription: Subscription, changed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._paths = paths
+        self._subscription = subscription
+        self._changed = changed
+        self._members: dict[str, Subscription] = {}
+        self._partitions: dict[str, list[int]] = {}
+        self._round = 0
+        self._stale: set[str] = set()  # paths to be read again
+        self._watched: set[str] = set()
+        self.forget()
+
+    @property
+    def members(self) -> dict[str, dict[str, int]]:
+        """Consumer -> topic -> number of its streams."""
+        return {name: wants.streams(self._partitions) for name, wants in self._members.items()}
+
+    @property
+    def partitions(self) -> dict[str, list[int]]:
+        """Topic -> its partitions, of the topics that are subscribed to; none while a topic does not exist."""
+        return self._partitions
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether something changed since the last `refresh`."""
+        return bool(self._stale)
+
+    def forget(self) -> None:
+        """Nothing that was read is certain, and the watches may be gone: read everything at the next `refresh`."""
+        self._round += 1
+        self._watched.clear()
+        self._stale = {self._paths.ids, BROKERS}
+        if self._subscription.kind == STATIC:
+            self._stale.update(topic_path(topic) for topic in self._subscription.topics)
+        else:
+            self._stale.add(TOPICS)
+
+    async def refresh(self) -> None:
+        """Read what changed. Raises what the store raises; what was not read then is still to be read."""
+        stale, self._stale = self._stale, set()
+        try:
+            if BROKERS in stale:
+                await self._read_brokers()
+                stale.update(topic_path(topic) for topic in self._partitions)
+            if TOPICS in stale:
+                stale.update(topic_path(topic) for topic in await self._read_topics())
+            prefix = f"{TOPICS}/"
+            topics = [path for path in stale if path.startswith(prefix)]
+            await all_of(Deferred.fromCoroutine(self._read_topic(path)) for path in sorted(topics))
+            if self._paths.ids in stale:
+                await self._read_members()
+        except BaseException:
+            self._stale |= stale
+            raise
+
+    async def _read_brokers(self) -> None:
+        try:
+            await self._watching(BROKERS, self._store.children)
+        except NoNode:
+            await self._missing(BROKERS)
+
+    async def _read_topics(self) -> Sequence[str]:
+        """Learn which topics the pattern means; those that are new. Topics that are gone are dropped."""
+        names: Sequence[str] = ()
+        try:
+            names = await self._watching(TOPICS, self._store.children)
+        except NoNode:
+            await self._missing(TOPICS)
+        wanted = self._subscription.streams(names)
+        self._partitions = {topic: self._partitions[topic] for topic in wanted if topic in self._partitions}
+        return [topic for topic in wanted if topic not in self._partitions]
+
+    async def _read_topic(self, path: str) -> None:
+        topic = path.rpartition("/")[2]
+        try:
+            node = await self._watching(path, self._store.get)
+            self._partitions[topic] = decode_partitions(path, node.data)
+        except NoNode:
+            if self._subscription.kind == STATIC:
+                self._partitions[topic] = []
+                await self._missing(path)
+            else:
+                self._partitions.pop(topic, None)
+        except CorruptMetadata as error:
+            log.error("a topic is passed over: %s", error)
+            self._partitions[topic] = []
+
+    async def _read_members(self) -> None:
+        names = await self._watching(self._paths.ids, self._store.children)
+        new = [name for name in names if name not in self._members]
+        found = await all_of(Deferred.fromCoroutine(self._read_member(name)) for name in new)
+        known = {**self._members, **{name: wants for name, wants in zip(new, found, strict=True) if wants is not None}}
+        self._members = {name: known[name] for name in names if name in known}
+
+    async def _read_member(self, name: str) -> Subscription | None:
+        path = self._paths.member(name)
+        try:
+            return decode_member(path, (await self._store.get(path)).data)
+        except NoNode:
+            return None  # gone again: the watch on the list tells
+        except CorruptMetadata as error:
+            log.error("a consumer is passed over: %s", error)
+            return _NOTHING
+
+    async def _missing(self, path: str) -> None:
+        """Wait for a node that was not there; if it is by now, it is to be read."""
+        if await self._watching(path, self._store.exists) is not None:
+            self._watched.discard(path)
+            self._stale.add(path)
+
+    async def _watching(self, path: str, read: Callable[[str, Watch | None], Awaitable[T]]) -> T:
+        """Read with a watch, unless one is set already."""
+        if path in self._watched:
+            return await read(path, None)
+        now, called = self._round, False
+
+        def watch(_: WatchEvent) -> None:
+            nonlocal called
+            called = True
+            if now == self._round:
+                self._watched.discard(path)
+                self._stale.add(path)
+                self._changed()
+
+        result = await read(path, watch)
+        if now == self._round and not called:
+            self._watched.add(path)
+        return result

@@ -1,0 +1,188 @@
+"""What kazoo says and what the store says: errors, nodes, events, and one request that kazoo does not have.
+
+`MultiRead` reads many nodes by one request (ZooKeeper 3.6 and newer): kazoo takes about a tenth of a millisecond for
+each request, which is too long for the tens of thousands of nodes that a large cluster reads when it starts.
+
+Must not know: chroots, the reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from kazoo import exceptions as kazoo
+from kazoo import security
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import int_struct, multiheader_struct, read_buffer, stat_struct, write_string
+from kazoo.protocol.states import EventType as KazooEventType
+from kazoo.protocol.states import ZnodeStat
+
+from pylogd.metadata.errors import (
+    AccessDenied,
+    BadVersion,
+    ConnectionLost,
+    InvalidNode,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    StoreError,
+    StoreFailure,
+)
+from pylogd.metadata.interfaces import (
+    MAX_DATA_BYTES,
+    Create,
+    Delete,
+    EventType,
+    Node,
+    NodeStat,
+    Operation,
+    SetData,
+    check_path,
+    parent_of,
+)
+
+#: What an event of kazoo's is.
+EVENTS: Final = {
+    KazooEventType.CREATED: EventType.CREATED,
+    KazooEventType.DELETED: EventType.DELETED,
+    KazooEventType.CHANGED: EventType.CHANGED,
+    KazooEventType.CHILD: EventType.CHILDREN,
+}
+#: Errors about the node that the request names.
+_ON_NODE: Final = (
+    (kazoo.BadVersionError, BadVersion),
+    (kazoo.NotEmptyError, NotEmpty),
+    (kazoo.NodeExistsError, NodeExists),
+    (kazoo.NoAuthError, AccessDenied),
+    (kazoo.BadArgumentsError, InvalidNode),
+)
+#: Whether the request was carried out is not known, or ZooKeeper asks to try again.
+_LOST: Final = (
+    kazoo.ConnectionLoss,
+    kazoo.ConnectionClosedError,  # a SessionExpiredError by its class: to be looked at before that
+    kazoo.OperationTimeoutError,
+    kazoo.SessionMovedError,
+)
+_GET_DATA: Final = 4
+_ERROR: Final = -1
+
+
+class MultiRead:
+    """The data of many nodes: `GetData` requests in one, answered by a `Node` or an exception for each."""
+
+    type = 22
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def serialize(self) -> bytes:
+        """The request's body."""
+        header = multiheader_struct.pack(_GET_DATA, False, -1)
+        reads = b"".join([header + write_string(path) + b"\0" for path in self.paths])
+        return reads + bytes(multiheader_struct.pack(-1, True, -1))
+
+    @staticmethod
+    def deserialize(body: bytes, offset: int) -> list[Node | Exception]:
+        """The answers in order of the paths."""
+        found: list[Node | Exception] = []
+        while True:
+            kind, done, _ = multiheader_struct.unpack_from(body, offset)
+            offset += multiheader_struct.size
+            if done:
+                return found
+            if kind == _ERROR:
+                found.append(kazoo.EXCEPTIONS[int_struct.unpack_from(body, offset)[0]]())
+                offset += int_struct.size
+            else:
+                data, offset = read_buffer(body, offset)
+                found.append(node_of((data, ZnodeStat._make(stat_struct.unpack_from(body, offset)))))
+                offset += stat_struct.size
+
+
+def error_of(error: BaseException, operation: Operation, index: int = 0) -> StoreError:
+    """The store's error for one of kazoo's."""
+    path = operation.path
+    parent = parent_of(path)
+    if isinstance(error, kazoo.NoNodeError):
+        return NoNode(parent if isinstance(operation, Create) else path, index)
+    if isinstance(error, kazoo.NoChildrenForEphemeralsError):
+        return NoChildrenForEphemerals(parent, index)
+    for kind, ours in _ON_NODE:
+        if isinstance(error, kind):
+            return ours(path, index)
+    if isinstance(error, _LOST):
+        return ConnectionLost(f"{path}: the connection to ZooKeeper was lost; what was asked may or may not be done")
+    if isinstance(error, kazoo.SessionExpiredError):
+        return SessionExpired(f"{path}: the ZooKeeper session has expired")
+    return StoreFailure(f"{path}: ZooKeeper failed: {type(error).__name__}{f' ({error})' if str(error) else ''}")
+
+
+def stat_of(stat: ZnodeStat | None) -> NodeStat | None:
+    """What is known of a node, None for none."""
+    return None if stat is None else NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+def node_of(answer: tuple[bytes | None, Any]) -> Node:
+    """A node as kazoo reads it: its data, None for none, and its stat."""
+    data, stat = answer
+    return Node(data or b"", NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
+
+
+def version_of(stat: ZnodeStat) -> int:
+    """The version after a write."""
+    version: int = stat.version
+    return version
+
+
+def read_many(paths: Sequence[str], client: KazooClient) -> Any:
+    """Ask for many nodes."""
+    answer = client.handler.async_result()
+    client._call(MultiRead(paths), answer)  # kazoo has no public way to send a request of one's own
+    return answer
+
+
+def transact(operations: Sequence[Operation], full: Callable[[str], str], acl: Any, client: KazooClient) -> Any:
+    """Ask for all operations, or none; `full` has a path as the servers know it."""
+    transaction = client.transaction()
+    for operation in operations:
+        path = full(operation.path)
+        if isinstance(operation, Create):
+            transaction.create(path, operation.data, acl, operation.ephemeral, operation.sequence)
+        elif isinstance(operation, SetData):
+            transaction.set_data(path, operation.data, operation.version)
+        elif isinstance(operation, Delete):
+            transaction.delete(path, operation.version)
+        else:
+            transaction.check(path, operation.version)
+    return transaction.commit_async()
+
+
+def fault_of(operation: Operation) -> NodeError | None:
+    """What is wrong with an operation by itself."""
+    if not check_path(operation.path):
+        return InvalidNode(operation.path)
+    if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:
+        return InvalidNode(operation.path)
+    if operation.path == "/":
+        # ZooKeeper's own root refuses these as malformed; a chroot's would be a node like others.
+        if isinstance(operation, Create):
+            return NodeExists("/")
+        if isinstance(operation, Delete):
+            return NotEmpty("/")
+    return None
+
+
+def owners_acl() -> list[Any]:
+    """All for whoever has the creator's credentials, reading for everybody."""
+    return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """The paths of a node's ancestors below the root, from the top, and its own."""
+    names = path.strip("/").split("/") if path != "/" else []
+    for count in range(1, len(names) + 1):
+        yield "/" + "/".join(names[:count])

@@ -1,0 +1,152 @@
+"""Avro messages that carry the id of their schema: what producers and consumers use beside the registry.
+
+Strategy: five bytes in front of the body say the schema: a zero, and its id as four bytes, big-endian (the form that
+Confluent's serialisers write). Schemas are asked of the registry once and kept for ever, for an id never changes its
+meaning. Bodies are read and written by `fastavro`.
+
+Blocking, no Twisted: it runs in executors of Spark's too.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import parse_schema
+
+from pylogd.errors import PylogdError
+
+_HEAD: Final = struct.Struct(">bI")
+_MAGIC: Final = 0
+
+
+class SchemaRegistryError(PylogdError):
+    """The registry refused, or could not be asked. `code` is the API's, 0 where there is none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class NotAvro(PylogdError):
+    """A message that does not begin with the id of a schema, or whose body is not what that schema says."""
+
+
+class SchemaRegistryClient:
+    """Asks the registry at `url`, each id and each registration once. May be shared by threads."""
+
+    def __init__(self, url: str, timeout: float = 10.0) -> None:
+        self._url = url.rstrip("/")
+        self._timeout = timeout
+        self._schemas: dict[int, Any] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def schema(self, schema_id: int) -> Any:
+        """The schema with that id, parsed."""
+        found = self._schemas.get(schema_id)
+        if found is None:
+            with self._lock:
+                found = self._schemas.get(schema_id)
+                if found is None:
+                    found = self._schemas[schema_id] = self._fetch(schema_id)
+        return found
+
+    def register(self, subject: str, schema: Mapping[str, Any] | str) -> int:
+        """The id of a schema in a subject, which has it as a version from now on."""
+        text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
+        known = self._ids.get((subject, text))
+        if known is None:
+            path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+            known = self._ids[subject, text] = int(self._ask(path, {"schema": text})["id"])
+        return known
+
+    def _fetch(self, schema_id: int) -> Any:
+        named: dict[str, Any] = {}
+        return self._parse(self._ask(f"/schemas/ids/{schema_id}"), named)
+
+    def _parse(self, document: Mapping[str, Any], named: dict[str, Any]) -> Any:
+        for used in document.get("references") or ():
+            path = f"/subjects/{urllib.parse.quote(used['subject'], safe='')}/versions/{used['version']}?deleted=true"
+            if used["name"] not in named:
+                self._parse(self._ask(path), named)
+        return parse_schema(json.loads(document["schema"]), named_schemas=named)
+
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        request = urllib.request.Request(self._url + path, data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(error) from error
+        except (OSError, ValueError) as error:
+            raise SchemaRegistryError(f"the schema registry at {self._url} can't be asked: {error}") from error
+
+
+def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:
+    try:
+        document = json.load(error)
+        return SchemaRegistryError(str(document["message"]), int(document["error_code"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return SchemaRegistryError(f"the schema registry answered {error.code} {error.reason}")
+
+
+class AvroSerializer:
+    """Turns values into messages. The schema is registered under `<topic>-value` (or `-key`) with the first one."""
+
+    def __init__(self, registry: SchemaRegistryClient, schema: Mapping[str, Any], *, key: bool = False) -> None:
+        self._registry = registry
+        self._text = json.dumps(schema, separators=(",", ":"))
+        self._schema = parse_schema(dict(schema))
+        self._suffix = "-key" if key else "-value"
+
+    def __call__(self, topic: str, value: Any) -> bytes:
+        """The message. `NotAvro` if the value does not fit the schema."""
+        schema_id = self._registry.register(topic + self._suffix, self._text)
+        out = io.BytesIO()
+        out.write(_HEAD.pack(_MAGIC, schema_id))
+        try:
+            fastavro.schemaless_writer(out, self._schema, value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise NotAvro(f"a value does not fit the schema: {error}") from error
+        return out.getvalue()
+
+
+class AvroDeserializer:
+    """Turns messages into values, as `reader` has them if one is given, else as they were written."""
+
+    def __init__(self, registry: SchemaRegistryClient, reader: Mapping[str, Any] | None = None) -> None:
+        self._registry = registry
+        self._reader = None if reader is None else parse_schema(dict(reader))
+
+    def __call__(self, message: bytes) -> Any:
+        """The value. `NotAvro`, `SchemaRegistryError`."""
+        schema = self._registry.schema(schema_id_of(message))
+        body = io.BytesIO(message)
+        body.seek(_HEAD.size)
+        try:
+            value = fastavro.schemaless_reader(body, schema, self._reader)
+        except (ValueError, TypeError, KeyError, IndexError, EOFError, StopIteration, OverflowError,
+                fastavro.read.SchemaResolutionError) as error:  # fmt: skip
+            raise NotAvro(f"the body of a message is not what its schema says: {error!r}") from error
+        if body.tell() != len(message):
+            raise NotAvro(f"{len(message) - body.tell()} bytes follow the value of a message")
+        return value
+
+
+def schema_id_of(message: bytes) -> int:
+    """The id in front of a message; `NotAvro` if there is none."""
+    if len(message) < _HEAD.size or message[0] != _MAGIC:
+        raise NotAvro("the message does not begin with the id of a schema (a zero byte and four of id)")
+    return int(_HEAD.unpack_from(message)[1])

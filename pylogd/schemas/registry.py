@@ -1,0 +1,306 @@
+"""What the registry knows: schemas by id, subjects and their versions, compatibility levels.
+
+Strategy: the records of one topic, applied in their order, are the whole state, so every process that reads the topic
+knows the same. A change is worked out here as the record that would make it, written by who owns the topic, and takes
+effect when it is read back. Keys and values have the form of Confluent's registry, whose topic this one can take over.
+
+Rules: an id names one schema for ever, in whichever subjects it is: when a version is deleted for good, the largest id
+given so far is written too, since compaction will take the version's own record away. Deleting hides; deleting for
+good (`permanent`) takes a hidden version out. A subject's versions count from 1.
+Must not know: HTTP, brokers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pylogd.schemas.errors import (
+    ConfigNotFound,
+    IncompatibleSchema,
+    InvalidSchema,
+    InvalidVersion,
+    ReferenceExists,
+    RegistryError,
+    SchemaNotFound,
+    SubjectNotFound,
+    SubjectNotSoftDeleted,
+    SubjectSoftDeleted,
+    VersionNotFound,
+)
+from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema, incompatibilities, read_schema
+
+_log = logging.getLogger(__name__)
+
+LATEST = "latest"
+_MAX_VERSION = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A schema in a subject."""
+
+    subject: str
+    version: int
+    id: int
+    schema: Schema
+    deleted: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API says it."""
+        document: dict[str, Any] = {
+            "subject": self.subject,
+            "version": self.version,
+            "id": self.id,
+            "schemaType": AVRO,
+            "schema": self.schema.text,
+        }
+        if self.schema.references:
+            document["references"] = [reference.as_json() for reference in self.schema.references]
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A record to be written: JSON, a value of None deletes the key."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Registry:
+    """See the module. What changes something returns the records that would do it."""
+
+    def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
+        self._subjects: dict[str, dict[int, Version]] = {}
+        self._by_id: dict[int, Schema] = {}
+        self._ids: dict[tuple[str, tuple[Reference, ...]], int] = {}
+        self._levels: dict[str | None, Compatibility] = {}
+        self._used: dict[str, int] = {}  # the last version that was given, by subject
+        self._default = level
+        self._last_id = 0
+
+    # Reading the topic ---------------------------------------------------------------------------------------------
+
+    def apply(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in the topic's next record. What is not understood is logged and passed over."""
+        try:
+            name = json.loads(key or b"")
+            kind = name["keytype"]
+            document = None if value is None else json.loads(value)
+            if kind == "SCHEMA":
+                self._apply_schema(name["subject"], int(name["version"]), document)
+            elif kind == "CONFIG":
+                self._apply_level(name.get("subject"), document)
+            elif kind == "DELETE_SUBJECT" and document is not None:
+                for version in self._subjects.get(name["subject"], {}).values():
+                    if version.version <= int(document["version"]):
+                        self._put(replace(version, deleted=True))
+            elif kind == "NOOP":
+                self._last_id = max(self._last_id, int((document or {}).get("lastId", 0)))
+            elif kind not in ("DELETE_SUBJECT", "CLEAR_SUBJECT", "MODE"):
+                raise ValueError(f"a key of type {kind!r}")
+        except (ValueError, KeyError, TypeError, AttributeError, RegistryError) as error:
+            _log.warning("a record of the schemas topic is passed over: key %.200r: %s", key, error)
+
+    def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self._subjects.get(subject, {}).pop(number, None)
+            if not self._subjects.get(subject, True):
+                del self._subjects[subject]
+            return
+        references = tuple(
+            Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
+            for each in document.get("references") or ()
+        )
+        schema = Schema(str(document["schema"]), references)
+        self._put(Version(subject, number, int(document["id"]), schema, bool(document.get("deleted"))))
+
+    def _put(self, version: Version) -> None:
+        identity = version.schema.identity
+        self._subjects.setdefault(version.subject, {})[version.version] = version
+        self._used[version.subject] = max(self._used.get(version.subject, 0), version.version)
+        self._by_id.setdefault(version.id, version.schema)
+        self._last_id = max(self._last_id, version.id)
+        self._ids.setdefault(identity, version.id)
+
+    def _apply_level(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self._levels.pop(subject, None)
+        else:
+            self._levels[subject] = Compatibility.named(document["compatibilityLevel"])
+
+    # Look-ups ------------------------------------------------------------------------------------------------------
+
+    def subjects(self, *, deleted: bool = False, prefix: str = "") -> list[str]:
+        """Their names, in order; with `deleted`, also of those that were."""
+        return sorted(
+            name
+            for name, versions in self._subjects.items()
+            if name.startswith(prefix) and (deleted or any(not version.deleted for version in versions.values()))
+        )
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """The subject's versions, ascending; `SubjectNotFound` if there is none."""
+        found = [at for at, version in self._subjects.get(subject, {}).items() if deleted or not version.deleted]
+        if not found:
+            raise SubjectNotFound(f"Subject '{subject}' not found.")
+        return sorted(found)
+
+    def version(self, subject: str, which: str, *, deleted: bool = False) -> Version:
+        """A version by its number or `latest` (also -1). `SubjectNotFound`, `VersionNotFound`, `InvalidVersion`."""
+        if which in (LATEST, "-1"):
+            last = self.versions(subject, deleted=deleted)[-1]
+            return self._subjects[subject][last]
+        if not which.isascii() or not which.isdigit() or not 0 < int(which) <= _MAX_VERSION:
+            raise InvalidVersion(
+                f"The specified version '{which}' is not a valid version id: a number from 1 on, or \"{LATEST}\"."
+            )
+        known = self.versions(subject, deleted=deleted)
+        if int(which) not in known:
+            raise VersionNotFound(f"Version {which} not found.")
+        return self._subjects[subject][int(which)]
+
+    def by_id(self, schema_id: int) -> Schema:
+        """`SchemaNotFound` if there never was one."""
+        schema = self._by_id.get(schema_id)
+        if schema is None:
+            raise SchemaNotFound(f"Schema {schema_id} not found")
+        return schema
+
+    def uses_of(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
+        """Where a schema is in use."""
+        self.by_id(schema_id)
+        every = (version for versions in self._subjects.values() for version in versions.values())
+        found = [version for version in every if version.id == schema_id and (deleted or not version.deleted)]
+        return sorted(found, key=lambda version: (version.subject, version.version))
+
+    def referring_to(self, subject: str, number: int) -> list[int]:
+        """The ids of schemas that use this one."""
+        every = (version for versions in self._subjects.values() for version in versions.values())
+        return sorted(
+            {
+                version.id
+                for version in every
+                for used in version.schema.references
+                if not version.deleted and (used.subject, used.version) == (subject, number)
+            }
+        )
+
+    def level(self, subject: str | None = None, *, inherit: bool = True) -> Compatibility:
+        """The level of a subject, or of all; `ConfigNotFound` of a subject without its own, unless `inherit`."""
+        own = self._levels.get(subject)
+        if own is not None:
+            return own
+        if subject is not None and not inherit:
+            raise ConfigNotFound(f"Subject '{subject}' does not have subject-level compatibility configured")
+        return self._levels.get(None, self._default)
+
+    def resolve(self, reference: Reference) -> Schema:
+        """What a reference means; `InvalidSchema` if that is not there."""
+        found = self._subjects.get(reference.subject, {}).get(reference.version)
+        if found is None:
+            raise InvalidSchema(
+                f"reference {reference.name!r}: subject {reference.subject!r} has no version {reference.version}"
+            )
+        return found.schema
+
+    def read(self, text: object, kind: object = None, references: Sequence[Reference] = ()) -> Schema:
+        """A schema from a request; `InvalidSchema`."""
+        return read_schema(text, kind, references, self.resolve)
+
+    def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
+        """The version of a subject that has this schema, the newest if it has several times."""
+        identity = schema.identity
+        for _, version in sorted(self._subjects.get(subject, {}).items(), reverse=True):
+            if (deleted or not version.deleted) and version.schema.identity == identity:
+                return version
+        return None
+
+    def conflicts(self, subject: str, schema: Schema, which: str | None = None) -> list[str]:
+        """Why the schema may not be the subject's next; with `which`, judged against that version only."""
+        if which is None:
+            live = {at: v.schema for at, v in self._subjects.get(subject, {}).items() if not v.deleted}
+        else:
+            version = self.version(subject, which)
+            live = {version.version: version.schema}
+        return incompatibilities(schema, live, self.level(subject), self.resolve)
+
+    # Changes -------------------------------------------------------------------------------------------------------
+
+    def register(self, subject: str, schema: Schema) -> tuple[int, list[TopicRecord]]:
+        """(id, what has to be written). Nothing is to be written if the subject has it. `IncompatibleSchema`."""
+        known = self.find(subject, schema)
+        if known is not None:
+            return known.id, []
+        reasons = self.conflicts(subject, schema)
+        if reasons:
+            raise IncompatibleSchema(
+                f'Schema being registered is incompatible with an earlier schema for subject "{subject}" '
+                f"(compatibility {self.level(subject).value}): " + "; ".join(reasons)
+            )
+        number = self._used.get(subject, 0) + 1
+        schema_id = self._ids.get(schema.identity) or self._last_id + 1
+        return schema_id, [_schema_record(Version(subject, number, schema_id, schema))]
+
+    def delete_version(self, subject: str, which: str, *, permanent: bool) -> tuple[int, list[TopicRecord]]:
+        """(version, what has to be written)."""
+        found = self.version(subject, which, deleted=permanent)
+        self._check_unused(found)
+        return found.version, [*self._mark(permanent), self._deletion(found, permanent)]
+
+    def delete_subject(self, subject: str, *, permanent: bool) -> tuple[list[int], list[TopicRecord]]:
+        """(versions, what has to be written)."""
+        if not permanent and not self.subjects(prefix=subject).count(subject) and subject in self._subjects:
+            raise SubjectSoftDeleted(f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently")
+        numbers = self.versions(subject, deleted=permanent)
+        found = [self._subjects[subject][number] for number in numbers]
+        for version in found:
+            self._check_unused(version)
+        records = self._mark(permanent) + [self._deletion(version, permanent) for version in found]
+        if subject in self._levels:
+            records.append(_level_record(subject, None))
+        return numbers, records
+
+    def set_level(self, subject: str | None, level: Compatibility | None) -> list[TopicRecord]:
+        """What has to be written; None takes a level back."""
+        return [_level_record(subject, level)]
+
+    def _mark(self, permanent: bool) -> list[TopicRecord]:
+        return [TopicRecord(_json({"keytype": "NOOP", "magic": 0}), _json({"lastId": self._last_id}))] * permanent
+
+    def _deletion(self, version: Version, permanent: bool) -> TopicRecord:
+        if permanent:
+            if not version.deleted:
+                raise SubjectNotSoftDeleted(
+                    f"Subject '{version.subject}' Version {version.version} was not deleted first "
+                    "before being permanently deleted"
+                )
+            return TopicRecord(_schema_record(version).key, None)
+        return _schema_record(replace(version, deleted=True))
+
+    def _check_unused(self, version: Version) -> None:
+        users = self.referring_to(version.subject, version.version)
+        if users:
+            raise ReferenceExists(
+                f"version {version.version} of subject {version.subject!r} is used by the schemas "
+                f"{', '.join(map(str, users))}"
+            )
+
+
+def _schema_record(version: Version) -> TopicRecord:
+    key = {"keytype": "SCHEMA", "subject": version.subject, "version": version.version, "magic": 1}
+    value = {**version.as_json(), "deleted": version.deleted}
+    return TopicRecord(_json(key), _json(value))
+
+
+def _level_record(subject: str | None, level: Compatibility | None) -> TopicRecord:
+    key = _json({"keytype": "CONFIG", "subject": subject, "magic": 0})
+    return TopicRecord(key, None if level is None else _json({"subject": subject, "compatibilityLevel": level.value}))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

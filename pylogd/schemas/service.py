@@ -1,0 +1,50 @@
+"""The registry as a process: its topic read, its port open, until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import defer
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IListeningPort
+from twisted.web.server import Site
+
+from pylogd.schemas.parsing import Compatibility
+from pylogd.schemas.registry import Registry
+from pylogd.schemas.store import SchemaStore
+from pylogd.schemas.web import SchemaRegistryResource
+
+
+class SchemaRegistryService:
+    """Starts and stops the parts in order. `address` is (host, port) once it listens."""
+
+    def __init__(
+        self, reactor: Any, bootstrap: str, listen: str, topic: str, level: Compatibility = Compatibility.BACKWARD
+    ) -> None:
+        """`listen` is a server endpoint of Twisted's, such as `tcp:8081:interface=127.0.0.1`."""
+        self._reactor = reactor
+        self._listen = listen
+        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
+        self._port: IListeningPort | None = None
+        self.address = ("", 0)
+
+    def start(self) -> defer.Deferred[None]:
+        """Fires once it answers."""
+        return defer.Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self._store.start()
+        site = Site(SchemaRegistryResource(self._store))
+        site.displayTracebacks = False
+        self._port = await serverFromString(self._reactor, self._listen).listen(site)
+        bound: Any = self._port.getHost()
+        self.address = (bound.host, bound.port)
+
+    def stop(self) -> defer.Deferred[None]:
+        """Fires once nothing of it is left."""
+        return defer.Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self._port is not None:
+            await defer.maybeDeferred(self._port.stopListening)
+        await self._store.stop()

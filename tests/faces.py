@@ -1,0 +1,157 @@
+"""Both faces of `pylogd.client` behind one, so that one suite proves both: calls wait, whatever the face.
+
+The Deferred face runs on a reactor of its own, turned by hand in the test's thread while a call waits: no thread is
+started, and the process's reactor is neither installed nor run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from functools import cache
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.python.failure import Failure
+
+from pylogd import client
+from pylogd.client import deferred
+from pylogd.wire.records import Record
+
+WAIT_SECONDS = 60.0
+
+
+class BlockingFace:
+    """`pylogd.client` itself."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._made: list[Any] = []
+
+    def producer(self, **options: Any) -> Any:
+        return self._keep(client.Producer(self.address, **options))
+
+    def consumer(self, **options: Any) -> Any:
+        return self._keep(client.Consumer(self.address, **options))
+
+    def admin(self) -> Any:
+        return self._keep(client.Admin(self.address))
+
+    def _keep(self, made: Any) -> Any:
+        self._made.append(made)
+        return made
+
+    def take(self, records: Any, count: int) -> list[Record]:
+        """So many records of an iterator that has no end."""
+        return list(itertools.islice(records, count))
+
+    def close(self) -> None:
+        for made in self._made:
+            getattr(made, "abandon", made.close)()
+
+
+class DeferredFace:
+    """`pylogd.client.deferred`: what returns a Deferred there, waits for it here."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.reactor = own_reactor()
+        self._made: list[Any] = []
+
+    def producer(self, **options: Any) -> Any:
+        return self._keep(deferred.Producer(self.address, reactor=self.reactor, **options))
+
+    def consumer(self, **options: Any) -> Any:
+        return self._keep(deferred.Consumer(self.address, reactor=self.reactor, **options))
+
+    def admin(self) -> Any:
+        return self._keep(deferred.Admin(self.address, reactor=self.reactor))
+
+    def _keep(self, made: Any) -> Patient:
+        self._made.append(made)
+        return Patient(made, self)
+
+    def take(self, records: Any, count: int) -> list[Record]:
+        """So many records of an asynchronous iterator that has no end."""
+        found: list[Record] = []
+
+        async def take() -> list[Record]:
+            async for record in records.target if isinstance(records, Patient) else records:
+                found.append(record)
+                if len(found) == count:
+                    break
+            return found
+
+        return self.wait(take())
+
+    def wait(self, awaited: Deferred[Any] | Coroutine[Any, Any, Any]) -> Any:
+        """What a Deferred or a coroutine comes to."""
+        pending = awaited if isinstance(awaited, Deferred) else Deferred.fromCoroutine(awaited)
+        results: list[Any] = []
+        pending.addBoth(results.append)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not results:
+            assert time.monotonic() < deadline, f"nothing came in {WAIT_SECONDS:g} s"
+            self.turn()
+        if isinstance(results[0], Failure):
+            results[0].raiseException()
+        return results[0]
+
+    def turn(self, longest: float = 0.2) -> None:
+        """One turn of the reactor."""
+        self.reactor.runUntilCurrent()
+        timeout = self.reactor.timeout()
+        self.reactor.doIteration(longest if timeout is None else min(timeout, longest))
+
+    def close(self) -> None:
+        for made in self._made:
+            closing = getattr(made, "abandon", made.close)()
+            if isinstance(closing, Deferred):
+                self.wait(closing)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(self.reactor.getReaders()) > 1 and time.monotonic() < deadline:  # all but its own waker
+            self.turn()
+
+
+@cache
+def own_reactor() -> Any:
+    """A reactor that is not the process's, for all tests: there is no way to start one twice."""
+    reactor: Any = EPollReactor()
+    reactor.startRunning(installSignalHandlers=False)
+    return reactor
+
+
+class Patient:
+    """Stands for an object whose methods may return Deferreds; waits for each of them."""
+
+    def __init__(self, target: Any, face: DeferredFace) -> None:
+        self.target = target
+        self._face = face
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.target, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: self._settled(found(*args, **kwargs))
+
+    def _settled(self, value: Any) -> Any:
+        if isinstance(value, Deferred | Coroutine):
+            value = self._face.wait(value)
+        return Patient(value, self._face) if isinstance(value, deferred.Delivery) else value
+
+
+Face = BlockingFace | DeferredFace
+FACES: dict[str, Callable[[str], Face]] = {"blocking": BlockingFace, "deferred": DeferredFace}
+
+
+def poll_until(consumers: Iterable[Any], done: Callable[[list[Record]], bool], seconds: float = 30.0) -> list[Record]:
+    """Poll consumers in turn until `done` says so of all that came; what came."""
+    records: list[Record] = []
+    waiting, deadline = list(consumers), time.monotonic() + seconds
+    while not done(records):
+        assert time.monotonic() < deadline, f"{len(records)} records came in {seconds:g} s, and it is not done"
+        for consumer in waiting:
+            records += consumer.poll(0.1)
+    return records

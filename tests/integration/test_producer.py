@@ -1,0 +1,122 @@
+"""The producer against a broker that is killed under it, and in processes that are interrupted or fork."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pylogd.client import Admin, Cluster, Consumer, Producer
+from pylogd.wire.messages import ApiKey
+from tests.conftest import CHECKOUT
+from tests.fakes import broker as fake
+from tests.fakes.broker import FakeBroker
+from tests.integration.conftest import StartBroker
+
+SECONDS = 60
+BURST = 1500
+
+
+def everything(address: str, topic: str, count: int) -> list[int]:
+    """The numbers in a topic of one partition, up to its end, of which there should be `count`."""
+    values: list[int] = []
+    with Consumer(address) as consumer:
+        consumer.assign([(topic, 0)])
+        (end,) = consumer.end_offsets([(topic, 0)]).values()
+        while consumer.position((topic, 0)) < end:
+            values += [int(record.value or b"") for record in consumer.poll(SECONDS)]
+    assert end == count
+    return values
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_broker: StartBroker, how: str) -> None:
+    broker = start_broker()
+    where = broker.address
+    with Cluster(where) as cluster:
+        Admin(cluster).create_topic("t", 1)
+    number = 0
+    with Producer(where, batch_records=20, linger_ms=1, retry_backoff=0.02, retry_backoff_max=0.2) as producer:
+        for _ in range(3):
+            sent = [producer.send("t", b"%d" % n) for n in range(number, number + BURST)]
+            number += BURST
+            sent[BURST // 3].result(SECONDS)  # so that batches are under way now
+            getattr(broker, how)()
+            broker = start_broker(arguments=["--listen", where])
+        producer.flush(SECONDS)
+        assert all(delivery.error is None for delivery in sent)
+    assert everything(where, "t", number) == list(range(number))
+
+
+@pytest.fixture
+def silent() -> Iterator[FakeBroker]:
+    with FakeBroker() as server:
+        server.on(ApiKey.PRODUCE, *[fake.silence] * 100)
+        yield server
+
+
+def run(script: str, address: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, address], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "call", ["producer.flush()", "delivery.result()", "producer.send('t', b'w')", "producer.close()"]
+)
+def test_an_interrupt_ends_every_wait(silent: FakeBroker, call: str) -> None:
+    script = f"""
+import sys
+from pylogd.client import Producer
+with Producer(sys.argv[1], buffer_memory=1000, linger_ms=0) as producer:
+    delivery = producer.send("t", bytes(1000), partition=0)
+    {call}
+"""
+    process = run(script, silent.address)
+    try:
+        silent.wait_until_asked(ApiKey.PRODUCE, seconds=SECONDS)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in errors
+    assert process.returncode == -signal.SIGINT
+
+
+def test_a_child_process_needs_a_producer_of_its_own() -> None:
+    script = """
+import os, sys
+from pylogd.client import Closed, Producer
+
+def in_child(work):
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except Closed as error:
+            print("refused:", error, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+producer = Producer(sys.argv[1])
+in_child(lambda: (producer.send("t", b"1").result(), print("not used before: works", flush=True)))
+producer.send("t", b"2").result()
+in_child(lambda: producer.send("t", b"lost"))
+print("the parent's goes on:", producer.send("t", b"3").result() >= 0, flush=True)
+producer.close()
+"""
+    with FakeBroker() as server:
+        process = run(script, server.address)
+        try:
+            said, errors = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+        assert process.returncode == 0, errors
+        first, second, third = said.splitlines()
+        assert first == "not used before: works"
+        assert second.startswith("refused: the producer was in use when the process forked")
+        assert third == "the parent's goes on: True"
+        assert len(server.logs[0]) == 3

@@ -1,0 +1,119 @@
+"""Whatever happens to a group of consumers: no partition is fetched by two of them, nothing is lost, it settles.
+
+The machines, networks and ZooKeeper of the group are simulated, with late and reordered news, old reads, processes that
+stop for a while or for ever, connections that are cut while a write is under way, and sessions that end unheard.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.assignment import cut, share_of, stream_name
+from pylogd.client.zookeeper.registries import Subscription
+from tests.fakes.consumers import Pace, SimulatedGroup
+
+#: Seconds of simulated time within which a group has settled after the last trouble: the session of whoever is gone
+#: must end (6 s), and then it takes a few rounds.
+SETTLES_WITHIN = 30.0
+
+SUBSCRIPTIONS = [
+    Subscription.of("a"),
+    Subscription.of({"a": 2}),
+    Subscription.of({"a": 1, "b": 2}),
+    Subscription.of(re.compile("[ab]")),
+]
+
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("join"), st.sampled_from(SUBSCRIPTIONS)),
+    st.tuples(st.just("leave"), st.integers(0, 50)),
+    st.tuples(st.just("crash"), st.integers(0, 50)),
+    st.tuples(st.just("freeze"), st.integers(0, 50)),
+    st.tuples(st.just("cut"), st.integers(0, 50), st.floats(0.0, 5.0)),
+    st.tuples(st.just("expire"), st.integers(0, 50)),
+    st.tuples(st.just("heal"), st.integers(0, 50)),
+    st.tuples(st.just("grow"), st.sampled_from("ab"), st.integers(1, 5)),
+    st.tuples(st.just("brokers")),
+    st.tuples(st.just("wait"), st.floats(0.0, 8.0)),
+    st.tuples(st.just("wait"), st.floats(0.0, 0.3)),
+)
+
+
+def happen(group: SimulatedGroup, what: str, *details: Any) -> None:
+    """Do one of HAPPENINGS."""
+    if what == "join":
+        group.join(details[0])
+    elif what == "grow":
+        group.set_partitions(details[0], group.topics.get(details[0], 0) + details[1])
+    elif what == "brokers":
+        group.change_brokers()
+    elif what == "wait":
+        group.time.run(details[0])
+    elif group.living:
+        consumer = group.living[details[0] % len(group.living)]
+        if what == "leave":
+            consumer.leave()
+        elif what == "crash":
+            consumer.store.crash()
+        elif what == "freeze":
+            consumer.process.freeze()
+            consumer.store.cut(0.0)
+        elif what == "cut":
+            consumer.store.cut(details[1])
+        elif what == "expire":
+            consumer.store.expire()
+        else:
+            consumer.process.thaw()
+            consumer.store.heal()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), happenings=st.lists(HAPPENINGS, min_size=5, max_size=40))
+def test_no_two_fetch_the_same_and_it_settles(seed: int, happenings: list[tuple[Any, ...]]) -> None:
+    rng = random.Random(seed)
+    pace = Pace(hop=rng.choice([0.002, 0.05, 0.5]), lag=rng.choice([0.0, 0.5, 2.0]), stopping=rng.choice([0.0, 0.3, 3]))
+    group = SimulatedGroup(rng, pace)
+    group.set_partitions("a", 7)
+    for subscription in SUBSCRIPTIONS[:2]:
+        group.join(subscription)
+    for what, *details in happenings:
+        happen(group, what, *details)
+        group.time.run(rng.uniform(0, 0.5))
+        group.check()
+    group.heal()
+    group.run_until(group.settled, SETTLES_WITHIN)
+    group.time.run(5.0)  # for what is late still
+    group.run_until(group.settled, 5.0)
+    group.check()
+
+
+@given(st.sets(st.integers(0, 300), max_size=100), st.sets(st.text(max_size=3), max_size=30))
+def test_shares_are_disjoint_complete_and_even(partitions: set[int], streams: set[str]) -> None:
+    shares = cut(partitions, streams)
+    assert set(shares) == streams
+    everything = [partition for share in shares.values() for partition in share]
+    assert sorted(everything) == (sorted(partitions) if streams else [])
+    sizes = [len(share) for share in shares.values()]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert everything == [partition for stream in sorted(streams) for partition in shares[stream]]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 20)),
+    st.dictionaries(st.text("xy", min_size=1), st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3)), max_size=9),
+)
+def test_consumers_divide_what_they_subscribe_to(topics: dict[str, int], members: dict[str, dict[str, int]]) -> None:
+    partitions = {topic: range(count) for topic, count in topics.items()}
+    shares = {name: share_of(name, partitions, members) for name in members}
+    owned = [partition for share in shares.values() for partition in share]
+    wanted = {topic for subscribed in members.values() for topic in subscribed} & topics.keys()
+    assert len(owned) == len(set(owned))
+    assert set(owned) == {TopicPartition(topic, index) for topic in wanted for index in partitions[topic]}
+    for name, share in shares.items():
+        assert all(0 <= stream < members[name][p.topic] for p, stream in share.items())
+        assert len({stream_name(name, stream) for stream in share.values()}) <= sum(members[name].values())

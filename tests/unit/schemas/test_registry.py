@@ -1,0 +1,253 @@
+"""Subjects, versions, ids, levels: the registry's state, fed from a topic that is a list here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pylogd.schemas.errors import (
+    ConfigNotFound,
+    IncompatibleSchema,
+    InvalidCompatibility,
+    InvalidSchema,
+    InvalidVersion,
+    ReferenceExists,
+    SchemaNotFound,
+    SubjectNotFound,
+    SubjectNotSoftDeleted,
+    SubjectSoftDeleted,
+    VersionNotFound,
+)
+from pylogd.schemas.parsing import Compatibility, Reference
+from pylogd.schemas.registry import Registry, TopicRecord
+
+
+def record_of(*fields: dict[str, Any], name: str = "Flight") -> str:
+    return json.dumps({"type": "record", "name": name, "fields": list(fields)})
+
+
+CARRIER = {"name": "carrier", "type": "string"}
+DELAY = {"name": "delay", "type": "int"}
+DELAY_DEFAULT = {**DELAY, "default": 0}
+
+
+class House:
+    """A registry and the topic that it is read from."""
+
+    def __init__(self) -> None:
+        self.topic: list[TopicRecord] = []
+        self.registry = Registry()
+
+    def write(self, records: list[TopicRecord]) -> None:
+        for record in records:
+            self.topic.append(record)
+            self.registry.apply(record.key, record.value)
+
+    def register(self, subject: str, text: str, *references: Reference) -> int:
+        schema = self.registry.read(text, None, references)
+        schema_id, records = self.registry.register(subject, schema)
+        self.write(records)
+        return schema_id
+
+    def compacted(self) -> Registry:
+        """A registry that starts with the topic after a compaction."""
+        latest = {record.key: record for record in self.topic}
+        kept = [record for record in self.topic if latest[record.key] is record and record.value is not None]
+        fresh = Registry()
+        for record in kept:
+            fresh.apply(record.key, record.value)
+        return fresh
+
+
+def test_ids_and_versions() -> None:
+    house = House()
+    first = record_of(CARRIER)
+    assert house.register("a", first) == 1
+    assert house.register("a", "  " + first) == 1, "the same schema is the same version"
+    assert len(house.topic) == 1
+    assert house.register("b", first) == 1, "and has the same id in another subject"
+    assert house.register("a", record_of(CARRIER, DELAY_DEFAULT)) == 2
+    registry = house.registry
+    assert registry.subjects() == ["a", "b"]
+    assert registry.versions("a") == [1, 2]
+    assert registry.version("a", "latest").id == registry.version("a", "-1").id == registry.version("a", "2").id == 2
+    assert json.loads(registry.by_id(1).text) == json.loads(first)
+    assert [(use.subject, use.version) for use in registry.uses_of(1)] == [("a", 1), ("b", 1)]
+    reordered = json.dumps(dict(reversed(json.loads(first).items())))
+    found = registry.find("a", registry.read(reordered))
+    assert found is not None and found.version == 1
+
+
+def test_what_is_not_there() -> None:
+    registry = House().registry
+    for call in (
+        lambda: registry.versions("a"),
+        lambda: registry.version("a", "1"),
+        lambda: registry.delete_subject("a", permanent=False),
+    ):
+        with pytest.raises(SubjectNotFound):
+            call()
+    with pytest.raises(SchemaNotFound):
+        registry.by_id(1)
+    with pytest.raises(ConfigNotFound):
+        registry.level("a", inherit=False)
+    house = House()
+    house.register("a", '"string"')
+    with pytest.raises(VersionNotFound):
+        house.registry.version("a", "2")
+    for name in ("0", "x", "1.0", "-2", "", "99999999999"):
+        with pytest.raises(InvalidVersion):
+            house.registry.version("a", name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"type": "record"}', '"nothing"', '{"type": "record", "name": "1", "fields": []}', "[]{}", None, 7],
+)
+def test_what_is_no_schema(text: object) -> None:
+    with pytest.raises(InvalidSchema):
+        House().registry.read(text)
+
+
+def test_other_kinds_of_schema_are_refused() -> None:
+    with pytest.raises(InvalidSchema, match="PROTOBUF"):
+        House().registry.read('"string"', "PROTOBUF")
+
+
+@pytest.mark.parametrize(
+    ("level", "adds_default", "adds_plain", "removes"),
+    [
+        ("NONE", True, True, True),
+        ("BACKWARD", True, False, True),
+        ("FORWARD", True, True, False),
+        ("FULL", True, False, False),
+    ],
+)
+def test_levels(level: str, adds_default: bool, adds_plain: bool, removes: bool) -> None:
+    house = House()
+    house.write(house.registry.set_level("a", Compatibility.named(level.lower())))
+    house.register("a", record_of(CARRIER, {"name": "year", "type": "int"}))
+    for fields, allowed in (
+        ((CARRIER, {"name": "year", "type": "int"}, DELAY_DEFAULT), adds_default),
+        ((CARRIER, {"name": "year", "type": "int"}, DELAY), adds_plain),
+        ((CARRIER,), removes),
+    ):
+        assert (not house.registry.conflicts("a", house.registry.read(record_of(*fields)))) is allowed, fields
+    with pytest.raises(InvalidCompatibility):
+        Compatibility.named("SIDEWAYS")
+
+
+def test_a_transitive_level_looks_at_every_version() -> None:
+    house = House()
+    house.register("a", record_of(CARRIER, DELAY))
+    house.register("a", record_of(CARRIER))
+    third = house.registry.read(record_of(CARRIER, {"name": "delay", "type": "string", "default": ""}))
+    assert not house.registry.conflicts("a", third)
+    house.write(house.registry.set_level(None, Compatibility.BACKWARD_TRANSITIVE))
+    (reason,) = house.registry.conflicts("a", third)
+    assert "version 1" in reason
+    with pytest.raises(IncompatibleSchema, match="BACKWARD_TRANSITIVE"):
+        house.registry.register("a", third)
+    assert house.registry.conflicts("a", third, "2") == []
+
+
+def test_references() -> None:
+    house = House()
+    house.register("carrier", record_of({"name": "code", "type": "string"}, name="Carrier"))
+    used = Reference("Carrier", "carrier", 1)
+    house.register("flight", record_of({"name": "carrier", "type": "Carrier"}), used)
+    assert house.registry.referring_to("carrier", 1) == [2]
+    with pytest.raises(ReferenceExists):
+        house.registry.delete_version("carrier", "1", permanent=False)
+    with pytest.raises(ReferenceExists):
+        house.registry.delete_subject("carrier", permanent=False)
+    with pytest.raises(InvalidSchema, match="no version 7"):
+        house.registry.read(
+            record_of({"name": "carrier", "type": "Carrier"}), None, [Reference("Carrier", "carrier", 7)]
+        )
+    with pytest.raises(InvalidSchema):
+        house.registry.read(record_of({"name": "carrier", "type": "Carrier"}))
+
+
+def test_deleting_hides_and_then_takes_away() -> None:
+    house = House()
+    texts = [record_of(CARRIER), record_of(CARRIER, DELAY_DEFAULT)]
+    for text in texts:
+        house.register("a", text)
+    with pytest.raises(SubjectNotSoftDeleted):
+        house.registry.delete_version("a", "2", permanent=True)
+    number, records = house.registry.delete_version("a", "latest", permanent=False)
+    house.write(records)
+    assert number == 2
+    assert house.registry.versions("a") == [1]
+    assert house.registry.versions("a", deleted=True) == [1, 2]
+    assert house.registry.by_id(2), "messages with the id are still about"
+    numbers, records = house.registry.delete_subject("a", permanent=False)
+    house.write(records)
+    assert numbers == [1]
+    assert house.registry.subjects() == []
+    with pytest.raises(SubjectSoftDeleted):
+        house.registry.delete_subject("a", permanent=False)
+    assert house.register("a", texts[1]) == 2, "it comes back with its id and a version of its own"
+    assert house.registry.versions("a") == [3]
+    house.write(house.registry.delete_subject("a", permanent=False)[1])
+    numbers, records = house.registry.delete_subject("a", permanent=True)
+    house.write(records)
+    assert numbers == [1, 2, 3]
+    assert house.registry.subjects(deleted=True) == []
+
+
+def test_an_id_is_never_given_twice_whatever_compaction_leaves() -> None:
+    house = House()
+    house.register("a", record_of(CARRIER))
+    house.register("a", record_of(CARRIER, DELAY_DEFAULT))
+    house.write(house.registry.delete_subject("a", permanent=False)[1])
+    house.write(house.registry.delete_subject("a", permanent=True)[1])
+    house.registry = house.compacted()
+    assert house.register("b", '"string"') == 3
+
+
+def test_a_registry_that_starts_again_knows_the_same() -> None:
+    house = House()
+    house.register("a", record_of(CARRIER))
+    house.write(house.registry.set_level("a", Compatibility.FULL))
+    house.register("b", '"string"')
+    house.write(house.registry.delete_version("b", "1", permanent=False)[1])
+    fresh = house.compacted()
+    assert fresh.subjects() == ["a"] and fresh.subjects(deleted=True) == ["a", "b"]
+    assert fresh.level("a", inherit=False) is Compatibility.FULL
+    assert fresh.version("a", "1") == house.registry.version("a", "1")
+    house.write(house.registry.set_level("a", None))
+    assert house.compacted().level("a") is Compatibility.BACKWARD
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"x"), (b"", b""), (b"[]", b"{}"), (b"{", b"{}"), (b'{"keytype": "ODD"}', b"{}"),
+        (b'{"keytype": "SCHEMA", "subject": "s", "version": 1}', b'{"schema": "x"}'),
+        (b'{"keytype": "SCHEMA", "subject": "s", "version": 1}', b'{"schema": "x", "id": 1}'),
+        (b'{"keytype": "CONFIG", "subject": null}', b'{"compatibilityLevel": "ODD"}'),
+    ],
+)  # fmt: skip
+def test_records_of_others_are_passed_over(key: bytes | None, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry()
+    registry.apply(key, value)
+    assert "is passed over" in caplog.text
+    assert registry.subjects(deleted=True) == []
+
+
+def test_a_topic_of_confluents_registry_is_understood() -> None:
+    registry = Registry()
+    registry.apply(
+        b'{"keytype":"SCHEMA","subject":"t-value","version":1,"magic":1}',
+        b'{"subject":"t-value","version":1,"id":41,"schema":"\\"string\\"","deleted":false}',
+    )
+    registry.apply(b'{"keytype":"CONFIG","subject":null,"magic":0}', b'{"compatibilityLevel":"NONE"}')
+    registry.apply(b'{"keytype":"NOOP","magic":0}', None)
+    assert registry.version("t-value", "latest").id == 41
+    assert registry.level() is Compatibility.NONE
+    registry.apply(b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"subject":"t-value","version":1}')
+    assert registry.subjects() == [] and registry.subjects(deleted=True) == ["t-value"]
