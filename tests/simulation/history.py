@@ -158,8 +158,9 @@ class History(World):
             broker.start()
         self.advance(2.0, lambda: all(broker.ready for broker in self.brokers.values()))
         self.advance(5.0, lambda: all(len(b.cluster.brokers) == len(self.brokers) for b in self.brokers.values()))
-        self.brokers[1].topics.create_topic(TOPIC, partitions=self.partitions).addErrback(self.fault)
-        self.advance(5.0, self._topic_is_everywhere)
+        self._create_topic()
+        if not self.advance(20.0, self._topic_is_everywhere):
+            raise Violation(f"the cluster did not start: {self.describe()}")
         for producer in self.producers:
             producer.send()
         self._consume()
@@ -172,10 +173,17 @@ class History(World):
 
     _nemesis_over = False
 
+    def _create_topic(self) -> None:
+        """Ask for the topic until it is there."""
+        broker = self.brokers[1]
+        if broker.ready and broker.topics.get(TOPIC) is None:
+            broker.topics.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
+        if not self._topic_is_everywhere():
+            self.clock.callLater(0.5, self._create_topic)
+
     def _topic_is_everywhere(self) -> bool:
-        return all(
-            broker.ready and len(broker.replicas.partitions) == self.partitions for broker in self.brokers.values()
-        )
+        there = sum(len(broker.replicas.partitions) for broker in self.brokers.values() if broker.ready)
+        return there == self.partitions * self.brokers[1].settings.integer("default.replication.factor")
 
     def advance(self, seconds: float, until: Any = None) -> bool:
         """Let events happen for so long, or until something holds; whether it came to hold."""
@@ -270,9 +278,7 @@ class History(World):
         """One machine loses its power, where every partition has another in-sync replica that is up."""
         self._read_states()
         alive = {broker.node_id for broker in self._alive() if broker.ready}
-        candidates = [
-            node for node in sorted(alive) if all((set(state.isr) - {node}) & alive for state in self.states)
-        ]
+        candidates = [node for node in sorted(alive) if all((set(state.isr) - {node}) & alive for state in self.states)]
         calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
         if candidates and not self.powerless and calm:
             broker = self.brokers[self.rng.choice(candidates)]

@@ -272,9 +272,7 @@ class SimBroker:
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, node_id=self.node_id,
             recovery_threads=1,
         )  # fmt: skip
-        self.replicas = ReplicaManager(
-            self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread
-        )
+        self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread)
         self.replication = Replication(self.replicas, self._connect, self.settings, self.clock, self.node_id)
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, self.settings, self.clock)
         append = self.replicas.append
@@ -404,5 +402,3 @@ def _fire(done: Deferred[Any], result: Any) -> None:
 def _fail(done: Deferred[Any], error: Exception) -> None:
     if not done.called:
         done.errback(error)
-
-
