@@ -1,4 +1,4 @@
-"""Simulated histories: what must hold does, whatever happens. More of them: `python -m tests.simulation --seeds 0-9999`."""
+"""Simulated histories: what must hold does, whatever happens. More: `python -m tests.simulation --seeds 0-9999`."""
 
 from __future__ import annotations
 
