@@ -50,6 +50,7 @@ def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedCon
     """The configuration of the partitions of a topic with these overrides. Raises ConfigError."""
     values = settings.topic_config(overrides)
     in_sync = values["min.insync.replicas"]
-    by_leader, by_follower = (values[f"{who}.replication.throttled.replicas"] for who in ("leader", "follower"))
+    by_leader = values["leader.replication.throttled.replicas"]
+    by_follower = values["follower.replication.throttled.replicas"]
     assert isinstance(in_sync, int) and isinstance(by_leader, tuple) and isinstance(by_follower, tuple)
     return HostedConfig(log_config(settings, overrides), in_sync, by_leader, by_follower)
