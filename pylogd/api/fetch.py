@@ -79,7 +79,8 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     job.read()
-    job.tell_progress()
+    if job.follower >= 0:
+        job.tell_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
         return job.answer()
@@ -144,11 +145,13 @@ class FetchJob:
         self._aborted = _NONE_ABORTED if request.isolation_level == _READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
         replicas = broker.replicas
-        state = request.replica_state
-        self.follower = state.replica_id if context.version >= _FIRST_WITH_REPLICA_STATE else request.replica_id
-        self.rack = request.rack_id if replicas.selector is not None else ""
-        self._progress: list[tuple[Partition, bool]] | None = None if self.follower < 0 else []
-        self._now = broker.replicas.seconds() if self.follower >= 0 else 0.0
+        by_state = context.version >= _FIRST_WITH_REPLICA_STATE
+        self.follower = request.replica_state.replica_id if by_state else request.replica_id
+        self.rack = request.rack_id and (request.rack_id if replicas.selector is not None else "")
+        self._progress: list[tuple[Partition, bool]] | None = None
+        if self.follower >= 0:
+            self._progress = []
+            self._now = replicas.seconds()
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
         self.max_bytes = min(request.max_bytes, broker.settings["fetch.max.bytes"])

@@ -86,10 +86,10 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
                 answer = _failure(data.index, *_INTERNAL)
             else:
                 answer = _append(context, partition, data, acks, pending)
-                if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
             if answer.error_code:
                 failed = answer
+                if partition is not None and answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
             answers.append(answer)
         topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     if acks == 0:

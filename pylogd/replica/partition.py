@@ -278,7 +278,7 @@ class Partition:
 
     # -- as a leader
 
-    def append(self, records: Buffer, acks_all: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+    def append(self, records: Buffer, acks_all: bool) -> AppendResult:
         """Append batches that get their offsets here, all or none.
 
         Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors.
@@ -289,7 +289,7 @@ class Partition:
             log = self.log
         if acks_all and len(self.isr) < self.min_insync_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
-        result = log.append(records, leader_epoch=self.leader_epoch, origin=origin)
+        result = log.append(records, leader_epoch=self.leader_epoch)
         if self.alone and not self.flush_visible:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
