@@ -77,14 +77,14 @@ class DeferredFace:
         """So many records of an asynchronous iterator that has no end."""
         found: list[Record] = []
 
-        async def take() -> list[Record]:
+        async def take() -> None:
             async for record in records.target if isinstance(records, Patient) else records:
                 found.append(record)
                 if len(found) == count:
                     break
-            return found
 
-        return self.wait(take())
+        self.wait(take())
+        return found
 
     def wait(self, awaited: Deferred[Any] | Coroutine[Any, Any, Any]) -> Any:
         """What a Deferred or a coroutine comes to."""

@@ -25,6 +25,7 @@ from pylogd.wire.messages.offset_commit import (
 )
 
 _FIRST_BY_ID = 10
+_LAST_MS = (1 << 63) - 1
 
 #: An offset on its way in, with the answer that it gets.
 _Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition]
@@ -36,7 +37,7 @@ def offset_commit(
 ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
     """Store the offsets; a Deferred where replicas are waited for."""
     now_ms = context.broker.groups.now_ms
-    expires_ms = NEVER if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+    expires_ms = NEVER if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, _LAST_MS)
     wanted: list[_Wanted] = []
     response = OffsetCommitResponse(
         0, [_answer(context, topic, (now_ms, expires_ms), wanted) for topic in request.topics]

@@ -153,7 +153,8 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
         raise KeyError("value")
     values = column("value", arrow.binary())
     stamps = column("timestamp", arrow.timestamp("ms", tz="UTC"), arrow.int64())
-    for key, value, stamp, headers in zip(column("key", arrow.binary()), values, stamps, column("headers"), strict=True):
+    keys = column("key", arrow.binary())
+    for key, value, stamp, headers in zip(keys, values, stamps, column("headers"), strict=True):
         pairs = [(header["key"], header["value"]) for header in headers or ()]
         yield NewRecord(key, value, NO_TIMESTAMP if stamp is None else stamp, pairs)
 

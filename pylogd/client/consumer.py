@@ -62,7 +62,7 @@ class Consumer(PartitionReader):
         coordinator: Literal["broker", "zookeeper"] = "broker",
         zookeeper: str = "",
         assignors: Sequence[str | Assignor] = ("range", "roundrobin"),
-        session_timeout: float = 45.0,
+        session_timeout: float | None = None,
         heartbeat_interval: float = 1.0,
         max_poll_interval: float = 300.0,
         auto_commit: Literal["after", "before", "off"] = "after",
@@ -84,7 +84,8 @@ class Consumer(PartitionReader):
         client_id: str = "pylogd",
     ) -> None:
         """Names are Kafka's where Kafka has the setting. `retry_timeout` is how long a partition may fail before `poll`
-        raises why; `buffer_bytes` what may be held of all partitions before it is decoded. Nothing is connected yet.
+        raises why; `buffer_bytes` what may be held of all partitions before it is decoded; `session_timeout` 45 s by
+        default, or 6 s in ZooKeeper. Nothing is connected yet.
         """
         _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
         _check(auto_commit, ("after", "before", "off"), "auto_commit")
@@ -96,9 +97,16 @@ class Consumer(PartitionReader):
         )  # fmt: skip
         read_committed = isolation_level == "read_committed"
         group: Group | None = None
-        if group_id is not None:
+        if coordinator == "zookeeper":
+            if group_id is None or not zookeeper:
+                raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
+            interval = auto_commit_interval if auto_commit == "after" else None
+            group = _zookeeper_group(
+                zookeeper, group_id, auto_offset_reset == "latest", session_timeout or 6.0, interval, request_timeout
+            )
+        elif group_id is not None:
             member = MemberSettings(
-                group_id, find_assignors(assignors), group_instance_id, session_timeout, heartbeat_interval,
+                group_id, find_assignors(assignors), group_instance_id, session_timeout or 45.0, heartbeat_interval,
                 max_poll_interval, metadata_max_age, request_timeout, client_rack,
             )  # fmt: skip
             group = BrokerGroup(cluster.copy(), member, on_event=self._wake, stable=read_committed)
@@ -202,11 +210,7 @@ class Consumer(PartitionReader):
             raise ValueError("partitions are assigned by hand; assign none first")
         share.listener = Listener(on_assign, on_revoke, on_lost)
         share.subscribed = True
-        if isinstance(topics, re.Pattern):
-            pattern = topics
-            share.group.subscribe(lambda name: pattern.fullmatch(name) is not None)
-        else:
-            share.group.subscribe([topics] if isinstance(topics, str) else list(topics))
+        share.group.subscribe([topics] if isinstance(topics, str) else topics)
 
     def unsubscribe(self) -> None:
         """Leave the group, with what was processed committed."""
@@ -343,8 +347,9 @@ class Consumer(PartitionReader):
         once it is asked for more. The consumer is polled for them; call `close` to end them.
         """
         counts = {topics: count} if isinstance(topics, str) else dict(topics)
-        streams = Streams(self, counts)
-        self._in_group().progress = streams.progress
+        share = self._in_group()
+        streams = Streams(self, counts, share.group.stream_of)
+        share.progress = streams.progress
         self.subscribe(counts, on_assign=streams.assigned, on_revoke=streams.revoked)
         streams.start()
         return streams.by_topic
@@ -370,6 +375,11 @@ class Consumer(PartitionReader):
         if self._share is not None:
             self._share.placed(positions)
 
+    def _begin(self, positions: Mapping[TopicPartition, int]) -> None:
+        share = self._share
+        if share is not None and share.subscribed and not share.group.wakes:  # so that a later owner begins there too
+            share.commit_soon({partition: OffsetAndMetadata(offset) for partition, offset in positions.items()})
+
     @property
     def _may_hand_out(self) -> bool:
         return self._share is None or self._share.group.may_fetch
@@ -387,6 +397,15 @@ class Consumer(PartitionReader):
             raise Closed("the consumer is closed")
         if os.getpid() != self._process:
             raise ClientError("this consumer was made in another process; make a new one after the fork")
+
+
+def _zookeeper_group(
+    connect: str, group_id: str, latest: bool, session_timeout: float, interval: float | None, timeout: float
+) -> Group:
+    """It brings Twisted along, so it is imported only here."""
+    from pylogd.client.zookeeper_group import ZooKeeperGroup, ZooKeeperSettings  # noqa: PLC0415
+
+    return ZooKeeperGroup(ZooKeeperSettings(connect, group_id, latest, session_timeout, interval, timeout))
 
 
 def _check(value: str, allowed: Sequence[str], name: str) -> None:

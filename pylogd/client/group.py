@@ -13,6 +13,7 @@ the coordinator after the session time-out.
 from __future__ import annotations
 
 import logging
+import re
 import select
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,8 @@ from pylogd.client.connection import Connection, Reply
 from pylogd.client.errors import BrokerUnavailable, Closed, CommitFailed, RequestTimedOut, is_retriable
 from pylogd.client.membership import Coordinator, Event, Identity, MemberSettings, Membership, Revoke, State
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.sharing import Topics
+from pylogd.client.subscriptions import NO_GENERATION
 from pylogd.client.wakeup import Wakeup
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
@@ -114,13 +117,13 @@ class BrokerGroup:
 
     # What the application's thread calls
 
-    def subscribe(self, topics: Iterable[str] | Callable[[str], bool]) -> None:
-        """Be a member that reads topics by name, or those whose names match."""
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads topics by name, or those whose whole names match."""
         with self._changed:
             self._subscribed = True
             now = self._clock.monotonic()
-            if callable(topics):
-                self._member.subscribe_pattern(topics, now)
+            if isinstance(topics, re.Pattern):
+                self._member.subscribe_pattern(lambda name: topics.fullmatch(name) is not None, now)
             else:
                 self._member.subscribe(topics, now)
         self._wake()
@@ -154,6 +157,9 @@ class BrokerGroup:
                 self._queue.drop(event.partitions)
             self._member.done(event, self._clock.monotonic())
         self._wake()
+
+    def stream_of(self, partition: TopicPartition) -> None:
+        """That is for the consumer to choose."""
 
     @property
     def may_fetch(self) -> bool:
@@ -317,10 +323,11 @@ class BrokerGroup:
         times = [now + _LONGEST_WAIT]
         if (when := self._member.next_time()) is not None:
             times.append(when)
-        if self._member.coordinator is not None:
-            if (when := self._commit_due()) is not None:
-                times.append(when)
-            times += [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        if (when := self._commit_due()) is not None:
+            waiting.append(when)
+        # Without a coordinator, what is due already has it looked for.
+        times += [time for time in waiting if self._member.coordinator is not None or time > now]
         return min(times)
 
     def _send(self, job: _Job) -> None:
@@ -401,7 +408,7 @@ class BrokerGroup:
     ) -> OffsetCommitRequest:
         if self._subscribed:
             mine = self._member.holds
-            if any(partition not in mine for partition in offsets):
+            if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
                 raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
         return commits.commit_request(identity, offsets, version)
 

@@ -17,158 +17,65 @@ each of these it may have lost the coordinator and be looking for it.
 
 Rules: one request to the coordinator at a time, and one for metadata beside it. An answer to a request that no longer
 matters is passed over. Nothing is joined while the application holds, or is just being told of, partitions that it has
-to give up. What an error code means is in the tables below and nowhere else. No clock, no socket, no thread; the caller
+to give up. What an error code means is in `member_model` and nowhere else. No clock, no socket, no thread; the caller
 sees to it that only one thread is in here at a time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
+from pylogd.client import group_requests
 from pylogd.client.assignors import Assignor
 from pylogd.client.clock import Backoff
-from pylogd.client.errors import InvalidReply, UnsupportedByBroker, is_retriable
-from pylogd.client.model import TopicPartition
-from pylogd.client.subscriptions import (
-    NO_GENERATION,
-    PROTOCOL_TYPE,
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
+from pylogd.client.errors import InvalidReply, is_retriable
+from pylogd.client.group_requests import GROUP_KEY
+from pylogd.client.member_model import (
+    AFTER_JOIN,
+    AFTER_OTHERS,
+    IN,
+    OUT,
+    Ask,
+    Assign,
+    Coordinator,
+    Event,
+    Failed,
+    Identity,
+    MemberSettings,
+    Revoke,
+    State,
+    Step,
 )
+from pylogd.client.model import TopicPartition
+from pylogd.client.subscriptions import NO_GENERATION, Subscription, decode_assignment, decode_subscription
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
-from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from pylogd.wire.messages.leave_group import LeaveGroupRequest
+from pylogd.wire.messages.metadata import MetadataRequest
+from pylogd.wire.messages.sync_group import SyncGroupRequest
 
-GROUP_KEY = 0  # of FindCoordinator
-_MANY_KEYS_FROM = 4  # of FindCoordinator
-_STATIC_FROM = 5  # of JoinGroup
-_MEMBERS_FROM = 3  # of LeaveGroup
-_AUTO_CREATE_FROM = 4  # of Metadata
+__all__ = [
+    "GROUP_KEY",
+    "Ask",
+    "Assign",
+    "Coordinator",
+    "Event",
+    "Failed",
+    "Identity",
+    "MemberSettings",
+    "Membership",
+    "Revoke",
+    "State",
+    "Step",
+]
+
 _JOIN_SLACK = 5.0  # seconds beyond the rebalance time-out that an answer may take
 _MISSING_TOPIC_SECONDS = 2.0  # how soon to look again for a topic that is not there
-
-
-class State(Enum):
-    """Where a member stands. The values are for people."""
-
-    OUT = "not in the group"
-    PREPARING = "giving up what it has, to join again"
-    JOINING = "joining"
-    ASSIGNING = "sharing out, as the leader"
-    SYNCING = "waiting for its share"
-    STABLE = "a member with its share"
-    LEAVING = "leaving"
-    AWAY = "out, since the application does not poll"
-    FAILED = "out, since it can't be a member"
-
-
-class Step(Enum):
-    """What an error code asks of a member."""
-
-    RETRY = "the same again, a little later"
-    FIND = "look for the coordinator, then the same again"
-    REJOIN = "join again as the same member; what it has is still its own"
-    RESET = "join again as a new member; what it had is lost"
-    FAIL = "the application has to know; the next poll tries again"
-    FENCED = "the application has to know; trying again would drive out the other one"
-
-
-_COORDINATOR = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Step.RETRY,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Step.FIND,
-    ErrorCode.NOT_COORDINATOR: Step.FIND,
-    ErrorCode.FENCED_INSTANCE_ID: Step.FENCED,
-}
-_MEMBER = {**_COORDINATOR, ErrorCode.UNKNOWN_MEMBER_ID: Step.RESET, ErrorCode.ILLEGAL_GENERATION: Step.RESET}
-_JOIN = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: Step.RETRY}
-_LATER = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: Step.REJOIN}  # Heartbeat, SyncGroup, OffsetCommit
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    """The broker that coordinates the group, and where it listens."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a commit is signed with."""
-
-    group_id: str
-    generation: int = NO_GENERATION
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ask:
-    """A request to send. `at` makes the message for the version that was negotiated; it may raise UnsupportedByBroker.
-
-    `to_coordinator`: to `member.coordinator`, else to any broker. `waits`: the answer may take `timeout` seconds by
-    intent, and replies come in order: it needs a connection on which nothing else is sent.
-    """
-
-    api: type[Any]
-    at: Callable[[int], Any]
-    timeout: float
-    to_coordinator: bool = True
-    waits: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Revoke:
-    """Stop reading these partitions. If `lost`, somebody else may be reading them already: committing would fail."""
-
-    partitions: frozenset[TopicPartition]
-    lost: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Assign:
-    """The member's share at a new generation: all of it, and what of that is new to the application."""
-
-    partitions: frozenset[TopicPartition]
-    added: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Failed:
-    """Something that trying again does not help."""
-
-    error: PylogdError
-
-
-Event = Revoke | Assign | Failed
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSettings:
-    """How a member behaves. Times in seconds; Kafka's names in `Consumer`."""
-
-    group_id: str
-    assignors: Sequence[Assignor]
-    instance_id: str | None = None
-    session_timeout: float = 45.0
-    heartbeat_interval: float = 3.0
-    max_poll_interval: float = 300.0
-    metadata_max_age: float = 300.0
-    request_timeout: float = 30.0
-    rack: str | None = None
-    auto_create_topics: bool = False
 
 
 class Membership:
@@ -220,7 +127,7 @@ class Membership:
         self._want(None, matches, now)
 
     def _want(self, topics: tuple[str, ...] | None, pattern: Callable[[str], bool] | None, now: float) -> None:
-        if topics is not None and topics == self._topics and self._pattern is None and self.state in _IN:
+        if topics is not None and topics == self._topics and self._pattern is None and self.state in IN:
             return
         self._topics, self._pattern = topics, pattern
         self._polled_at = now
@@ -300,7 +207,7 @@ class Membership:
             if self._untold:
                 return Assign(self.assignment, self.assignment - self.owned)
             return None
-        if self.owned and (self._lost or not self._cooperative or self.state in _OUT):
+        if self.owned and (self._lost or not self._cooperative or self.state in OUT):
             return Revoke(self.owned, self._lost)
         return None if self._error is None else Failed(self._error)
 
@@ -329,7 +236,7 @@ class Membership:
 
     def next_ask(self, now: float) -> Ask | None:
         """The next request to send, or None until something comes back or `next_time` has come."""
-        if self.state in _IN and now >= self._polled_at + self.settings.max_poll_interval:
+        if self.state in IN and now >= self._polled_at + self.settings.max_poll_interval:
             self._go_out(State.AWAY, now, lost=True)
         if self._asked_metadata is None and now >= self._metadata_not_before:
             self._asked_metadata = self._metadata_ask(now)
@@ -348,19 +255,19 @@ class Membership:
         if self._asked_metadata is None and self._metadata_due() is not None:
             due = self._metadata_not_before
             times.append(due if self.state is State.ASSIGNING else max(due, self._refresh_at))
-        if self.state in _IN:
+        if self.state in IN:
             times.append(self._polled_at + self.settings.max_poll_interval)
         return min(times) if times else None
 
     def _group_due(self) -> float | None:
         """When there is something to ask of the coordinator, or about it."""
         if self.coordinator is None:
-            return 0.0 if self._wants_coordinator or self.state in _IN or self.state is State.LEAVING else None
+            return 0.0 if self._wants_coordinator or self.state in IN or self.state is State.LEAVING else None
         if self.state in (State.SYNCING, State.LEAVING):
             return 0.0
         if self.state is State.JOINING:
             return None if self._topics is None else 0.0
-        return self._heartbeat_at if self.state in _IN and self.generation != NO_GENERATION else None
+        return self._heartbeat_at if self.state in IN and self.generation != NO_GENERATION else None
 
     def _group_ask(self, now: float) -> Ask | None:
         due = self._group_due()
@@ -368,7 +275,8 @@ class Membership:
             return None
         settings = self.settings
         if self.coordinator is None:
-            return Ask(FindCoordinatorRequest, self._find, settings.request_timeout, to_coordinator=False)
+            at = partial(group_requests.find_coordinator, settings.group_id)
+            return Ask(FindCoordinatorRequest, at, settings.request_timeout, to_coordinator=False)
         if self.state is State.JOINING:
             self._joined_with = self._topics or ()
             return Ask(JoinGroupRequest, self._join, settings.max_poll_interval + _JOIN_SLACK, waits=True)
@@ -380,29 +288,8 @@ class Membership:
         # while a second one may still arrive before the session is over
         return Ask(HeartbeatRequest, self._heartbeat, max(settings.heartbeat_interval, settings.session_timeout / 3))
 
-    def _find(self, version: int) -> FindCoordinatorRequest:
-        group = self.settings.group_id
-        if version < _MANY_KEYS_FROM:
-            return FindCoordinatorRequest(key=group, key_type=GROUP_KEY)
-        return FindCoordinatorRequest(coordinator_keys=[group], key_type=GROUP_KEY)
-
     def _join(self, version: int) -> JoinGroupRequest:
-        settings = self.settings
-        if settings.instance_id is not None and version < _STATIC_FROM:
-            raise UnsupportedByBroker(f"the coordinator knows no static members: group {settings.group_id}")
-        return JoinGroupRequest(
-            group_id=settings.group_id,
-            session_timeout_ms=int(settings.session_timeout * 1000),
-            rebalance_timeout_ms=int(settings.max_poll_interval * 1000),
-            member_id=self.member_id,
-            group_instance_id=settings.instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=[
-                JoinGroupRequestProtocol(assignor.name, encode_subscription(self._subscription(assignor)))
-                for assignor in settings.assignors
-            ],
-            reason=self._reason,
-        )
+        return group_requests.join(self.settings, self.member_id, self._subscription, self._reason, version)
 
     def _subscription(self, assignor: Assignor) -> Subscription:
         owned = tuple(sorted(self.owned))
@@ -410,31 +297,14 @@ class Membership:
         user_data = assignor.user_data(before, generation)
         return Subscription(self._joined_with, user_data, owned, generation, self.settings.rack)
 
-    def _sync(self, version: int) -> SyncGroupRequest:
-        return SyncGroupRequest(
-            group_id=self.settings.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.settings.instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocol_name=self.protocol,
-            assignments=[
-                SyncGroupRequestAssignment(member, encode_assignment(share)) for member, share in self._shares.items()
-            ],
-        )
+    def _sync(self, _version: int) -> SyncGroupRequest:
+        return group_requests.sync(self.settings, self.generation, self.member_id, self.protocol, self._shares)
 
-    def _heartbeat(self, version: int) -> HeartbeatRequest:
-        return HeartbeatRequest(
-            self.settings.group_id, self.generation, self.member_id, group_instance_id=self.settings.instance_id
-        )
+    def _heartbeat(self, _version: int) -> HeartbeatRequest:
+        return group_requests.heartbeat(self.settings, self.generation, self.member_id)
 
     def _leave(self, version: int) -> LeaveGroupRequest:
-        if version < _MEMBERS_FROM:
-            return LeaveGroupRequest(group_id=self.settings.group_id, member_id=self.member_id)
-        return LeaveGroupRequest(
-            group_id=self.settings.group_id,
-            members=[MemberIdentity(self.member_id, self.settings.instance_id, self._reason)],
-        )
+        return group_requests.leave(self.settings, self.member_id, self._reason, version)
 
     # Metadata
 
@@ -442,7 +312,7 @@ class Membership:
         """The topics whose partitions it has to know or to watch: none of them means all topics. None: nothing."""
         if self.state is State.ASSIGNING:
             return self._wanted_by_all() or None
-        if self._pattern is not None and self.state in _IN:
+        if self._pattern is not None and self.state in IN:
             return ()
         if self.state is State.STABLE and self._leader_of:
             return self._wanted_by_all() or None
@@ -456,13 +326,7 @@ class Membership:
         if topics is None or (now < self._refresh_at and self.state is not State.ASSIGNING):
             return None
 
-        def at(version: int) -> MetadataRequest:
-            create = self.settings.auto_create_topics or version < _AUTO_CREATE_FROM
-            asked = [MetadataRequestTopic(name=name) for name in topics]
-            if not topics:
-                return MetadataRequest(topics=None if version else [], allow_auto_topic_creation=create)
-            return MetadataRequest(topics=asked, allow_auto_topic_creation=create)
-
+        at = partial(group_requests.metadata, topics, self.settings.auto_create_topics)
         return Ask(MetadataRequest, at, self.settings.request_timeout, to_coordinator=False)
 
     def _metadata_came(self, response: Any, now: float) -> None:
@@ -533,7 +397,7 @@ class Membership:
             self.member_id = response.member_id
             return
         if code:
-            self._obey(_JOIN, code, now)
+            self._obey(AFTER_JOIN, code, now)
             return
         self.member_id, self.generation = response.member_id, response.generation_id
         self.protocol = response.protocol_name
@@ -553,7 +417,7 @@ class Membership:
 
     def _synced(self, response: Any, now: float) -> None:
         if response.error_code:
-            self._obey(_LATER, response.error_code, now, rejoin_on_find=True)
+            self._obey(AFTER_OTHERS, response.error_code, now, rejoin_on_find=True)
             return
         try:
             self.assignment = frozenset(decode_assignment(response.assignment))
@@ -569,7 +433,7 @@ class Membership:
 
     def _beat(self, response: Any, now: float) -> None:
         if response.error_code:
-            self._obey(_LATER, response.error_code, now)
+            self._obey(AFTER_OTHERS, response.error_code, now)
         else:
             self._backoff.reset()
 
@@ -586,13 +450,13 @@ class Membership:
 
     def commit_refused(self, code: int, identity: Identity, now: float) -> None:
         """A commit, signed with `identity`, was answered with an error code that may concern the membership."""
-        step = _LATER.get(error_for(code))
+        step = AFTER_OTHERS.get(error_for(code))
         if step is Step.FIND:
             self.coordinator_lost(now)
         elif step is Step.REJOIN:
             self.join_again("a commit showed a rebalance")
         elif step is not None and step is not Step.RETRY and self._is_current(identity):
-            self._obey(_LATER, code, now)
+            self._obey(AFTER_OTHERS, code, now)
 
     def _is_current(self, identity: Identity) -> bool:
         """Whether it is about the membership as it is, and no rebalance is under way that may have overtaken it."""
@@ -621,7 +485,7 @@ class Membership:
 
     @staticmethod
     def _step_of(error: PylogdError) -> Step | None:
-        return _LATER.get(error.code) if isinstance(error, KafkaError) else None
+        return AFTER_OTHERS.get(error.code) if isinstance(error, KafkaError) else None
 
     def _retry_or_fail(self, code: int, message: str | None, now: float) -> None:
         error = error_for(code)
@@ -676,10 +540,6 @@ class Membership:
         self._leader_of = {}
         if self.state is State.OUT and (self._topics or self._pattern is not None):
             self._prepare("the consumer subscribed anew")
-
-
-_OUT = frozenset({State.OUT, State.LEAVING, State.AWAY, State.FAILED})
-_IN = frozenset(State) - _OUT
 
 
 def _read_subscription(member: Any) -> Subscription:

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable
 from functools import lru_cache
 
+from pylogd.wire.records import speedups
+
 Partitioner = Callable[[str, bytes | None, int], int | None]
 
 _M = 0x5BD1E995
@@ -21,6 +23,8 @@ _CACHED_KEYS = 16_384
 
 def murmur2(data: bytes) -> int:
     """MurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client."""
+    if speedups is not None:
+        return int(speedups.murmur2(data))
     length = len(data)
     h = _SEED ^ length
     for k in struct.unpack_from(f"<{length // 4}I", data):

@@ -133,11 +133,15 @@ class PartitionReader:
         """Find positions for partitions that have none."""
         committed, reset = self._placing.place(timeout, wait=wait)
         self._are_committed(committed)
+        self._begin(reset)
         for partition, offset in (committed | reset).items():
             self._move(partition, offset)
 
     def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """These were found to be what the group committed."""
+
+    def _begin(self, positions: Mapping[TopicPartition, int]) -> None:
+        """These are where partitions begin for which it has committed nothing."""
 
     # Offsets
 

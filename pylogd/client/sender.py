@@ -25,7 +25,7 @@ from pylogd.client.accumulator import Accumulator, Batch, BatchResult
 from pylogd.client.clock import Backoff
 from pylogd.client.cluster import Cluster
 from pylogd.client.connection import Connection, Reply
-from pylogd.client.errors import ClientError, Closed, is_retriable
+from pylogd.client.errors import ClientError, Closed, UnknownTopic, is_retriable
 from pylogd.client.model import TopicPartition
 from pylogd.client.outbox import Outbox, Shipment
 from pylogd.client.shipping import ByPlace, highest_version, land, produce_request
@@ -36,6 +36,7 @@ from pylogd.wire.messages.produce import ProduceRequest
 #: of InitProducerId: without transactions it means nothing
 TRANSACTION_TIMEOUT_MS = 60_000
 _LONG = 60.0
+_SPREADING = 1.0  # seconds within which all brokers have heard of a topic that was just made
 _DRAIN = 4096
 
 _log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class Sender:
         self._under_way: list[_Request] = []
         self._in_flight: dict[int, int] = {}
         self._refreshed: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
         self._leaderless: list[TopicPartition] = []
         self._metadata_pause, self._metadata_not_before = backoff(), 0.0
         self._id_pause, self._id_not_before = backoff(), 0.0
@@ -327,6 +329,7 @@ class Sender:
                 self.partitions[topic] = len(found.partitions)
                 self._refreshed[topic] = now
                 self.wanted.pop(topic, None)
+                self._unknown_since.pop(topic, None)
             self._metadata_pause.reset()
             self.changed.notify_all()
 
@@ -335,6 +338,8 @@ class Sender:
             now = self._clock.monotonic()
             self._metadata_not_before = now + self._metadata_pause.next()
             self._refreshed.pop(topic, None)
+            if isinstance(error, UnknownTopic) and now - self._unknown_since.setdefault(topic, now) < _SPREADING:
+                error = KafkaError(error.code, error.message)  # which may be tried again
             if isinstance(error, KafkaError):
                 self._outbox.topic_failed(topic, error, now)
                 self.partitions.pop(topic, None)
@@ -456,7 +461,7 @@ class Sender:
         if self._thread is not None:
             self.refuse(Closed("the producer was in use when the process forked: the child needs one of its own"))
             self._abandoned = True
-            self._thread = None
+            self._thread = self._wake = None
 
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()

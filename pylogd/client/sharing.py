@@ -8,6 +8,7 @@ told, reading stops, and only then does the coordinator hear of it. On assignmen
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,16 +23,26 @@ _log = logging.getLogger(__name__)
 COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
 
 Told = Callable[[list[TopicPartition]], object]
-Topics = Iterable[str] | Callable[[str], bool]
+#: by name, by a pattern of whole names, or by name with a number of streams
+Topics = Iterable[str] | re.Pattern[str] | Mapping[str, int]
 
 
 class Group(Committed, Protocol):
     """A consumer's part in a group, by whatever coordinator: `group.BrokerGroup`, or the one on ZooKeeper."""
 
-    #: whether `next_event` may have something
-    has_event: bool
-    #: whether `on_event` ends a wait; else events have to be looked for now and then
-    wakes: bool
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` may have something."""
+        ...
+
+    @property
+    def wakes(self) -> bool:
+        """Whether an event ends a wait; else events have to be looked for now and then."""
+        ...
+
+    def stream_of(self, partition: TopicPartition) -> int | None:
+        """Which stream the coordinator has chosen for a partition, if it chooses."""
+        ...
 
     @property
     def may_fetch(self) -> bool:

@@ -137,11 +137,16 @@ class MessageStream:
 class Streams:
     """All streams of a consumer, and the thread that feeds them."""
 
-    def __init__(self, source: Source, counts: Mapping[str, int]) -> None:
-        """`counts` is how many streams each topic has. ValueError: less than one."""
+    def __init__(
+        self, source: Source, counts: Mapping[str, int], stream_of: Callable[[TopicPartition], int | None]
+    ) -> None:
+        """`counts` is how many streams each topic has; `stream_of` the coordinator's choice for a partition, if it has
+        one. ValueError: less than one stream.
+        """
         if any(count < 1 for count in counts.values()):
             raise ValueError("a topic needs at least one stream")
         self._source = source
+        self._chosen = stream_of
         self.by_topic = {
             topic: [MessageStream(topic, number, source.wakeup) for number in range(count)]
             for topic, count in counts.items()
@@ -155,10 +160,11 @@ class Streams:
         self._thread.start()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are ours now: each goes to the stream of its topic that has the fewest."""
+        """These are ours now: each goes to the stream that was chosen, or to that of its topic that has the fewest."""
         for partition in partitions:
+            streams, chosen = self.by_topic[partition.topic], self._chosen(partition)
             loads = list(self._stream_of.values())
-            self._stream_of[partition] = min(self.by_topic[partition.topic], key=loads.count)
+            self._stream_of[partition] = min(streams, key=loads.count) if chosen is None else streams[chosen]
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """These are ours no more."""

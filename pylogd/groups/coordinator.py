@@ -189,7 +189,10 @@ class GroupCoordinator:
 
     @staticmethod
     def _not_made(failure: Failure) -> ErrorCode:
-        log.failure("could not make the topic {topic}", failure, topic=OFFSETS_TOPIC)
+        if failure.check(PylogdError):
+            log.error("could not make {topic}: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        else:
+            log.failure("could not make {topic}", failure, topic=OFFSETS_TOPIC)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     # -- finding groups

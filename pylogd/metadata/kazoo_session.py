@@ -206,6 +206,8 @@ class KazooSession:
         self._out_of_patience = False
         self.connected = False
         self.session_id = 0
+        #: In seconds, as the server granted it; as asked for until then.
+        self.granted_timeout = session_timeout
 
     @property
     def problem(self) -> str:
@@ -223,6 +225,7 @@ class KazooSession:
             logger=self._logger,
             **self._security.kazoo_arguments(),
         )
+        self._hear_grant(client)
         client.add_listener(partial(self._state_heard, client))
         client.start_async()
 
@@ -268,6 +271,19 @@ class KazooSession:
                 self._put(call, event)
 
         return heard
+
+    def _hear_grant(self, client: KazooClient) -> None:
+        """Learn which time-out the server grants: kazoo keeps it to itself, but for two thirds of it, in milliseconds,
+        which its connection returns to itself from each handshake.
+        """
+        handshake = client._connection._connect
+
+        def shaken(*args: Any) -> Any:
+            result = handshake(*args)
+            self.granted_timeout = result[0] * 1.5 / 1000
+            return result
+
+        client._connection._connect = shaken
 
     # -- from kazoo's thread to the reactor's
 

@@ -43,6 +43,7 @@ from pylogd.metadata.errors import (
     UnknownTopic,
 )
 from pylogd.metadata.image import (
+    INTERNAL_TOPICS,
     IsrChange,
     PartitionState,
     Topic,
@@ -436,7 +437,8 @@ class TopicRegistry:
         count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
         copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
         assert count is not None and copies is not None
-        self._check_count(count)
+        if name not in INTERNAL_TOPICS:  # the limit is for requests; these the broker makes
+            self._check_count(count)
         racks = {broker.node_id: broker.rack for broker in live.values()}
         return assign_replicas(racks, count, copies, start=_start(name))
 

@@ -124,6 +124,13 @@ class ZooKeeperStore:
         """ZooKeeper's number of the session."""
         return self._session.session_id
 
+    @property
+    def session_timeout(self) -> float:
+        """After how many seconds without a word ZooKeeper ends the session: as asked for until it is connected, then as
+        the server granted it.
+        """
+        return self._session.granted_timeout
+
     def start(self) -> Deferred[None]:
         """Connect, and make the chroot if it is missing."""
         self._starting = Deferred(self._start_cancelled)

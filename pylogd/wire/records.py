@@ -236,13 +236,12 @@ def decode_batch(
             data, header.record_count, header.base_offset, header.base_timestamp, topic, partition, Record, stamp
         )
     else:
-        fields = decode_records(
+        records = decode_records(
             bytes(data), header.record_count, header.base_offset, header.base_timestamp,
             topic=topic, partition=partition,
         )  # fmt: skip
         if stamp is not None:
-            fields = [(t, p, offset, stamp, key, value, headers) for t, p, offset, _, key, value, headers in fields]
-        records = list(map(_new_record, fields))
+            records = [_new_record((*record[:3], stamp, *record[4:])) for record in records]
     if records and records[-1][2] > header.last_offset:
         raise InvalidRecordBatch(f"offset {records[-1][2]} lies behind the batch's last, {header.last_offset}")
     return records
@@ -261,12 +260,13 @@ _new_record: Callable[[_Fields], Record] = partial(tuple.__new__, Record)
 
 def decode_records(
     data: bytes, count: int, base_offset: int = 0, base_timestamp: int = 0, *, topic: str = "", partition: int = -1
-) -> list[_Fields]:
-    """The `count` records that fill `data` (decompressed, without the header) as plain tuples in `Record`'s order."""
+) -> list[Record]:
+    """The `count` records that fill `data` (decompressed, without the header)."""
     if not 0 <= count <= len(data) // _MIN_RECORD:
         raise InvalidRecordBatch(f"{count} records in {len(data)} bytes")
-    records: list[_Fields] = []
+    records: list[Record] = []
     append = records.append
+    new = _new_record
     headers: tuple[Header, ...]
     position, last_delta = 0, -1
     try:
@@ -335,7 +335,7 @@ def decode_records(
             if position != end:
                 raise InvalidRecordBatch(f"a record's length says {end}, its fields end at {position}")
             stamp = base_timestamp + (stamp >> 1 if not stamp & 1 else -(stamp >> 1) - 1)
-            append((topic, partition, base_offset + (delta >> 1), stamp, key, value, headers))
+            append(new((topic, partition, base_offset + (delta >> 1), stamp, key, value, headers)))
     except IndexError:
         raise InvalidRecordBatch("a record goes over the end of its batch") from None
     if position != len(data):

@@ -12,13 +12,17 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.wire.messages.fetch import FetchRequest, FetchResponse
 from pylogd.wire.session import ServerSession
 from tests.fakes.broker import FakeBroker
+from tests.fakes.group_broker import GroupBroker
 from tests.fakes.peer import PeerTransport
 
 
 class MemoryBroker(FakeBroker):
-    """One that clients reach by a `MemoryReactor`. `delay` is how many seconds its answers take."""
+    """One that clients reach by a `MemoryReactor`. `delay` is how many seconds its answers take; a fetch that finds
+    nothing takes as long as it may.
+    """
 
     def __init__(self, reactor: MemoryReactor, host: str = "192.0.2.1", **options: Any) -> None:
         super().__init__(**options)
@@ -26,15 +30,47 @@ class MemoryBroker(FakeBroker):
         self.reactor = reactor
         self.host, self.port = host, 9092
         self.up = True
-        self.delay = 0.0
+        self.delay = 0.001
+        self._hold = 0.0
         self.lines: list[_Line] = []
         reactor.brokers[self.host, self.port] = self
+
+    def _fetch(self, request: FetchRequest) -> FetchResponse:
+        response = super()._fetch(request)
+        answers = [answer for topic in response.responses for answer in topic.partitions]
+        if not any(answer.error_code or answer.records for answer in answers):
+            self._hold = request.max_wait_ms / 1000
+        return response
+
+    def take_hold(self) -> float:
+        """How long to hold the answer that was just made."""
+        hold, self._hold = self._hold, 0.0
+        return hold
 
     def drop(self) -> None:
         """Cut every connection."""
         lines, self.lines = self.lines, []
         for line in lines:
             line.transport.end(ConnectionDone())
+
+
+class MemoryGroupBroker(MemoryBroker, GroupBroker):
+    """The same with a group coordinator, until `end`."""
+
+    def __init__(self, reactor: MemoryReactor, **options: Any) -> None:
+        super().__init__(reactor, **options)
+        self._tick()
+
+    def _now(self) -> float:
+        return self.reactor.seconds()
+
+    def _tick(self) -> None:
+        self.groups.tick(self._now())
+        self._timer = self.reactor.callLater(0.05, self._tick)
+
+    def end(self) -> None:
+        """Let no more time pass for the groups."""
+        self._timer.cancel()
 
 
 class _Line:
@@ -60,7 +96,7 @@ class _Line:
                 return
 
     def sendall(self, data: bytes) -> None:
-        self.broker.reactor.callLater(0, self._deliver, data)
+        self.broker.reactor.callLater(self.broker.take_hold(), self._deliver, data)
 
     def _deliver(self, data: bytes) -> None:
         if self.transport.connected and not self.transport.aborted and not self.transport.disconnecting:

@@ -1,298 +1,262 @@
-"""Consumer groups of unmodified clients: members share, leave and die; offsets outlive a broker that is killed.
-
-Every wait is on a condition, and polls all members of a test while it lasts: a member that is not polled takes no part
-in a rebalance.
-"""
+"""Groups on a real broker: pylogd's consumers beside librdkafka's, processes that are killed, the command line."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import aiokafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
-from tests.brokers import BrokerProcess
-from tests.integration.conftest import StartBroker
+from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, TopicPartition
+from pylogd.client.model import OffsetSpec
+from pylogd.errors import ErrorCode
+from tests.brokers import BrokerProcess, pylogd_command
 
 SECONDS = 60.0
-PARTITIONS = 4
-#: Long, so that a slow machine is no dead member.
-SESSION_MS = 20_000
-#: Groups form at once, and a test of a member that dies need not wait long.
-SETTINGS = {
-    "group.initial.rebalance.delay.ms": "100",
-    "group.min.session.timeout.ms": "1000",
-    "offsets.topic.num.partitions": "5",
-}
-
-
-@pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
-    return start_broker(settings=SETTINGS)
-
-
-def fill(address: str, topic: str, count: int = 40, *, create: bool = True) -> None:
-    """Make a topic of `PARTITIONS` partitions and spread `count` records over them."""
-    if create:
-        admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(SECONDS)
-    producer = Producer({"bootstrap.servers": address})
-    for number in range(count):
-        producer.produce(topic, str(number), partition=number % PARTITIONS)
-    assert producer.flush(SECONDS) == 0
-
-
-def until(condition: Callable[[], bool], poll: Callable[[], object], what: str) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {SECONDS:.0f} s"
-        poll()
-
-
-class Confluent:
-    """A confluent-kafka consumer, and the (partition, offset) of what it has read."""
-
-    def __init__(self, address: str, topic: str, group: str = "g", **settings: Any) -> None:
-        named = {name.replace("_", "."): value for name, value in settings.items()}
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": address,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 300,
-                **named,
-            }
-        )
-        self.consumer.subscribe([topic])
-        self.seen: set[tuple[int, int]] = set()
-
-    def poll(self) -> None:
-        message = self.consumer.poll(0.05)
-        if message is not None and message.error() is None:
-            self.seen.add((message.partition() or 0, message.offset() or 0))
-
-    def commit(self) -> None:
-        self.consumer.commit(asynchronous=False)
-
-    @property
-    def partitions(self) -> set[int]:
-        return {found.partition for found in self.consumer.assignment()}
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-class KafkaPython:
-    """A kafka-python consumer, and the (partition, offset) of what it has read."""
-
-    def __init__(self, address: str, topic: str, group: str = "g", **settings: Any) -> None:
-        self.consumer = KafkaConsumer(
-            topic,
-            bootstrap_servers=address,
-            group_id=group,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=300,
-            **settings,
-        )
-        self.seen: set[tuple[int, int]] = set()
-
-    def poll(self) -> None:
-        for batch in self.consumer.poll(timeout_ms=50).values():
-            self.seen |= {(record.partition, record.offset) for record in batch}
-
-    def commit(self) -> None:
-        self.consumer.commit()
-
-    @property
-    def partitions(self) -> set[int]:
-        return {found.partition for found in self.consumer.assignment()}
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-ALL = set(range(PARTITIONS))
-
-
-@pytest.mark.parametrize("client", [Confluent, KafkaPython])
-def test_members_share_and_take_over_from_one_that_leaves(broker: BrokerProcess, topic: str, client: Any) -> None:
-    fill(broker.address, topic)
-    with closing(client(broker.address, topic)) as first:
-        until(lambda: first.partitions == ALL and len(first.seen) == 40, first.poll, "one member has it all")
-        first.commit()
-        with closing(client(broker.address, topic)) as second:
-
-            def both() -> None:
-                first.poll()
-                second.poll()
-
-            def shared() -> bool:
-                return len(first.partitions) == len(second.partitions) == 2 and not first.partitions & second.partitions
-
-            until(shared, both, "two members share")
-            fill(broker.address, topic, create=False)
-            until(lambda: len(first.seen | second.seen) == 80, both, "all is read")
-            assert second.seen
-            assert all(offset >= 10 for _, offset in second.seen)  # what the first had committed was not read again
-            second.commit()
-        until(lambda: first.partitions == ALL, first.poll, "what the second had comes back")
-
-
-#: A member in a process of its own.
-MEMBER = """
+_WORKER = """
 import sys
-from confluent_kafka import Consumer
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": "g", "session.timeout.ms": 6000})
-consumer.subscribe([sys.argv[2]])
-while True:
-    consumer.poll(0.1)
+from pylogd.client import Consumer
+address, group, topic, assignor, out = sys.argv[1:]
+consumer = Consumer(address, group_id=group, assignors=[assignor], auto_commit_interval=0.2, session_timeout=6.0,
+                    heartbeat_interval=0.3, max_poll_records=200)
+consumer.subscribe(topic)
+with open(out, "a") as file:
+    while True:
+        for record in consumer.poll(0.2):
+            file.write(record.value.decode() + "\\n")
+        file.flush()
 """
 
 
-def test_the_share_of_a_member_that_is_killed_goes_to_the_others(broker: BrokerProcess, topic: str) -> None:
-    fill(broker.address, topic)
-    with closing(Confluent(broker.address, topic)) as first:
-        other = subprocess.Popen([sys.executable, "-c", MEMBER, broker.address, topic])
-        try:
-            until(lambda: len(first.partitions) == 2, first.poll, "two members share")
-        finally:
-            other.kill()
-            other.wait()
-        until(lambda: first.partitions == ALL, first.poll, "the first takes over")
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("broker")
+    process = BrokerProcess(folder / "data", folder / "log", {"group.initial.rebalance.delay.ms": "100"})
+    yield process
+    assert process.stop() == 0
+    assert "Traceback" not in process.log()
 
 
-@pytest.mark.parametrize("client", [Confluent, KafkaPython])
-def test_offsets_outlive_a_broker_that_is_killed(
-    broker: BrokerProcess, start_broker: StartBroker, topic: str, client: Any
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Iterator[Admin]:
+    with Cluster(broker.address) as cluster:
+        yield Admin(cluster)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def produce(broker: BrokerProcess, topic: str, numbers: range) -> None:
+    with Producer(broker.address) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number, key=b"%d" % number)
+
+
+def lines(files: list[Path]) -> Counter[str]:
+    return Counter(line for file in files if file.exists() for line in file.read_text().split("\n")[:-1])
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_a_mixed_group_survives_a_kill(
+    broker: BrokerProcess, admin: Admin, topic: str, tmp_path: Path, assignor: str
 ) -> None:
-    fill(broker.address, topic)
-    with closing(client(broker.address, topic)) as reader:
-        until(lambda: len(reader.seen) == 40, reader.poll, "all is read")
-        reader.commit()
-    broker.kill()
-    again = start_broker(settings=SETTINGS)
-    fill(again.address, topic, 8, create=False)
-    with closing(client(again.address, topic)) as reader:
-        until(lambda: len(reader.seen) >= 8, reader.poll, "what is new is read")
-        assert reader.seen == {(partition, offset) for partition in ALL for offset in (10, 11)}
+    """Two of ours in processes of their own and one of librdkafka: all is processed, by each partition's one owner."""
+    admin.create_topic(topic, 6)
+    produce(broker, topic, range(3000))
+    files = [tmp_path / "one", tmp_path / "two"]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", _WORKER, broker.address, "g-" + topic, topic, assignor, str(file)])
+        for file in files
+    ]
+    other = _Confluent(broker.address, "g-" + topic, topic, assignor)
+
+    def owners() -> dict[str, int]:
+        if "g-" + topic not in [group.group_id for group in admin.list_groups()]:
+            return {}
+        described = admin.describe_group("g-" + topic)
+        return {m.member_id: len(m.assignment) for m in described.members} if described.state == "Stable" else {}
+
+    try:
+        wait_for(lambda: sorted(owners().values()) == [2, 2, 2], "three did not come to share")
+        produce(broker, topic, range(3000, 6000))
+        workers[0].kill()
+        wait_for(lambda: sorted(owners().values()) == [3, 3], "the others did not take over")
+        produce(broker, topic, range(6000, 9000))
+        wait_for(lambda: len(lines(files) + other.seen) == 9000, "something was not processed")
+        ends = {p: found.offset for p, found in admin.offsets(dict.fromkeys(_all(topic, 6), -1)).items()}
+        wait_for(lambda: {p: o.offset for p, o in admin.group_offsets("g-" + topic).items()} == ends, "not committed")
+    finally:
+        other.stop()
+        for worker in workers:
+            worker.kill()
+            worker.wait()
 
 
-def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, topic: str) -> None:
-    fill(broker.address, topic)
-    admin = AdminClient({"bootstrap.servers": broker.address})
-
-    def described() -> Any:
-        return admin.describe_consumer_groups(["g"])["g"].result(SECONDS)
-
-    with ExitStack() as stack:
-        first = stack.enter_context(closing(Confluent(broker.address, topic, group_instance_id="one")))
-        second = Confluent(broker.address, topic, group_instance_id="two")
-
-        def both() -> None:
-            first.poll()
-            second.poll()
-
-        until(lambda: len(first.partitions) == len(second.partitions) == 2, both, "two members share")
-        before, mine, theirs = described(), first.partitions, second.partitions
-        second.close()  # a static member does not leave
-        second = stack.enter_context(closing(Confluent(broker.address, topic, group_instance_id="two")))
-        until(lambda: bool(second.partitions), both, "it is back")
-        assert (first.partitions, second.partitions) == (mine, theirs)
-        after = described()
-        assert after.state == ConsumerGroupState.STABLE
-        ids = [{member.group_instance_id: member.member_id for member in found.members} for found in (before, after)]
-        assert ids[0]["one"] == ids[1]["one"]
-        assert ids[0]["two"] != ids[1]["two"]
+def _all(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, index) for index in range(count)]
 
 
-def test_aiokafka(broker: BrokerProcess, topic: str) -> None:
-    fill(broker.address, topic)
+class _Confluent:
+    """librdkafka's consumer, in a thread."""
 
-    def consumer() -> Any:
-        return aiokafka.AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=broker.address,
-            group_id="aio",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=300,
-            rebalance_timeout_ms=10_000,
-        )
+    def __init__(self, address: str, group: str, topic: str, assignor: str) -> None:
+        self.seen: Counter[str] = Counter()
+        self._stopped = threading.Event()
+        self._consumer = ConfluentConsumer(
+            {
+                "bootstrap.servers": address, "group.id": group, "partition.assignment.strategy": assignor,
+                "auto.offset.reset": "earliest", "auto.commit.interval.ms": 200, "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 300,
+            }
+        )  # fmt: skip
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
 
-    async def read(reader: Any, count: int) -> list[Any]:
-        records: list[Any] = []
-        while len(records) < count:
-            for batch in (await reader.getmany(timeout_ms=100)).values():
-                records += batch
-        return records
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.seen[message.value().decode()] += 1
+        self._consumer.close()
 
-    async def shared(first: Any, second: Any) -> None:
-        while not (len(first.assignment()) == len(second.assignment()) == PARTITIONS // 2):
-            await asyncio.gather(first.getmany(timeout_ms=100), second.getmany(timeout_ms=100))
-
-    async def run() -> None:
-        first, second = consumer(), consumer()
-        await first.start()
-        assert len(await read(first, 40)) == 40
-        await first.commit()
-        await second.start()
-        await shared(first, second)
-        await first.stop()
-        while len(second.assignment()) < PARTITIONS:
-            assert not await second.getmany(timeout_ms=100)  # all was read and committed
-        await second.stop()
-
-    asyncio.run(asyncio.wait_for(run(), SECONDS * 2))
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(SECONDS)
 
 
-def test_clients_of_two_kinds_in_one_group(broker: BrokerProcess, topic: str) -> None:
-    """They agree on range, which both know by that name."""
-    fill(broker.address, topic)
-    with (
-        closing(Confluent(broker.address, topic, partition_assignment_strategy="range")) as first,
-        closing(KafkaPython(broker.address, topic)) as second,
-    ):
+@pytest.mark.parametrize("assignor", ["sticky", "cooperative-sticky"])
+def test_a_group_that_grows_and_shrinks(broker: BrokerProcess, admin: Admin, topic: str, assignor: str) -> None:
+    admin.create_topic(topic, 8)
+    produce(broker, topic, range(400))
+    seen: Counter[bytes | None] = Counter()
+    consumers: list[Consumer] = []
 
-        def both() -> None:
-            first.poll()
-            second.poll()
+    def share(count: int) -> None:
+        while len(consumers) < count:
+            consumers.append(
+                Consumer(broker.address, group_id="g-" + topic, assignors=[assignor], heartbeat_interval=0.2)
+            )
+            consumers[-1].subscribe(topic)
+        while len(consumers) > count:
+            consumers.pop().close()
+        deadline = time.monotonic() + SECONDS
+        while True:
+            for consumer in consumers:
+                seen.update(record.value for record in consumer.poll(0.05))
+            owned = [partition for consumer in consumers for partition in consumer.assignment]
+            if sorted(owned) == _all(topic, 8) and all(len(c.assignment) == 8 // count for c in consumers):
+                return
+            assert time.monotonic() < deadline, [c.assignment for c in consumers]
 
-        until(lambda: len(first.partitions) == len(second.partitions) == 2, both, "they share")
-        assert first.partitions | second.partitions == ALL
+    share(1)
+    kept = set(consumers[0].assignment)
+    share(2)
+    assert set(consumers[0].assignment) < kept
+    share(4)
+    produce(broker, topic, range(400, 800))
+    share(2)
+    share(1)
+    deadline = time.monotonic() + SECONDS
+    while len(seen) < 800:
+        assert time.monotonic() < deadline
+        seen.update(record.value for record in consumers[0].poll(0.05))
+    share(1)
+    consumers.pop().close()
+    if assignor == "cooperative-sticky":  # nobody stopped reading what it kept, and all was committed before it moved
+        assert set(seen.values()) == {1}
 
 
-def test_administrators(broker: BrokerProcess, topic: str) -> None:
-    fill(broker.address, topic)
-    reader = Confluent(broker.address, topic)
-    until(lambda: len(reader.seen) == 40, reader.poll, "all is read")
-    reader.commit()
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    listed = admin.list_consumer_groups(request_timeout=SECONDS).result()
-    assert ([(found.group_id, found.state) for found in listed.valid], listed.errors) == (
-        [("g", ConsumerGroupState.STABLE)], [],
-    )  # fmt: skip
-    reader.close()
-    with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as other:
-        offsets = other.list_group_offsets("g")["g"]
-        assert {place.partition: found.offset for place, found in offsets.items()} == dict.fromkeys(ALL, 10)
-        assert KafkaPartition(topic, 0) in offsets
-    admin.delete_consumer_groups(["g"])["g"].result(SECONDS)
-    assert admin.list_consumer_groups(request_timeout=SECONDS).result().valid == []
-    lookup = Consumer({"bootstrap.servers": broker.address, "group.id": "g"})
-    assert lookup.committed([TopicPartition(topic, 0)], SECONDS)[0].offset < 0
-    lookup.close()
+def test_offsets_that_others_committed(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, 1)
+    produce(broker, topic, range(10))
+    other = ConfluentConsumer({"bootstrap.servers": broker.address, "group.id": topic, "enable.auto.commit": False})
+    other.commit(offsets=[ConfluentPartition(topic, 0, 4, metadata="a note")], asynchronous=False)
+    other.close()
+    with Consumer(broker.address, group_id=topic) as consumer:
+        found = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
+        assert found is not None
+        assert (found.offset, found.metadata.rstrip("\0")) == (4, "a note")  # confluent-kafka sends C's NUL along
+        consumer.subscribe(topic)
+        records = []
+        deadline = time.monotonic() + SECONDS
+        while len(records) < 6:
+            assert time.monotonic() < deadline
+            records += consumer.poll(0.1)
+        assert [record.offset for record in records] == [4, 5, 6, 7, 8, 9]
+
+
+def test_the_administrator_of_groups(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, 2)
+    with Producer(broker.address) as producer:
+        for n in range(20):
+            producer.send(topic, b"", partition=n % 2, timestamp=1_700_000_000_000 + n)
+    both = _all(topic, 2)
+    admin.alter_group_offsets(topic, dict.fromkeys(both, 5))
+    assert {p: o.offset for p, o in admin.group_offsets(topic).items()} == dict.fromkeys(both, 5)
+    plans = {
+        OffsetSpec(earliest=True): (0, 0),
+        OffsetSpec(): (10, 10),
+        OffsetSpec(offset=99): (10, 10),
+        OffsetSpec(shift=-3): (2, 2),
+        OffsetSpec(timestamp=1_700_000_000_007): (4, 3),
+        OffsetSpec(timestamp=1_800_000_000_000): (10, 10),
+    }
+    for spec, expected in plans.items():
+        assert tuple(admin.plan_group_offsets(topic, both, spec).values()) == expected
+    admin.delete_group_offsets(topic, both[:1])
+    assert list(admin.group_offsets(topic)) == both[1:]
+    with Consumer(broker.address, group_id=topic) as consumer:
+        consumer.subscribe(topic)
+        deadline = time.monotonic() + SECONDS
+        while not consumer.assignment:
+            assert time.monotonic() < deadline
+            consumer.poll(0.1)
+        described = admin.describe_group(topic)
+        assert (described.state, described.protocol) == ("Stable", "range")
+        [member] = described.members
+        assert (member.topics, sorted(member.assignment)) == ((topic,), both)
+        assert topic in [group.group_id for group in admin.list_groups(["stable"])]
+        for refused in (lambda: admin.delete_group(topic), lambda: admin.alter_group_offsets(topic, {both[0]: 0})):
+            with pytest.raises(KafkaError) as caught:
+                refused()
+            assert caught.value.code is ErrorCode.NON_EMPTY_GROUP
+    admin.delete_group(topic)
+    with pytest.raises(KafkaError) as caught:
+        admin.describe_group(topic)
+    assert caught.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_on_the_command_line(broker: BrokerProcess, admin: Admin, topic: str) -> None:
+    def run(*words: str) -> str:
+        command = [*pylogd_command(), *words, "--bootstrap-server", broker.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    admin.create_topic(topic, 1)
+    produce(broker, topic, range(10))
+    assert run("consume", topic, "--group", topic, "--count", "4").split() == ["0", "1", "2", "3"]
+    assert run("consume", topic, "--group", topic, "--until-end").split() == ["4", "5", "6", "7", "8", "9"]
+    assert topic in run("groups", "list")
+    assert run("groups", "describe", topic).split() == [topic, topic, "0", "10", "10", "0", "-", "-", "-"]
+    back = ["groups", "reset-offsets", topic, "--topic", topic, "--shift-by", "-3"]
+    assert run(*back).split() == [topic, "0", "10", "7"]
+    [described] = json.loads(run("groups", "describe", topic, "--json"))
+    assert described["offsets"][0]["committed"] == 10  # that was only the plan
+    run(*back, "--execute")
+    assert run("consume", topic, "--group", topic, "--until-end").split() == ["7", "8", "9"]
+    run("groups", "delete", topic)
+    assert topic not in run("groups", "list")

@@ -17,7 +17,7 @@ from tests.fakes.broker import FakeBroker
 from tests.integration.conftest import StartBroker
 
 SECONDS = 60
-BURST = 1500
+BURST = 900
 
 
 def everything(address: str, topic: str, count: int) -> list[int]:

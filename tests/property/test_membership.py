@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pylogd.client.assignors import find_assignors
 from pylogd.client.errors import BrokerUnavailable
-from pylogd.client.membership import Ask, Assign, Event, Failed, Membership, MemberSettings, Revoke, State
+from pylogd.client.membership import Ask, Assign, Event, Failed, MemberSettings, Membership, Revoke, State
 from pylogd.client.model import TopicPartition
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
@@ -24,7 +24,7 @@ from pylogd.wire.messages import (
     metadata,
     sync_group,
 )
-from tests.fakes.groups import FakeGroups
+from tests.fakes.group_coordinator import FakeGroups
 
 STEP = 0.2
 RESPONSES: dict[type[Any], type[Any]] = {

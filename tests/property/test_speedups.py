@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.client import columns
+from pylogd.client import columns, partitioner
 from pylogd.client.errors import CorruptRecords
 from pylogd.wire import records
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -135,6 +135,15 @@ def test_any_bytes(payload: bytes, count: int, base: int, first: int) -> None:
                 loop(*rest)
             except InvalidRecordBatch:
                 continue
+
+
+@given(st.binary(max_size=40))
+def test_keys_have_the_same_hash(key: bytes) -> None:
+    before, partitioner.speedups = partitioner.speedups, None
+    try:
+        assert compiled.murmur2(key) == partitioner.murmur2(key)
+    finally:
+        partitioner.speedups = before
 
 
 def test_wrong_types_are_said() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pylogd.client.model import TopicPartition
 from pylogd.client.zookeeper.assignment import cut, share_of, stream_name
+from pylogd.client.zookeeper.coordinator import GroupSettings
 from pylogd.client.zookeeper.registries import Subscription
 from tests.fakes.consumers import Pace, SimulatedGroup
 
@@ -117,3 +118,29 @@ def test_consumers_divide_what_they_subscribe_to(topics: dict[str, int], members
     for name, share in shares.items():
         assert all(0 <= stream < members[name][p.topic] for p, stream in share.items())
         assert len({stream_name(name, stream) for stream in share.values()}) <= sum(members[name].values())
+
+
+def test_a_hundred_consumers_of_a_thousand_partitions_settle_within_two_seconds() -> None:
+    rng = random.Random(20261121)
+    group = SimulatedGroup(rng, Pace(hop=0.02, lag=0.1, stopping=0.1, work=5.0), GroupSettings())
+    group.set_partitions("a", 1000)
+    changes = {
+        "100 join": lambda: [group.join(SUBSCRIPTIONS[0]) for _ in range(100)],
+        "one joins": lambda: group.join(SUBSCRIPTIONS[0]),
+        "one leaves": lambda: [group.living[50].leave()],
+        "ten leave": lambda: [consumer.leave() for consumer in group.living[10:60:5]],
+        "200 partitions more": lambda: group.set_partitions("a", 1200),
+    }
+    for name, change in changes.items():
+        before = group.zookeeper.operations
+        change()
+        took = group.run_until(group.settled, 2.0)
+        print(f"{name}: settled after {took:.2f} s, {group.zookeeper.operations - before} operations")
+    for consumer in group.living[:5]:
+        consumer.store.crash()
+    sessions = [consumer.store.session_id for consumer in group.consumers if consumer.process.dead]
+    group.run_until(lambda: not set(sessions) & group.zookeeper.leader.sessions.keys(), 6.1)
+    group.run_until(group.settled, 2.0)
+    group.check()
+    # A change costs each consumer a look at what changed and, if its share did, a release, a claim and the offsets.
+    assert group.zookeeper.operations < 40_000

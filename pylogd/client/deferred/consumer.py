@@ -38,6 +38,7 @@ Partitions = Iterable[tuple[str, int]]
 
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
+_SESSION, _ZOOKEEPER_SESSION = 45.0, 6.0  # seconds
 
 
 def _deferred(
@@ -64,8 +65,10 @@ class Consumer(PartitionReader):
         *,
         group_id: str | None = None,
         group_instance_id: str | None = None,
+        coordinator: Literal["broker", "zookeeper"] = "broker",
+        zookeeper: str = "",
         assignors: Sequence[str | Assignor] = ("range", "roundrobin"),
-        session_timeout: float = 45.0,
+        session_timeout: float | None = None,
         heartbeat_interval: float = 1.0,
         max_poll_interval: float = 300.0,
         auto_commit: Literal["after", "before", "off"] = "after",
@@ -87,9 +90,13 @@ class Consumer(PartitionReader):
         tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
     ) -> None:
-        """Nothing is connected yet. ValueError: an option that is none."""
+        """Nothing is connected yet. `coordinator` "zookeeper": the group lives in the ZooKeeper at `zookeeper`,
+        "host:port,host:port/chroot". `session_timeout` is 45 s by default, 6 s with ZooKeeper. ValueError: an option
+        that is none.
+        """
         _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
         _check(auto_commit, ("after", "before", "off"), "auto_commit")
+        _check(coordinator, ("broker", "zookeeper"), "coordinator")
         _check(isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
@@ -98,10 +105,16 @@ class Consumer(PartitionReader):
         )  # fmt: skip
         read_committed = isolation_level == "read_committed"
         group: Group | None = None
-        if group_id is not None:
+        if group_id is not None and coordinator == "zookeeper":
+            from pylogd.client.deferred.zookeeper import ZooKeeperGroup  # noqa: PLC0415 - kazoo, only where it is meant
+
+            timeout = _ZOOKEEPER_SESSION if session_timeout is None else session_timeout
+            group = ZooKeeperGroup(cluster.reactor, zookeeper, group_id, timeout, on_event=self._wake)
+        elif group_id is not None:
             member = MemberSettings(
-                group_id, find_assignors(assignors), group_instance_id, session_timeout, heartbeat_interval,
-                max_poll_interval, metadata_max_age, request_timeout, client_rack,
+                group_id, find_assignors(assignors), group_instance_id,
+                _SESSION if session_timeout is None else session_timeout, heartbeat_interval, max_poll_interval,
+                metadata_max_age, request_timeout, client_rack,
             )  # fmt: skip
             group = BrokerGroup(cluster, member, on_event=self._wake, stable=read_committed)
         fetch = FetchSettings(
@@ -182,7 +195,7 @@ class Consumer(PartitionReader):
         if isinstance(topics, re.Pattern):
             share.group.subscribe(topics)
         else:
-            share.group.subscribe([topics] if isinstance(topics, str) else list(topics))
+            share.group.subscribe([topics] if isinstance(topics, str) else topics)
         done.callback(None)
         return done
 

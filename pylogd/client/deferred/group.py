@@ -228,15 +228,16 @@ class BrokerGroup:
 
     def _set_timer(self) -> None:
         self._stop_timer()
-        times = []
+        now, times = self._cluster.seconds(), []
         if (when := self.member.next_time()) is not None:
             times.append(when)
-        if self.member.coordinator is not None:
-            if (when := self._commit_due()) is not None:
-                times.append(when)
-            times += [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        if (when := self._commit_due()) is not None:
+            waiting.append(when)
+        # Without a coordinator, what is due already has it looked for.
+        times += [time for time in waiting if self.member.coordinator is not None or time > now]
         if times and not self._tasks.stopped:
-            self._timer = self._cluster.reactor.callLater(max(0.0, min(times) - self._cluster.seconds()), self._turn)
+            self._timer = self._cluster.reactor.callLater(max(0.0, min(times) - now), self._turn)
 
     def _stop_timer(self) -> None:
         if self._timer is not None and self._timer.active():

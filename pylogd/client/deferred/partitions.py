@@ -205,13 +205,14 @@ class PartitionReader:
             chunks = gather() if self._may_hand_out else []
             if chunks:
                 return chunks
-            self._fetcher.send()
             await self._deal_with_errors()
+            self._fetcher.send()
             if self._woken or self.cluster.seconds() >= deadline:
                 self._woken = False
                 return []
             until = deadline if self._may_hand_out else min(deadline, self.cluster.seconds() + _LOOK_SECONDS)
-            if not (self._fetcher.fetching.ready and self._may_hand_out):
+            fetching = self._fetcher.fetching
+            if fetching.failed_place() is None and not (fetching.ready and self._may_hand_out):
                 await self._bell.wait(until)
 
     async def _deal_with_errors(self) -> None:
@@ -237,4 +238,3 @@ class PartitionReader:
         if not is_retriable(error) or now - since >= self._retry_timeout:
             del self._failing_since[partition]
             raise error
-        self._fetcher.send()

@@ -27,8 +27,10 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 class Group(Protocol):
     """A consumer's part in a group, by whatever coordinator."""
 
-    #: whether `next_event` may have something
-    has_event: bool
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` may have something."""
+        ...
 
     @property
     def may_fetch(self) -> bool:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 #: Of the time that `close` has, what leaving the group may take; the rest is for ending the session.
 _LEAVING: Final = 0.6
-#: How long a start that failed or was interrupted waits for its end, in seconds.
+#: How long a start that failed or was interrupted waits for its end, and for the reason, in seconds.
 _GIVING_UP: Final = 2.0
 
 
@@ -85,7 +85,7 @@ class ZooKeeperMembership:
         self._running = True
         self._loop.start()
         try:
-            self._ask(lambda: Deferred.fromCoroutine(self._start(timeout)), timeout)
+            self._ask(lambda: Deferred.fromCoroutine(self._start(timeout)), timeout + _GIVING_UP)
         except StoreError as error:
             self.close(_GIVING_UP)
             raise ZooKeeperUnavailable(str(error)) from error
@@ -190,7 +190,7 @@ class ZooKeeperMembership:
         )
         await store.start()
         settings = GroupSettings(
-            session_timeout=self._session_timeout_ms / 1000,
+            session_timeout=store.session_timeout,
             commit_interval=None if commit_interval_ms is None else commit_interval_ms / 1000,
             max_retries=max_retries,
             backoff=backoff_ms / 1000,

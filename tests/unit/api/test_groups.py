@@ -182,6 +182,8 @@ class TestOffsets:
         request.retention_time_ms = 1000
         parts.call(request, 2)
         assert parts.groups.fetch("g")["t", 0].expires_ms == parts.now_ms() + 1000  # type: ignore[index]
+        request.retention_time_ms = (1 << 63) - 1
+        assert parts.call(request, 2).topics[0].partitions[0].error_code == 0
 
     def test_who_may_not_is_told_for_each_partition(self, parts: Parts) -> None:
         stable(parts)

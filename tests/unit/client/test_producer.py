@@ -28,6 +28,7 @@ from pylogd.client import (
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
+from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pylogd.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from pylogd.wire.records import Record, decode_batch, parse_header
 from tests.fakes import broker as fake
@@ -525,3 +526,13 @@ def test_a_bug_in_the_thread_is_no_endless_wait(
         producer.send("t", b"v", partition=0).result()
     with pytest.raises(Closed, match="the producer has failed"):
         producer.send("t", b"v", partition=0)
+
+
+def test_a_topic_that_not_all_brokers_have_heard_of(server: FakeBroker, make: Make) -> None:
+    def not_yet(request: Any) -> Any:
+        return MetadataResponse(topics=[MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")])
+
+    server.on(ApiKey.METADATA, not_yet)
+    assert make().send("t", b"v").result() == 0
+    server.on(ApiKey.METADATA, not_yet)
+    assert make().send("t", b"v", partition=0).result() >= 0

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NEVER, Committed, group_key, offset_key, read_key
 from pylogd.groups.values import JoinAnswer, JoinRequest, Leaver
 from pylogd.log.errors import StorageFailure
+from pylogd.metadata.errors import StoreFailure
 from pylogd.replica.partition import Partition
 from pylogd.wire.records import Record, encode_batch
 from tests.fakes.groups import Waiting
@@ -392,6 +393,11 @@ class TestTheTopic:
         assert topic.configs == {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
         assert parts.groups.coordinator_of("h") == NODE
 
+    def test_the_limit_for_requests_is_not_for_it(self, tmp_path: Path) -> None:
+        parts = Parts(tmp_path, offsets_topic_num_partitions=5, max_partitions_per_request=2)
+        assert result_of(parts.groups.coordinator_of("g")) == NODE  # type: ignore[arg-type]
+        parts.close()
+
     def test_many_that_ask_first_get_one_topic(self, tmp_path: Path) -> None:
         parts = Parts(tmp_path, offsets_topic_num_partitions=2)
         parts.threads.hold = True
@@ -404,9 +410,10 @@ class TestTheTopic:
         assert [result_of(wait) for wait in waits] == [NODE, NODE]  # type: ignore[arg-type]
         parts.close()
 
-    def test_one_that_can_not_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("why", [StoreFailure("out of reach"), RuntimeError("nobody foresaw this")])
+    def test_one_that_can_not_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
         parts = Parts(tmp_path)
-        monkeypatch.setitem(parts.settings._effective, "offsets.topic.num.partitions", 100_000)
+        monkeypatch.setattr(parts.topics, "create_topic", lambda *_, **__: fail(why))
         assert result_of(parts.groups.coordinator_of("g")) == ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[arg-type]
         parts.close()
 

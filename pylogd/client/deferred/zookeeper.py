@@ -1,0 +1,207 @@
+"""A consumer's part in a group that lives in ZooKeeper, on Twisted.
+
+Strategy: the coordinator (`client/zookeeper/coordinator.py`) is driven by Deferreds as it is; this hands what it tells
+to whoever polls, one event at a time, and has it release partitions when they have been given up.
+
+Rules: the store is this consumer's own: its session is what its claims live by. Records may be handed out only while
+`may_fetch`. Only what is owned can be committed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.client.deferred.tasks import Tasks
+from pylogd.client.errors import ClientError, RequestTimedOut
+from pylogd.client.membership import Assign, Event, Failed, Revoke
+from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
+from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned, Revoked
+from pylogd.client.zookeeper.registries import GroupPaths, Subscription
+from pylogd.errors import PylogdError
+from pylogd.metadata.errors import StoreError
+from pylogd.metadata.zookeeper import ZooKeeperStore
+
+log = Logger()
+
+_COMMIT_SECONDS = 1.0  # between commits of what was stored; the consumer stores it as often as it was told to
+
+
+class ZooKeeperGroup:
+    """A group by its id, in the ZooKeeper at `connect`, "host:port,host:port/chroot". Times in seconds."""
+
+    def __init__(
+        self, reactor: Any, connect: str, group_id: str, session_timeout: float, *, on_event: Callable[[], None]
+    ) -> None:
+        """Nothing is connected before `subscribe`. ValueError: no `connect`, or a name that no group can have."""
+        if not connect:
+            raise ValueError('coordinator="zookeeper" needs zookeeper="host:port,host:port/chroot"')
+        GroupPaths(group_id)
+        self._reactor = reactor
+        self._connect = connect
+        self._group_id = group_id
+        self._session_timeout = session_timeout
+        self._on_event = on_event
+        self._tasks = Tasks()
+        self._subscription: Subscription | None = None
+        self._store: ZooKeeperStore | None = None
+        self._coordinator: Coordinator | None = None
+        self._events: deque[Event] = deque()
+        self._stopped: dict[Event, Deferred[None]] = {}  # what the coordinator waits for
+        self._offsets: dict[TopicPartition, int | None] = {}  # as they were when a partition was claimed
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._leaving = False
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` has something."""
+        return bool(self._events)
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether the claims hold at this moment."""
+        return self._coordinator is not None and self._coordinator.may_fetch
+
+    def subscribe(self, topics: Iterable[str] | Mapping[str, int] | re.Pattern[str]) -> None:
+        """Be a member that reads these topics, with so many streams each, or those whose whole names match."""
+        self._subscription = Subscription.of(topics)
+        self._tasks.start(self._rejoin())
+
+    def leave(self) -> None:
+        """Be a member no more. What the application had, it has given up."""
+        self._subscription = None
+        self._tasks.start(self._leave())
+
+    def polled(self, polling: bool) -> None:
+        """A caller that does not poll keeps its partitions as long as it is connected."""
+
+    def next_event(self) -> Event | None:
+        """What the application has to do now; `done` with it has to follow."""
+        return self._events.popleft() if self._events else None
+
+    def done(self, event: Event) -> None:
+        """The application has obeyed an event: what was revoked is released now."""
+        stopped = self._stopped.pop(event, None)
+        if stopped is not None:
+            stopped.callback(None)
+        elif isinstance(event, Failed) and self._coordinator is None and self._subscription is not None:
+            self._tasks.start(self._join())
+
+    # Offsets
+
+    async def look_up(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed. Raises ZooKeeperUnavailable, ClientError."""
+        if self._coordinator is None:
+            raise ClientError("in ZooKeeper a group's offsets are for its members: subscribe first")
+        claimed = [partition for partition in partitions if partition in self._offsets]
+        found = {partition: self._offsets.pop(partition) for partition in claimed}
+        found.update(await self._coordinator.committed([p for p in partitions if p not in found]))
+        return {p: None if offset is None else OffsetAndMetadata(offset) for p, offset in found.items()}
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit in the background, and before a release."""
+        if self._coordinator is not None:
+            self._coordinator.store_offsets({partition: committed.offset for partition, committed in offsets.items()})
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        """Commit now. Raises NotOwner, ZooKeeperUnavailable, RequestTimedOut."""
+        if self._coordinator is None:
+            raise ClientError("in ZooKeeper only members of a group commit: subscribe first")
+        committing = self._coordinator.commit({p: committed.offset for p, committed in offsets.items()})
+        await self._in_time(committing, timeout)
+
+    async def close(self, timeout: float) -> None:
+        """Commit what was stored, release, leave, and end the session, as far as that can be done in so many seconds.
+        ZooKeeper ends a session that could not be ended after its time-out.
+        """
+        self._subscription = None
+        try:
+            await self._in_time(Deferred.fromCoroutine(self._leave()), timeout)
+        except PylogdError as error:
+            log.warn("group {group}: left without a word: {why}", group=self._group_id, why=error)
+        finally:
+            self._tasks.stop()
+
+    async def _in_time(self, waiting: Deferred[Any], timeout: float) -> None:
+        def late(*_: Any) -> Any:
+            raise RequestTimedOut(f"group {self._group_id}: ZooKeeper did not answer within {timeout:g} s")
+
+        await waiting.addTimeout(timeout, self._reactor, late)
+
+    # Joining and leaving
+
+    async def _rejoin(self) -> None:
+        await self._leave()
+        await self._join()
+
+    async def _join(self) -> None:
+        if self._subscription is None:
+            return
+        store = ZooKeeperStore(self._connect, self._reactor, session_timeout_ms=int(self._session_timeout * 1000))
+        try:
+            await store.start()
+        except StoreError as error:
+            await store.close()
+            failure = ZooKeeperUnavailable(str(error))
+            failure.__cause__ = error
+            self._tell(Failed(failure))
+            return
+        settings = GroupSettings(session_timeout=store.session_timeout, commit_interval=_COMMIT_SECONDS)
+        self._leaving = False
+        self._store = store
+        self._coordinator = Coordinator(store, self._reactor, self._group_id, self._subscription, self, settings)
+        await self._coordinator.start()
+
+    async def _leave(self) -> None:
+        """Whoever polls has stopped: what he was told and did not obey counts as obeyed."""
+        self._leaving = True
+        coordinator, self._coordinator = self._coordinator, None
+        store, self._store = self._store, None
+        stopped, self._stopped = self._stopped, {}
+        self._events.clear()
+        self._offsets.clear()
+        self._assigned = frozenset()
+        for deferred in stopped.values():
+            deferred.callback(None)
+        try:
+            if coordinator is not None:
+                await coordinator.close()
+        finally:
+            if store is not None:
+                await store.close()
+
+    # What the coordinator tells
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._on_event()
+
+    def on_assigned(self, event: Assigned) -> None:
+        """These are claimed."""
+        self._offsets.update(event.offsets)
+        self._assigned |= event.offsets.keys()
+        self._tell(Assign(self._assigned, frozenset(event.offsets)))
+
+    def on_revoked(self, event: Revoked) -> Deferred[None] | None:
+        """These are to be given up; fires when they are."""
+        self._assigned -= frozenset(event.partitions)
+        for partition in event.partitions:
+            self._offsets.pop(partition, None)
+        if self._leaving:
+            return None
+        revoke = Revoke(frozenset(event.partitions), event.lost)
+        stopped = self._stopped[revoke] = Deferred()
+        self._tell(revoke)
+        return stopped
+
+    def on_failed(self, error: BaseException) -> None:
+        """Something keeps the consumer from its share; the coordinator goes on trying."""
+        failure = error if isinstance(error, PylogdError) else ClientError(f"group {self._group_id}: {error!r}")
+        self._tell(Failed(failure))

@@ -1,0 +1,161 @@
+"""Asking the brokers where things are, on the driver: partitions of a subscription, their ends, offsets for times.
+
+Must not know: Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from typing import Any
+
+from pylogd.client import Admin, Consumer
+from pylogd.spark.errors import DataLoss, OptionError, PlanError
+from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
+
+_log = logging.getLogger(__name__)
+
+Place = tuple[str, int]
+
+_ADMIN_ARGUMENTS = ("client_id", "request_timeout", "retry_timeout")
+
+
+class Offsets:
+    """A connection to the brokers for one query. Close it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        client = {name: value for name, value in options.client.items() if name in _ADMIN_ARGUMENTS}
+        self._consumer = Consumer(options.bootstrap, prefetch=False, **options.client)
+        self._admin = Admin(options.bootstrap, **client)
+
+    def __enter__(self) -> Offsets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self._consumer.close()
+        self._admin.close()
+
+    def partitions(self) -> list[Place]:
+        """Those of the subscription that there are now. Raises `UnknownTopic` for a topic that was named and is not."""
+        subscription = self._options.subscription
+        if subscription.partitions:
+            known = {topic: self._of(topic) for topic in {topic for topic, _ in subscription.partitions}}
+            for place in subscription.partitions:
+                if place not in known[place[0]]:
+                    raise PlanError(f"topic {place[0]!r} has no partition {place[1]}")
+            return sorted(subscription.partitions)
+        if subscription.pattern is not None:
+            pattern = re.compile(subscription.pattern)
+            topics = [name for name in self._topics() if pattern.fullmatch(name)]
+        else:
+            topics = list(subscription.topics)
+        return sorted(place for topic in topics for place in self._of(topic))
+
+    def existing(self) -> list[Place]:
+        """As `partitions`, without the topics that are gone."""
+        known = set(self._topics())
+        subscription = self._options.subscription
+        if subscription.partitions:
+            return sorted(place for place in subscription.partitions if place[0] in known)
+        if subscription.pattern is not None:
+            return self.partitions()
+        return sorted(place for topic in subscription.topics if topic in known for place in self._of(topic))
+
+    def _topics(self) -> list[str]:
+        return [topic.name for topic in self._admin.list_topics()]
+
+    def _of(self, topic: str) -> list[Place]:
+        return [(place.topic, place.partition) for place in self._consumer.partitions(topic)]
+
+    def earliest(self, places: Collection[Place]) -> ByPartition:
+        """Where each begins."""
+        return _plain(self._consumer.beginning_offsets(places)) if places else {}
+
+    def latest(self, places: Collection[Place]) -> ByPartition:
+        """Where each ends."""
+        return _plain(self._consumer.end_offsets(places)) if places else {}
+
+    def first_since(self, timestamps: ByPartition) -> dict[Place, int | None]:
+        """The first offset whose record is not older than that, None where there is none."""
+        found = self._consumer.offsets_for_times(timestamps)
+        return {(place[0], place[1]): None if at is None else at.offset for place, at in found.items()}
+
+    def start(self, places: Collection[Place]) -> ByPartition:
+        """Where a query over these partitions starts; `PlanError`, `DataLoss`."""
+        return self._resolve(self._options.start, places, "starting")
+
+    def end(self, places: Collection[Place]) -> ByPartition:
+        """Where a batch query ends."""
+        return self._resolve(self._options.end, places, "ending")
+
+    def _resolve(self, bound: Start, places: Collection[Place], which: str) -> ByPartition:
+        if bound.everywhere is not None:
+            return self.earliest(places) if bound.everywhere == EARLIEST else self.latest(places)
+        if bound.offsets is not None:
+            return self._specific(bound.offsets, places, which)
+        if bound.timestamps is not None:
+            _check_all(bound.timestamps, places, f"{which}OffsetsByTimestamp")
+            timestamps = bound.timestamps
+        else:
+            assert bound.timestamp is not None
+            timestamps = dict.fromkeys(places, bound.timestamp)
+        return self._by_time(timestamps, which)
+
+    def _specific(self, offsets: ByPartition, places: Collection[Place], which: str) -> ByPartition:
+        _check_all(offsets, places, f"{which}Offsets")
+        earliest, latest = self.earliest(places), self.latest(places)
+        found = {}
+        for place, offset in offsets.items():
+            if offset in (EARLIEST, LATEST):
+                found[place] = earliest[place] if offset == EARLIEST else latest[place]
+                continue
+            if not earliest[place] <= offset <= latest[place]:
+                self.lost(
+                    f"{which} offset {offset} of {place[0]}-{place[1]} is out of range: "
+                    f"it begins with {earliest[place]} and ends with {latest[place]}"
+                )
+            found[place] = min(max(offset, earliest[place]), latest[place])
+        return found
+
+    def _by_time(self, timestamps: ByPartition, which: str) -> ByPartition:
+        found = self.first_since(timestamps)
+        missing = [place for place, offset in found.items() if offset is None]
+        if missing and which == "starting" and not self._options.start_strategy_latest:
+            place = missing[0]
+            raise PlanError(
+                f"No offset matched from request of topic-partition {place[0]}-{place[1]} and timestamp "
+                f"{timestamps[place]}. Set startingOffsetsByTimestampStrategy to latest to start at its end."
+            )
+        latest = self.latest(missing)
+        return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+
+    def lost(self, what: str) -> None:
+        """Records are gone: raise, or say so, as the options have it."""
+        report_loss(what, fail=self._options.fail_on_data_loss)
+
+
+def report_loss(what: str, *, fail: bool) -> None:
+    """Raise `DataLoss`, or log a warning and go on."""
+    if fail:
+        raise DataLoss(what)
+    _log.warning("%s; failOnDataLoss is false: the query goes on without these records", what)
+
+
+def _check_all(given: ByPartition, places: Collection[Place], option: str) -> None:
+    if set(given) != set(places):
+        assigned = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(places))
+        raise OptionError(
+            f"If {option} contains specific offsets, you must specify all TopicPartitions. "
+            "Use -1 for latest, -2 for earliest. "
+            f"Specified: {offsets_json(given)} Assigned: {assigned}"
+        )
+
+
+def _plain(found: Any) -> ByPartition:
+    return {(place[0], place[1]): offset for place, offset in found.items()}

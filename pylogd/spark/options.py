@@ -1,0 +1,389 @@
+"""The options of source and sink: read, checked, with Spark's defaults.
+
+Rules: names are compared without case, as Spark does it; an option of Spark's Kafka source means here what it means
+there, and a value that it refuses is refused. Options for the client begin with `kafka.`: those that this client has
+are passed on, those that would change what a query reads or who may read it and can't be honoured are errors, and
+those that only tune Java's client are logged and left.
+Must not know: brokers, Spark.
+Source: Structured Streaming + Kafka Integration Guide.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pylogd.spark.errors import OptionError
+
+_log = logging.getLogger(__name__)
+
+#: Offsets that stand for the ends of a partition in a user's JSON.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+#: (topic, partition) -> offset or time stamp.
+ByPartition = dict[tuple[str, int], int]
+T = TypeVar("T")
+
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?|hours?|days?|milliseconds?)?\s*")
+
+#: Kafka's client settings that this client has, and how they are read.
+_PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "client.id": ("client_id", str),
+    "client.rack": ("client_rack", str),
+    "isolation.level": ("isolation_level", str),
+    "fetch.min.bytes": ("fetch_min_bytes", int),
+    "fetch.max.bytes": ("fetch_max_bytes", int),
+    "fetch.max.wait.ms": ("fetch_max_wait_ms", int),
+    "max.partition.fetch.bytes": ("partition_max_bytes", int),
+    "request.timeout.ms": ("request_timeout", lambda text: int(text) / 1000),
+    "default.api.timeout.ms": ("retry_timeout", lambda text: int(text) / 1000),
+}
+_REFUSED: Final[Mapping[str, str]] = {
+    "auto.offset.reset": "Instead set the source option 'startingoffsets' to 'earliest' or 'latest' to specify where "
+    "to start. Structured Streaming manages which offsets are consumed internally, rather than relying on the kafka "
+    "consumer to do it.",
+    "key.deserializer": "keys are deserialized as byte arrays. Use DataFrame operations to explicitly deserialize the "
+    "keys.",
+    "value.deserializer": "values are deserialized as byte arrays. Use DataFrame operations to explicitly deserialize "
+    "the values.",
+    "key.serializer": "keys are serialized as they are: strings and byte arrays.",
+    "value.serializer": "values are serialized as they are: strings and byte arrays.",
+    "enable.auto.commit": "the source does not commit offsets.",
+    "interceptor.classes": "there are no interceptors in this client.",
+}
+#: What would make a connection safe must not be ignored.
+_SECURITY: Final = ("security.protocol", "ssl.", "sasl.")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a query starts, or ends: by offsets, by one time stamp, or by a time stamp for each partition.
+
+    Exactly one is set. `everywhere` is EARLIEST or LATEST; `offsets` may hold these too.
+    """
+
+    everywhere: int | None = None
+    offsets: ByPartition | None = None
+    timestamp: int | None = None
+    timestamps: ByPartition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions: of named topics, of topics that match a pattern, or these."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def follows(self) -> bool:
+        """Whether new partitions belong to it."""
+        return not self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of a source, checked for a batch query or a streaming one. Times are in milliseconds."""
+
+    bootstrap: str
+    subscription: Subscription
+    start: Start
+    end: Start
+    fail_on_data_loss: bool = True
+    start_strategy_latest: bool = False  # where a time stamp is after the last record: start there, or fail
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    group_id_prefix: str = ""
+    poll_timeout_ms: int = 120_000
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def for_batch(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Those of a batch query; `OptionError`."""
+        given = _Given(options)
+        start = given.start(Start(everywhere=EARLIEST))
+        end = given.end(Start(everywhere=LATEST))
+        if start.everywhere == LATEST:
+            raise OptionError("starting offset can't be latest for batch queries on Kafka")
+        for partition, offset in (start.offsets or {}).items():
+            if offset == LATEST:
+                raise OptionError(f"startingOffsets for {_name(partition)} can't be latest for batch queries on Kafka")
+        if end.everywhere == EARLIEST:
+            raise OptionError("ending offset can't be earliest for batch queries on Kafka")
+        for partition, offset in (end.offsets or {}).items():
+            if offset == EARLIEST:
+                raise OptionError(f"ending offset for {_name(partition)} can't be earliest for batch queries on Kafka")
+        for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+            if given.text(name) is not None:
+                _log.warning("%s option ignored in batch queries", name)
+        return cls(start=start, end=end, **given.common())
+
+    @classmethod
+    def for_stream(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Those of a streaming query; `OptionError`."""
+        given = _Given(options)
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if given.text(name) is not None:
+                raise OptionError(
+                    f"{'ending offset' if name == 'endingOffsets' else name} not valid in streaming queries"
+                )
+        least, most = given.positive("minOffsetsPerTrigger"), given.positive("maxOffsetsPerTrigger")
+        if least is not None and most is not None and least > most:
+            raise OptionError(
+                f"The value of minOffsetPerTrigger({least}) should be less than or equal to maxOffsetPerTrigger({most})"
+            )
+        delay = given.parsed("maxTriggerDelay", _duration_ms, "a duration such as 15m")
+        return cls(
+            start=given.start(Start(everywhere=LATEST)),
+            end=Start(everywhere=LATEST),
+            max_offsets_per_trigger=most,
+            min_offsets_per_trigger=least,
+            max_trigger_delay_ms=15 * 60_000 if delay is None else delay,
+            **given.common(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a sink. `topic` takes the place of a column of that name."""
+
+    bootstrap: str
+    topic: str | None
+    include_headers: bool
+    client: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SinkOptions:
+        """`OptionError` if they are not right."""
+        given = _Given(options)
+        client = given.client(_SINK_PASSED)
+        return cls(given.bootstrap(), given.text("topic"), bool(given.flag("includeHeaders", False)), client)
+
+
+_SINK_PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "client.id": ("client_id", str),
+    "acks": ("acks", lambda text: text if text == "all" else {-1: "all", 0: 0, 1: 1}[int(text)]),
+    "compression.type": ("compression", lambda text: None if text == "none" else text),
+    "linger.ms": ("linger_ms", int),
+    "batch.size": ("batch_bytes", int),
+    "buffer.memory": ("buffer_memory", int),
+    "enable.idempotence": ("idempotence", lambda text: {"true": True, "false": False}[text.lower()]),
+    "request.timeout.ms": ("request_timeout", lambda text: int(text) / 1000),
+    "delivery.timeout.ms": ("delivery_timeout", lambda text: int(text) / 1000),
+}
+
+
+def parse_offsets(text: str, option: str) -> ByPartition:
+    """Offsets or time stamps by partition, from `{"topic": {"0": 23, "1": -2}}`."""
+    example = f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'
+    try:
+        document = json.loads(text)
+        found = {
+            (str(topic), int(partition)): _whole(offset)
+            for topic, partitions in document.items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OptionError(f"{option}: {example}") from error
+    return found
+
+
+def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
+    """The inverse of `parse_offsets`, in a fixed order."""
+    document: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(document, separators=(",", ":"))
+
+
+class _Given:
+    """The options as they were given."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): str(value) for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        """The value, stripped, None if it was not given."""
+        value = self._options.get(name.lower())
+        return None if value is None else value.strip()
+
+    def parsed(self, name: str, parse: Callable[[str], T], what: str) -> T | None:
+        """The value as `parse` has it."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OptionError(f"option '{name}' has to be {what}, got {text!r}") from error
+
+    def positive(self, name: str) -> int | None:
+        """A whole number from 1 on."""
+        value = self.parsed(name, int, "a positive number")
+        if value is not None and value < 1:
+            raise OptionError(f"option '{name}' has to be a positive number, got {value}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false")
+        return default if value is None else value
+
+    def bootstrap(self) -> str:
+        """Where the brokers are."""
+        text = self.text("kafka.bootstrap.servers")
+        if not text:
+            raise OptionError(
+                "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer and producer"
+            )
+        return text
+
+    def common(self) -> dict[str, Any]:
+        """What batch and streaming queries share, as arguments of `SourceOptions`."""
+        strategy = (self.text("startingOffsetsByTimestampStrategy") or "error").lower()
+        if strategy not in ("error", "latest"):
+            raise OptionError(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', got {strategy!r}")
+        timeout = self.positive("kafkaConsumer.pollTimeoutMs")
+        return {
+            "bootstrap": self.bootstrap(),
+            "subscription": self.subscription(),
+            "fail_on_data_loss": self.flag("failOnDataLoss", True),
+            "start_strategy_latest": strategy == "latest",
+            "min_partitions": self.positive("minPartitions"),
+            "max_records_per_partition": self.positive("maxRecordsPerPartition"),
+            "include_headers": self.flag("includeHeaders", False),
+            "group_id_prefix": self.text("groupIdPrefix") or "spark-pylogd-source",
+            "poll_timeout_ms": 120_000 if timeout is None else timeout,
+            "client": self.client(_PASSED),
+        }
+
+    def subscription(self) -> Subscription:
+        """Exactly one of the three ways to say it."""
+        given = [name for name in _SUBSCRIPTIONS if name in self._options]
+        if not given:
+            raise OptionError(
+                "One of the following options must be specified for Kafka source: "
+                "subscribe, subscribePattern, assign. See the docs for more details."
+            )
+        if len(given) > 1:
+            raise OptionError(
+                "Only one of the following options can be specified for Kafka source: "
+                "subscribe, subscribePattern, assign. See the docs for more details."
+            )
+        text = self._options[given[0]].strip()
+        if given[0] == "assign":
+            return Subscription(partitions=_assigned(text))
+        if given[0] == "subscribepattern":
+            return Subscription(pattern=_pattern(text))
+        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+        if not topics:
+            raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+        return Subscription(topics=topics)
+
+    def start(self, default: Start) -> Start:
+        """Where it starts; the option with the time stamp wins, then the one with time stamps."""
+        return self._bound("starting", default)
+
+    def end(self, default: Start) -> Start:
+        """Where it ends."""
+        return self._bound("ending", default)
+
+    def _bound(self, which: str, default: Start) -> Start:
+        timestamp = self.parsed(f"{which}Timestamp", _timestamp, "a time stamp in milliseconds")
+        if timestamp is not None:
+            return Start(timestamp=timestamp)
+        text = self.text(f"{which}OffsetsByTimestamp")
+        if text is not None:
+            timestamps = parse_offsets(text, f"{which}OffsetsByTimestamp")
+            for partition, at in timestamps.items():
+                if at < 0:
+                    raise OptionError(f"{which}OffsetsByTimestamp for {_name(partition)}: {at} is no time stamp")
+            return Start(timestamps=timestamps)
+        text = self.text(f"{which}Offsets")
+        if text is None:
+            return default
+        if text.lower() in ("earliest", "latest"):
+            return Start(everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
+        offsets = parse_offsets(text, f"{which}Offsets")
+        for partition, offset in offsets.items():
+            if offset < EARLIEST:
+                raise OptionError(f"{which}Offsets for {_name(partition)}: {offset} is no offset")
+        return Start(offsets=offsets)
+
+    def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+        """Arguments of the client, from the options that begin with `kafka.`."""
+        arguments: dict[str, Any] = {}
+        for option in self._options:
+            name = option.removeprefix("kafka.")
+            if name in (option, "bootstrap.servers", "group.id"):
+                continue
+            if name in _REFUSED:
+                raise OptionError(f"Kafka option '{name}' is not supported: {_REFUSED[name]}")
+            if name in passed:
+                argument, parse = passed[name]
+                arguments[argument] = self.parsed(option, parse, "a value that Kafka knows for it")
+            elif name.startswith(_SECURITY):
+                if (name, self.text(option)) != ("security.protocol", "PLAINTEXT"):
+                    raise OptionError(f"Kafka option '{name}' can't be honoured: this client connects in the clear")
+            else:
+                _log.warning("Kafka option '%s' is not known to this client and changes nothing", name)
+        return arguments
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _assigned(text: str) -> tuple[tuple[str, int], ...]:
+    try:
+        document = json.loads(text)
+        found = tuple((str(topic), _whole(index)) for topic, indexes in document.items() for index in indexes)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OptionError(f'assign: Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from error
+    if not found:
+        raise OptionError(f"No topicpartitions to assign as specified value for option 'assign' is {text}")
+    return tuple(dict.fromkeys(found))
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise OptionError("Pattern to subscribe is empty as specified value for option 'subscribePattern' is ''")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"option 'subscribePattern' has to be a regular expression, got {text!r}: {error}") from error
+    return text
+
+
+def _timestamp(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _duration_ms(text: str) -> int:
+    match = _DURATION.fullmatch(text.lower())
+    if match is None:
+        raise ValueError(text)
+    unit = match[2] or "ms"
+    short = "ms" if unit.startswith("mil") else unit if unit == "ms" else unit[0]
+    return int(match[1]) * _UNITS[short]
+
+
+def _name(partition: tuple[str, int]) -> str:
+    return f"{partition[0]}-{partition[1]}"

@@ -1,0 +1,114 @@
+"""The fake broker with a group coordinator: real sockets, groups in memory, misbehaviour on cue."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import offset_commit, offset_fetch
+from pylogd.wire.session import ServerSession
+from tests.fakes.broker import FakeBroker
+from tests.fakes.group_coordinator import FakeGroups
+
+
+class GroupBroker(FakeBroker):
+    """As `FakeBroker`; the groups are in `groups`, which `lock` guards."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.groups = FakeGroups()
+        self.lock = threading.RLock()
+        self._asking = threading.local()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> GroupBroker:
+        super().__enter__()
+        self._start(self._tick)
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._ended.set()
+        super().__exit__(*args)
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.05):
+            with self.lock:
+                self.groups.tick(self._now())
+
+    def _answer(self, sock: socket.socket, session: ServerSession, event: Any) -> bool:
+        self._asking.of = sock, session, event
+        return super()._answer(sock, session, event)
+
+    def _handle(self, request: Any) -> None:
+        """Answered by the groups, now or later."""
+        sock, session, event = self._asking.of
+
+        def answer(response: Any) -> None:
+            with contextlib.suppress(OSError):  # the client has gone
+                sock.sendall(b"".join(session.encode_reply(event, response)))
+
+        with self.lock:
+            self.groups.handle(request, answer, self._now())
+
+    _join_group = _sync_group = _heartbeat = _leave_group = _handle
+
+    def _find_coordinator(self, request: Any) -> Any:
+        return self.groups.find(request, 1, self.host, self.port)
+
+    def _offset_commit(self, request: Any) -> offset_commit.OffsetCommitResponse:
+        with self.lock:
+            group = self.groups.group(request.group_id)
+            error = ErrorCode.NONE
+            if request.member_id:
+                error = self.groups.check(group, request, request.generation_id_or_member_epoch)
+            elif group.members:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            if not error and group.state == "CompletingRebalance":
+                error = ErrorCode.REBALANCE_IN_PROGRESS
+            response = offset_commit.OffsetCommitResponse()
+            for topic in request.topics:
+                for p in topic.partitions:
+                    if not error:
+                        group.offsets[topic.name, p.partition_index] = p.committed_offset, p.committed_metadata
+                response.topics.append(
+                    offset_commit.OffsetCommitResponseTopic(
+                        topic.name,
+                        partitions=[
+                            offset_commit.OffsetCommitResponsePartition(p.partition_index, error)
+                            for p in topic.partitions
+                        ],
+                    )
+                )
+            return response
+
+    def _offset_fetch(self, request: Any) -> offset_fetch.OffsetFetchResponse:
+        [asked] = request.groups
+        with self.lock:
+            offsets = self.groups.group(asked.group_id).offsets
+            by_topic: dict[str, list[int]] = {}
+            if asked.topics is None:
+                for name, index in offsets:
+                    by_topic.setdefault(name, []).append(index)
+            else:
+                by_topic = {topic.name: topic.partition_indexes for topic in asked.topics}
+            topics = [
+                offset_fetch.OffsetFetchResponseTopics(
+                    name,
+                    partitions=[
+                        offset_fetch.OffsetFetchResponsePartitions(index, offset, -1, metadata)
+                        for index in indexes
+                        for offset, metadata in [offsets.get((name, index), (-1, ""))]
+                    ],
+                )
+                for name, indexes in by_topic.items()
+            ]
+            return offset_fetch.OffsetFetchResponse(
+                groups=[offset_fetch.OffsetFetchResponseGroup(asked.group_id, topics)]
+            )

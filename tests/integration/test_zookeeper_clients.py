@@ -1,0 +1,76 @@
+"""Consumers of both faces with their group in a real ZooKeeper, the broker's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pylogd.client import Closed, TopicPartition
+from pylogd.client.errors import ClientError
+from tests.faces import FACES, Face, poll_until
+from tests.integration.conftest import StartBroker
+from tests.zookeeper import ZooKeeper
+
+
+@pytest.fixture(params=list(FACES))
+def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: StartBroker) -> Iterator[Face]:
+    broker = start_broker(settings={"zookeeper.connect": zookeeper.connect})
+    face = FACES[request.param](broker.address)
+    yield face
+    face.close()
+
+
+def fill(face: Face, first: int, count: int) -> None:
+    producer = face.producer()
+    for n in range(first, first + count):
+        producer.send("events", b"%d" % n, partition=n % 2)
+    producer.flush()
+
+
+def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
+    options = {"group_id": "g", "coordinator": "zookeeper", "zookeeper": zookeeper.connect}
+    face.admin().create_topic("events", 2)
+    fill(face, 0, 20)
+    both = [TopicPartition("events", 0), TopicPartition("events", 1)]
+    first = face.consumer(**options)
+    with pytest.raises(ClientError, match="subscribe first"):
+        first.committed(both)
+    first.subscribe("events")
+    found = poll_until([first], lambda records: len(records) >= 20)
+    assert sorted(int(record.value or b"") for record in found) == list(range(20))
+    assert first.assignment == both
+    first.commit()
+    assert [offset.offset for offset in first.committed(both).values()] == [10, 10]
+
+    second = face.consumer(**options)
+    second.subscribe("events")
+    poll_until([first, second], lambda _: len(first.assignment) == len(second.assignment) == 1)
+    fill(face, 20, 20)
+    found = poll_until([first, second], lambda records: len(records) >= 20)
+    assert sorted(int(record.value or b"") for record in found) == list(range(20, 40))
+
+    first.close()
+    poll_until([second], lambda _: sorted(second.assignment) == both)
+    fill(face, 40, 20)
+    found = poll_until([second], lambda records: len(records) >= 20)
+    assert sorted(int(record.value or b"") for record in found) == list(range(40, 60))
+    second.unsubscribe()
+    assert second.assignment == []
+    second.close()
+    with pytest.raises(Closed):
+        second.poll(1)
+
+
+def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
+    face.admin().create_topic("events", 2)
+    fill(face, 0, 20)
+    consumer = face.consumer(group_id="g", coordinator="zookeeper", zookeeper=zookeeper.connect)
+    streams = consumer.create_message_streams("events", 2)["events"]
+    found = [record for stream in streams for record in face.take(stream, 10)]
+    assert sorted(int(record.value or b"") for record in found) == list(range(20))
+
+
+def test_options(face: Face) -> None:
+    with pytest.raises(ValueError, match="zookeeper="):
+        face.consumer(group_id="g", coordinator="zookeeper")

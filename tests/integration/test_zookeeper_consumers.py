@@ -1,0 +1,314 @@
+"""Consumers that share partitions by registries in a real ZooKeeper, on real brokers, while they are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+import pylogd
+from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylogd.client.errors import Closed
+from pylogd.client.zookeeper.bridge import ZooKeeperMembership
+from pylogd.client.zookeeper.errors import NotOwner, ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned
+from pylogd.local.zookeeper import LocalZooKeeper
+from tests.integration.conftest import StartBroker
+from tests.zookeeper import ZooKeeper, ZooKeeperBench
+
+SEED = 20261121
+SECONDS = 60.0
+PATIENCE_SECONDS = 90.0
+SESSION_MS = 3000
+PROCESSES = 8
+PARTITIONS = 24
+GROUP, TOPIC = "readers", "read"
+PROGRAM = Path(__file__).resolve().parent.parent / "live" / "zookeeper_consumer.py"
+
+
+class Readers:
+    """The consumer processes, and what they have written down."""
+
+    def __init__(self, directory: Path, connect: str, bootstrap: str) -> None:
+        self._directory = directory
+        self._arguments = [connect, bootstrap, GROUP, TOPIC]
+        self._count = 0
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        self._count += 1
+        log = self._directory / f"reader-{self._count:03d}.log"
+        command = [sys.executable, "-P", str(PROGRAM), *self._arguments, str(log), str(SESSION_MS)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(pylogd.__file__).resolve().parents[1])}
+        with log.with_suffix(".err").open("wb") as errors:
+            self.running[self._count] = subprocess.Popen(command, stderr=errors, env=environment)
+
+    def end(self, number: int, how: signal.Signals) -> None:
+        self.check()
+        process = self.running.pop(number)
+        process.send_signal(how)
+        process.wait(PATIENCE_SECONDS)
+
+    def check(self) -> None:
+        """No process ended by itself."""
+        assert all(process.poll() is None for process in self.running.values()), self.errors()
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    def lines(self) -> list[tuple[str, dict[str, Any]]]:
+        """(process, what it wrote) of all, in the order of time."""
+        found = []
+        for log in sorted(self._directory.glob("reader-*.log")):
+            for line in log.read_bytes().split(b"\n")[:-1]:
+                found.append((log.stem, json.loads(line)))
+        return sorted(found, key=lambda entry: entry[1]["at"])
+
+    def errors(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self._directory.glob("reader-*.err")))
+
+
+def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def producing(bootstrap: str) -> Iterator[None]:
+    """Writes to all partitions of the topic, a little at a time, meanwhile."""
+    enough = threading.Event()
+    failures: list[BaseException] = []
+
+    def produce() -> None:
+        try:
+            with Producer(bootstrap) as producer:
+                while not enough.wait(0.1):
+                    for partition in range(PARTITIONS):
+                        producer.send(TOPIC, b"x" * 20, partition=partition)
+                    producer.flush()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+    assert not failures, failures
+
+
+def torment(readers: Readers, rng: random.Random) -> None:
+    """Kill, ask to leave, freeze and start, for a minute; in the end all of them run."""
+    end = time.monotonic() + SECONDS
+    frozen: dict[int, float] = {}
+    while time.monotonic() < end:
+        time.sleep(rng.uniform(0.5, 3.0))
+        for number in [n for n, thaw in frozen.items() if thaw <= time.monotonic()]:
+            del frozen[number]
+            readers.running[number].send_signal(signal.SIGCONT)
+        able = sorted(readers.running.keys() - frozen.keys())
+        number = rng.choice(able)
+        how = rng.choices(["kill", "leave", "freeze"], [5, 2, 2 if len(frozen) < 2 else 0])[0]
+        if how == "freeze":
+            readers.running[number].send_signal(signal.SIGSTOP)
+            frozen[number] = time.monotonic() + rng.choice([0.5, 1.0, 2.0]) * SESSION_MS / 1000
+        else:
+            readers.end(number, signal.SIGKILL if how == "kill" else signal.SIGTERM)
+            readers.start()
+    for number in frozen:
+        readers.running[number].send_signal(signal.SIGCONT)
+
+
+def judge(lines: list[tuple[str, dict[str, Any]]]) -> dict[int, int]:
+    """Partition -> the offset up to which all of it was read, by everything that the readers wrote down.
+
+    A reader that was frozen hears late of an assignment, when it may be history: it counts once it is read by.
+    """
+    owner: dict[int, str] = {}
+    late: dict[int, str] = {}
+    reads: dict[int, int] = dict.fromkeys(range(PARTITIONS), 0)
+    for process, line in lines:
+        if "assigned" in line:
+            for index, offset in line["assigned"].items():
+                assert (offset or 0) <= reads[int(index)], f"{line}: committed, but never read"
+                if line["may"]:
+                    owner[int(index)] = process
+                    late.pop(int(index), None)
+                else:
+                    late[int(index)] = process
+        elif "read" in line:
+            partition, start, stop = line["read"]
+            if late.get(partition) == process:
+                owner[partition] = late.pop(partition)
+            assert owner.get(partition) == process, f"{process} read behind the claim of {owner.get(partition)}: {line}"
+            assert start <= reads[partition], f"{process} passed over records: {line}, {reads[partition]} was next"
+            reads[partition] = max(reads[partition], stop)
+    return reads
+
+
+@pytest.mark.timeout(600)
+def test_eight_processes_killed_for_a_minute(zookeeper: ZooKeeper, start_broker: StartBroker, tmp_path: Path) -> None:
+    brokers = [
+        start_broker(f"broker-{n}", {"zookeeper.connect": zookeeper.connect, "node.id": str(n)}) for n in (1, 2)
+    ]
+    bootstrap = ",".join(broker.address for broker in brokers)
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+    readers = Readers(tmp_path, zookeeper.connect, bootstrap)
+    client = KazooClient(zookeeper.connect)
+    client.start()
+    base = f"/consumers/{GROUP}"
+
+    def settled() -> bool:
+        members = client.get_children(f"{base}/ids")
+        owners = [client.get(f"{base}/owners/{TOPIC}/{index}")[0].decode() for index in range(PARTITIONS)]
+        return len(members) == PROCESSES and {name.rpartition("-")[0] for name in owners} == set(members)
+
+    def all_read() -> bool:
+        return judge(readers.lines()) == ends
+
+    try:
+        for _ in range(PROCESSES):
+            readers.start()
+        with producing(bootstrap):
+            torment(readers, random.Random(SEED))
+        with Consumer(bootstrap) as consumer:
+            places = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+            ends = {p.partition: offset for p, offset in consumer.end_offsets(places).items()}
+        until(lambda: safely(settled), lambda: f"not settled\n{readers.errors()}")
+        until(all_read, lambda: f"read {judge(readers.lines())} of {ends}\n{readers.errors()}")
+        for number in list(readers.running):
+            readers.end(number, signal.SIGTERM)
+    finally:
+        readers.stop()
+    assert judge(readers.lines()) == ends
+    assert not client.get_children(f"{base}/ids")
+    committed = {i: int(client.get(f"{base}/offsets/{TOPIC}/{i}")[0]) for i in range(PARTITIONS)}
+    assert committed == ends
+    client.stop()
+    client.close()
+
+
+def safely(condition: Callable[[], bool]) -> bool:
+    """Whether it holds; nodes may go while it looks."""
+    try:
+        return condition()
+    except NoNodeError:
+        return False
+
+
+def test_a_lease_goes_by_the_timeout_that_the_server_grants(tmp_path: Path) -> None:
+    with LocalZooKeeper(tmp_path, options={"maxSessionTimeout": "4000"}) as server:
+        bench = ZooKeeperBench(server.hosts, session_timeout_ms=20_000)
+        store = bench.store()
+        bench.wait(store.start())
+        assert store.session_timeout == 4.0
+        bench.close()
+
+
+def with_topic(connect: str) -> None:
+    """Make a topic in the tree, as a broker would."""
+    client = KazooClient(connect)
+    client.start()
+    client.create(f"/brokers/topics/{TOPIC}", b'{"version":1,"partitions":{"0":[1],"1":[1]}}', makepath=True)
+    client.stop()
+    client.close()
+
+
+def assigned(membership: ZooKeeperMembership) -> set[TopicPartition]:
+    """What is assigned first."""
+    found: set[TopicPartition] = set()
+
+    def look() -> bool:
+        for event in membership.poll(0.1):
+            assert isinstance(event, Assigned)
+            found.update(event.offsets)
+        return bool(found)
+
+    until(look, lambda: "nothing is assigned")
+    return found
+
+
+def test_a_blocking_caller(zookeeper: ZooKeeper) -> None:
+    with_topic(zookeeper.connect)
+    membership = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC)
+    membership.start(PATIENCE_SECONDS)
+    places = assigned(membership)
+    assert places == {TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)}
+    assert membership.may_fetch
+    membership.commit({TopicPartition(TOPIC, 0): 5})
+    with pytest.raises(NotOwner):
+        membership.commit({TopicPartition(TOPIC, 7): 5})
+    membership.store({TopicPartition(TOPIC, 1): 6})
+    assert membership.committed(places)[TopicPartition(TOPIC, 0)] == 5
+    membership.close(PATIENCE_SECONDS)
+    assert not membership.may_fetch
+    for late in (membership.poll, lambda: membership.commit({})):
+        with pytest.raises(Closed):
+            late()
+    again = ZooKeeperMembership(zookeeper.connect, GROUP, TOPIC)
+    again.start(PATIENCE_SECONDS)
+    assert assigned(again) == places
+    assert again.committed(places) == {TopicPartition(TOPIC, 0): 5, TopicPartition(TOPIC, 1): 6}
+    again.close(PATIENCE_SECONDS)
+
+
+def test_ctrl_c_ends_a_wait(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with_topic(zookeeper.connect)
+    program = f"""
+from pylogd.client.zookeeper.bridge import ZooKeeperMembership
+membership = ZooKeeperMembership({zookeeper.connect!r}, "g", {TOPIC!r})
+membership.start()
+try:
+    while True:
+        print(len(membership.poll(3600)), flush=True)
+except KeyboardInterrupt:
+    membership.close()
+    print("closed", flush=True)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(pylogd.__file__).resolve().parents[1])}
+    process = subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE_SECONDS)[0] == b"closed\n"
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_without_a_zookeeper(own_zookeeper: LocalZooKeeper) -> None:
+    with_topic(own_zookeeper.hosts)
+    membership = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC, operation_timeout=1.0)
+    membership.start(PATIENCE_SECONDS)
+    places = assigned(membership)
+    own_zookeeper.kill()
+    until(lambda: not membership.may_fetch, lambda: "fetches on without a ZooKeeper")
+    with pytest.raises(ZooKeeperUnavailable):
+        membership.commit(dict.fromkeys(places, 1))
+    membership.close(2.0)
+    other = ZooKeeperMembership(own_zookeeper.hosts, GROUP, TOPIC)
+    with pytest.raises(ZooKeeperUnavailable, match="can't connect"):
+        other.start(1.0)

@@ -1,0 +1,225 @@
+"""The consumer on Twisted in a group, in simulated time, with a coordinator that misbehaves on cue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pylogd.client import KafkaError, Record, RequestTimedOut, TopicPartition
+from pylogd.client.deferred import Consumer
+from pylogd.client.errors import CommitFailed
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import (
+    ApiKey,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
+from pylogd.wire.records import NewRecord, encode_batch
+from tests.fakes import broker as fake
+from tests.fakes.memory_broker import MemoryGroupBroker, MemoryReactor
+
+Make = Callable[..., Consumer]
+BOTH = [TopicPartition("t", 0), TopicPartition("t", 1)]
+
+
+@pytest.fixture
+def reactor() -> MemoryReactor:
+    return MemoryReactor()
+
+
+@pytest.fixture
+def server(reactor: MemoryReactor) -> Iterator[MemoryGroupBroker]:
+    server = MemoryGroupBroker(reactor, partitions=2)
+    for partition in range(2):
+        fill(server, partition, 10)
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def make(reactor: MemoryReactor, server: MemoryGroupBroker) -> Iterator[Make]:
+    consumers = []
+
+    def make(**options: Any) -> Consumer:
+        consumers.append(
+            Consumer(server.address, reactor=reactor, **{"group_id": "g", "request_timeout": 2.0, **options})
+        )
+        return consumers[-1]
+
+    yield make
+    for consumer in consumers:
+        reactor.result(consumer.close(), 60)
+
+
+def fill(server: MemoryGroupBroker, partition: int, count: int) -> None:
+    server.append(partition, encode_batch([NewRecord(None, b"%d" % n, 7) for n in range(count)]))
+
+
+def read(reactor: MemoryReactor, consumers: list[Consumer], count: int) -> list[Record]:
+    records: list[Record] = []
+    for _ in range(600):
+        for consumer in consumers:
+            records += reactor.result(consumer.poll(0.1), 30)
+        if len(records) >= count:
+            break
+    assert len(records) == count
+    return records
+
+
+def committed(reactor: MemoryReactor, consumer: Consumer) -> list[int | None]:
+    found = reactor.result(consumer.committed(BOTH), 60)
+    return [None if found[place] is None else found[place].offset for place in BOTH]
+
+
+def test_two_members_share(reactor: MemoryReactor, server: MemoryGroupBroker, make: Make) -> None:
+    first = make()
+    first.subscribe("t")
+    read(reactor, [first], 20)
+    assert first.assignment == BOTH
+    second = make()
+    second.subscribe("t")
+    for _ in range(100):
+        for consumer in (first, second):
+            reactor.result(consumer.poll(0.1))
+    assert sorted(first.assignment + second.assignment) == BOTH
+    assert committed(reactor, second) == [10, 10]
+    fill(server, 0, 5)
+    fill(server, 1, 5)
+    read(reactor, [first, second], 10)
+    reactor.result(second.close(), 60)
+    fill(server, 0, 5)
+    fill(server, 1, 5)
+    read(reactor, [first], 10)
+
+
+@pytest.mark.parametrize("act", [fake.close, fake.garbage, fake.cut, fake.silence])
+@pytest.mark.parametrize(
+    "api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH]
+)
+def test_it_becomes_a_member_whatever_befalls_a_request(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, act: fake.Misbehaviour
+) -> None:
+    server.on(api, act)
+    consumer = make(max_poll_interval=5.0)
+    consumer.subscribe("t")
+    read(reactor, [consumer], 20)
+    reactor.run(3)
+    fill(server, 0, 3)
+    read(reactor, [consumer], 3)
+    reactor.result(consumer.commit())
+    assert committed(reactor, consumer) == [13, 10]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        find_coordinator.FindCoordinatorResponse(
+            coordinators=[find_coordinator.Coordinator(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+        ),
+        join_group.JoinGroupResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        join_group.JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID),
+        sync_group.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
+        sync_group.SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR),
+        heartbeat.HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION),
+        heartbeat.HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR),
+    ],
+    ids=lambda response: f"{response.API_NAME}-{getattr(response, 'error_code', 0)!s}",
+)
+def test_what_a_coordinator_may_say(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, response: Any
+) -> None:
+    server.on(response.API_KEY, lambda _: response)
+    consumer = make()
+    consumer.subscribe(re.compile("t|u"))
+    read(reactor, [consumer], 20)
+    reactor.result(consumer.commit())
+    reactor.run(3)
+    fill(server, 1, 2)
+    found = read(reactor, [consumer], 2)
+    assert {record.offset for record in found} == {10, 11}
+
+
+def _not_the_coordinator(request: Any) -> offset_fetch.OffsetFetchResponse:
+    groups = [
+        offset_fetch.OffsetFetchResponseGroup(group.group_id, [], ErrorCode.NOT_COORDINATOR) for group in request.groups
+    ]
+    return offset_fetch.OffsetFetchResponse(groups=groups)
+
+
+def test_a_coordinator_that_moves_while_offsets_are_looked_up(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
+) -> None:
+    server.on(ApiKey.OFFSET_FETCH, *[_not_the_coordinator] * 3)
+    assert committed(reactor, make()) == [None, None]
+
+
+def test_commits_that_are_refused(reactor: MemoryReactor, server: MemoryGroupBroker, make: Make) -> None:
+    def refuse(code: ErrorCode) -> Callable[[Any], Any]:
+        def act(request: Any) -> Any:
+            return offset_commit.OffsetCommitResponse(
+                topics=[
+                    offset_commit.OffsetCommitResponseTopic(
+                        topic.name,
+                        partitions=[
+                            offset_commit.OffsetCommitResponsePartition(p.partition_index, code)
+                            for p in topic.partitions
+                        ],
+                    )
+                    for topic in request.topics
+                ]
+            )
+
+        return act
+
+    consumer = make(auto_commit="off")
+    reactor.result(consumer.assign({BOTH[0]: 4}))
+    server.on(ApiKey.OFFSET_COMMIT, refuse(ErrorCode.OFFSET_METADATA_TOO_LARGE))
+    with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):
+        reactor.result(consumer.commit({BOTH[0]: 4}))
+    server.on(ApiKey.OFFSET_COMMIT, refuse(ErrorCode.UNKNOWN_MEMBER_ID))
+    with pytest.raises(CommitFailed):
+        reactor.result(consumer.commit({BOTH[0]: 4}))
+    server.on(
+        ApiKey.OFFSET_COMMIT,
+        refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        fake.close,
+        refuse(ErrorCode.NOT_COORDINATOR),
+    )
+    reactor.result(consumer.commit({BOTH[0]: 5}))
+    assert committed(reactor, consumer) == [5, None]
+    server.on(ApiKey.OFFSET_COMMIT, *[fake.silence] * 5)
+    with pytest.raises(RequestTimedOut, match="was not answered in 1 s"):
+        reactor.result(consumer.commit({BOTH[0]: 6}, timeout=1.0))
+
+
+def test_an_application_that_does_not_poll_loses_its_share(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
+) -> None:
+    lost: list[Any] = []
+    consumer = make(max_poll_interval=5.0)
+    consumer.subscribe("t", on_lost=lost.append)
+    read(reactor, [consumer], 20)
+    reactor.result(consumer.commit())
+    reactor.run(10)
+    assert len(server.asked(ApiKey.LEAVE_GROUP)) == 1
+    fill(server, 0, 1)
+    read(reactor, [consumer], 1)
+    assert lost == [BOTH]
+
+
+def test_at_most_once(reactor: MemoryReactor, server: MemoryGroupBroker, make: Make) -> None:
+    consumer = make(auto_commit="before", max_poll_records=4)
+    consumer.subscribe("t")
+    for _ in range(100):
+        records = reactor.result(consumer.poll(0.1))
+        if records:
+            break
+    [place] = {TopicPartition(record.topic, record.partition) for record in records}
+    assert committed(reactor, consumer)[place.partition] == 4

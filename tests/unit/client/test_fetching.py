@@ -1,0 +1,208 @@
+"""The pure half of a fetcher: near replicas, bounded buffers, aborted transactions; and what is handed out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from pylogd.client import CorruptRecords, TopicPartition
+from pylogd.client.errors import BrokerUnavailable
+from pylogd.client.fetching import Aborted, Asked, Fetching, FetchSettings
+from pylogd.client.reading import Handed, Reader
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.wire.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from pylogd.wire.records import CONTROL, TRANSACTIONAL, Record, encode_batch, parse_header
+from pylogd.wire.values import ZERO_UUID
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LEADER, NEAR = 1, 2
+
+
+def batch(base: int, count: int, **options: int) -> bytes:
+    return encode_batch([(None, b"%d" % n, 0, ()) for n in range(base, base + count)], base_offset=base, **options)
+
+
+def ask(fetching: Fetching, now: float = 0.0) -> tuple[int, FetchRequest, Asked]:
+    """What goes out when everything is led by one broker."""
+    [(node, places)] = fetching.by_node(fetching.due(now), lambda _: LEADER, now).items()
+    return node, *fetching.ask(node, places, 12, {"t": ZERO_UUID})
+
+
+def answer(fetching: Fetching, asked: Asked, *parts: PartitionData, now: float = 0.0) -> None:
+    fetching.answered(asked, FetchResponse(responses=[FetchableTopicResponse("t", partitions=list(parts))]), now)
+
+
+def make(*places: TopicPartition, **settings: object) -> Fetching:
+    fetching = Fetching(FetchSettings(**settings))  # type: ignore[arg-type]
+    for place in places:
+        fetching.move(place, 0)
+    return fetching
+
+
+def test_a_nearer_replica_is_used_until_there_is_trouble_with_it() -> None:
+    fetching = make(T0, rack="here")
+    node, request, asked = ask(fetching)
+    assert (node, request.rack_id) == (LEADER, "here")
+    answer(fetching, asked, PartitionData(0, preferred_read_replica=NEAR))
+    node, _, asked = ask(fetching)
+    assert node == NEAR
+    answer(fetching, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert fetching.failed_place() is None  # the leader is asked before anybody believes that
+    assert not fetching.due(0.0)
+    node, _, asked = ask(fetching, now=10.0)
+    assert node == LEADER
+    answer(fetching, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE), now=10.0)
+    place = fetching.failed_place()
+    assert place is not None and isinstance(place.error, KafkaError)
+
+
+def test_a_nearer_replica_is_left_after_a_while() -> None:
+    fetching = make(T0)
+    _, _, asked = ask(fetching)
+    answer(fetching, asked, PartitionData(0, preferred_read_replica=NEAR))
+    node, _, asked = ask(fetching, now=299.0)
+    assert node == NEAR
+    fetching.failed(asked, BrokerUnavailable("gone"), 299.0)
+    assert ask(fetching, now=310.0)[0] == LEADER
+
+
+def test_no_more_is_asked_for_than_fits() -> None:
+    fetching = make(T0, T1, buffer_bytes=400_000, max_bytes=1_000_000, partition_max_bytes=1_000_000)
+    _, request, asked = ask(fetching)
+    assert request.max_bytes == 200_000  # as much again may be under way
+    assert {p.partition_max_bytes for p in request.topics[0].partitions} == {200_000}
+    assert fetching.room == 200_000
+    big = encode_batch([(None, b"x" * 390_000, 0, ())])  # a first batch comes whole, whatever the limit
+    answer(fetching, asked, PartitionData(0, records=big))
+    assert fetching.room == 0
+    fetched = fetching.take()
+    assert fetched is not None
+    assert fetching.room == 0
+    fetching.used(fetched)
+    assert fetching.room == 200_000
+
+
+def test_what_is_dropped_frees_its_room_and_late_answers_count_for_nothing() -> None:
+    fetching = make(T0, T1)
+    free = fetching.room
+    _, _, asked = ask(fetching)
+    fetching.move(T0, 5)
+    assert not fetching.by_node(fetching.due(0.0), lambda _: LEADER, 0.0)  # its broker is busy
+    answer(fetching, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
+    assert [place.offset for place in (fetching.places[T0], fetching.places[T1])] == [5, 3]
+    fetching.drop(T1)
+    assert fetching.take() is None
+    assert fetching.room == free
+
+
+def test_a_paused_partition_waits_with_what_has_come() -> None:
+    fetching = make(T0, T1)
+    _, _, asked = ask(fetching)
+    fetching.pause(T0, True)
+    answer(fetching, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
+    taken = fetching.take()
+    assert taken is not None and taken.place.partition == T1
+    assert not fetching.ready and fetching.take() is None
+    assert [place.partition for place in fetching.due(0.0)] == [T1]
+    fetching.pause(T0, False)
+    taken = fetching.take()
+    assert taken is not None and taken.place.partition == T0
+
+
+def test_aborted_transactions() -> None:
+    marker = struct.pack(">hh", 0, 0)
+    data = [
+        batch(0, 2, producer_id=7, attributes=TRANSACTIONAL),
+        batch(2, 2, producer_id=8, attributes=TRANSACTIONAL),
+        batch(4, 1),
+        encode_batch([(marker, b"", 0, ())], base_offset=5, producer_id=7, attributes=TRANSACTIONAL | CONTROL),
+        batch(6, 1, producer_id=7, attributes=TRANSACTIONAL),
+    ]
+    aborted = Aborted([AbortedTransaction(7, 0)])
+    assert [aborted.skips(parse_header(b), memoryview(b)) for b in data] == [True, False, False, True, False]
+    fetching = make(T0, read_committed=True)
+    reader = Reader(fetching, fetching.take)
+    reader.move(T0, 0)
+    _, request, asked = ask(fetching)
+    assert request.isolation_level == 1
+    part = PartitionData(0, aborted_transactions=[AbortedTransaction(7, 0)], records=b"".join(data))
+    answer(fetching, asked, part)
+    assert [r.offset for _, records in reader.gather(100) for r in records] == [2, 3, 4, 6]
+    assert reader.positions[T0] == 7
+
+
+# Reading
+
+
+def reading(*parts: tuple[TopicPartition, Sequence[bytes]]) -> Reader:
+    fetching = make()
+    reader = Reader(fetching, fetching.take)
+    for partition, _ in parts:
+        reader.move(partition, 0)
+    _, _, asked = ask(fetching)
+    answer(fetching, asked, *(PartitionData(p.partition, records=b"".join(batches)) for p, batches in parts))
+    return reader
+
+
+def test_a_limit_cuts_batches_and_pausing_loses_nothing() -> None:
+    reader = reading((T0, [batch(0, 5), batch(5, 5)]), (T1, [batch(0, 5)]))
+    assert [len(records) for _, records in reader.gather(3)] == [3]
+    reader.pause(T0, True)
+    assert [(p, r[0].offset, len(r)) for p, r in reader.gather(100)] == [(T1, 0, 5)]
+    reader.pause(T0, False)
+    assert [(p, r[0].offset, len(r)) for p, r in reader.gather(100)] == [(T0, 3, 7)]
+    assert reader.positions == {T0: 10, T1: 5}
+
+
+def test_what_is_good_comes_before_the_damage() -> None:
+    damaged = bytearray(batch(5, 5))
+    damaged[-1] ^= 1
+    reader = reading((T0, [batch(0, 5), bytes(damaged)]))
+    assert [len(records) for _, records in reader.gather(100)] == [5]
+    assert reader.positions == {T0: 5}
+
+
+def test_columns_and_objects_by_turns() -> None:
+    pytest.importorskip("pyarrow")
+    reader = reading((T0, [batch(0, 5)]), (T1, [batch(0, 5)]))
+    assert [len(records) for _, records in reader.gather(2)] == [2]
+    [(partition, position, columns)] = reader.gather_columns(headers=False)
+    assert (partition, position, columns.num_rows) == (T1, 0, 5)
+    assert reader.positions == {T0: 2, T1: 5}  # the rest of the other is fetched again
+
+
+def test_damage_in_columns() -> None:
+    pytest.importorskip("pyarrow")
+    damaged = bytearray(batch(0, 5))
+    damaged[-1] ^= 1
+    reader = reading((T0, [bytes(damaged)]))
+    with pytest.raises(CorruptRecords):
+        reader.gather_columns(headers=False)
+    assert reader.positions == {T0: 0}
+
+
+def test_what_is_not_processed() -> None:
+    def records(partition: int, first: int, count: int) -> list[Record]:
+        return [Record("t", partition, n, 0, None, None) for n in range(first, first + count)]
+
+    chunks = [(T0, records(0, 5, 2)), (T1, records(1, 0, 2)), (T0, records(0, 7, 1))]
+    handed = Handed(chunks)
+    assert handed.unprocessed(last_is_done=True) == {T0: 5, T1: 0}
+    iterator = iter(handed)
+    next(iterator)
+    assert handed.unprocessed(last_is_done=True) == {T0: 6, T1: 0}
+    assert handed.unprocessed(last_is_done=False) == {T0: 5, T1: 0}
+    next(iterator)
+    assert handed.unprocessed(last_is_done=True) == {T0: 7, T1: 0}
+    assert handed.unprocessed(last_is_done=False) == {T0: 6, T1: 0}
+    assert len(list(iterator)) == 3
+    assert handed.unprocessed(last_is_done=True) == {}
+    assert handed.unprocessed(last_is_done=False) == {T0: 7}

@@ -1,0 +1,253 @@
+"""A coordinator or two on a simulated ZooKeeper: what is told, what is written, what a slow neighbour costs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
+from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperUnavailable
+from pylogd.client.zookeeper.events import Assigned, Revoked
+from pylogd.client.zookeeper.lease import HEARTBEAT, LEASE, Lease
+from pylogd.client.zookeeper.registries import Subscription
+from pylogd.client.zookeeper.states import ALWAYS, MOVES, Event, State, follow
+from tests.fakes.metadata import result_of
+from tests.fakes.simulation import SimulatedTime
+from tests.fakes.zookeeper import FakeZooKeeper
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SETTINGS = GroupSettings(session_timeout=6.0, commit_interval=5.0, max_retries=4, backoff=0.5)
+
+
+class Caller:
+    """A consumer that writes down what it hears, and stops when it is told to."""
+
+    def __init__(self, world: World, name: str, settings: GroupSettings = SETTINGS) -> None:
+        self.heard: list[Assigned | Revoked] = []
+        self.failures: list[BaseException] = []
+        self.stopping: Deferred[None] | None = None
+        self.store = world.zookeeper.store()
+        self.store.patient = False
+        self.store.start()
+        world.time.run(0.1)
+        names = iter(f"{name}-{number}" for number in range(1, 100))
+        self.coordinator = Coordinator(
+            self.store, world.time, "g", Subscription.of("t"), self, settings, new_name=lambda: next(names)
+        )
+        self.joined = self.coordinator.start()
+
+    def on_assigned(self, event: Assigned) -> None:
+        self.heard.append(event)
+
+    def on_revoked(self, event: Revoked) -> Deferred[None] | None:
+        self.heard.append(event)
+        return self.stopping
+
+    def on_failed(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def last_assigned(self) -> dict[TopicPartition, int | None]:
+        event = self.heard[-1]
+        assert isinstance(event, Assigned)
+        return dict(event.offsets)
+
+
+class World:
+    def __init__(self) -> None:
+        self.time = SimulatedTime()
+        self.zookeeper = FakeZooKeeper(self.time, random.Random(1))
+        self.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+
+    def data(self, path: str) -> bytes | None:
+        node = self.zookeeper.leader.tree.nodes.get(path)
+        return None if node is None else node.data
+
+    def wait(self, deferred: Deferred[Any], seconds: float = 0.5) -> Any:
+        self.time.run(seconds)
+        return result_of(deferred)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_consumer_alone_gets_everything(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    assert caller.last_assigned() == {P0: None, P1: None}
+    assert caller.coordinator.state is State.OWNING
+    assert caller.coordinator.may_fetch
+    assert world.data("/consumers/g/owners/t/1") == b"a-1-0"
+    assert world.data("/consumers/g/offsets/t/1") is None
+
+
+def test_offsets_are_committed_now_and_then_and_with_the_release(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    world.wait(caller.coordinator.commit({P0: 7}))
+    assert world.data("/consumers/g/offsets/t/0") == b"7"
+    caller.coordinator.store_offsets({P1: 3, TopicPartition("t", 9): 1})
+    world.time.run(5.1)
+    assert world.data("/consumers/g/offsets/t/1") == b"3"
+    caller.coordinator.store_offsets({P1: 4})
+    world.wait(caller.coordinator.close())
+    assert world.data("/consumers/g/offsets/t/1") == b"4"
+    assert world.data("/consumers/g/offsets/t/9") is None
+    assert world.data("/consumers/g/owners/t/1") is None
+    assert world.data("/consumers/g/ids/a-1") is None
+    assert not caller.coordinator.may_fetch
+    assert isinstance(caller.heard[-1], Revoked)
+    again = Caller(world, "b")
+    world.wait(again.joined)
+    assert again.last_assigned() == {P0: 7, P1: 4}
+
+
+def test_a_commit_goes_before_what_was_stored_earlier(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    caller.coordinator.store_offsets({P0: 10})
+    world.wait(caller.coordinator.commit({P0: 12}))
+    world.wait(caller.coordinator.close())
+    assert world.data("/consumers/g/offsets/t/0") == b"12"
+
+
+def test_what_is_not_owned_is_not_committed(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    with pytest.raises(NotOwner):
+        world.wait(caller.coordinator.commit({P0: 1, TopicPartition("t", 5): 1}))
+    assert world.data("/consumers/g/offsets/t/0") is None
+
+
+def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None:
+    first = Caller(world, "a")
+    world.wait(first.joined)
+    first.stopping = Deferred()
+    second = Caller(world, "b")
+    world.time.run(3.0)
+    assert first.coordinator.state is State.RELEASING
+    assert second.coordinator.state is State.WAITING
+    assert not second.heard
+    assert world.data("/consumers/g/owners/t/1") == b"a-1-0"
+    world.wait(first.coordinator.commit({P1: 5}))
+    first.stopping.callback(None)
+    world.time.run(0.5)
+    assert second.last_assigned() == {P1: 5}
+    assert first.coordinator.assigned == {P0}  # what stays was never revoked
+    assert [type(event) for event in first.heard] == [Assigned, Revoked]
+
+
+def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
+    first = Caller(world, "a")
+    world.wait(first.joined)
+    first.stopping = Deferred()
+    second = Caller(world, "b")
+    world.time.run(10.0)
+    assert second.failures
+    assert isinstance(second.failures[0], RebalanceFailed)
+    first.stopping.callback(None)
+    world.time.run(1.0)
+    assert second.coordinator.state is State.OWNING
+
+
+def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    world.wait(caller.coordinator.commit({P0: 7}))
+    caller.store.cut(0.1)
+    world.time.run(1.0)
+    assert caller.coordinator.may_fetch  # the session may live: what is claimed is fetched on
+    with pytest.raises(ZooKeeperUnavailable):
+        world.wait(caller.coordinator.commit({P0: 9}))
+    world.time.run(6.0)
+    assert not caller.coordinator.may_fetch
+    caller.stopping = Deferred()
+    caller.store.heal()
+    world.time.run(1.0)
+    assert caller.heard[-1].lost  # type: ignore[union-attr]
+    assert caller.coordinator.state is State.SURRENDERING
+    with pytest.raises(NotOwner):
+        world.wait(caller.coordinator.commit({P0: 8}))
+    caller.stopping.callback(None)
+    world.time.run(1.0)
+    assert caller.last_assigned() == {P0: 7, P1: None}
+    assert world.data("/consumers/g/owners/t/1") == b"a-2-0"
+
+
+def test_a_short_cut_goes_unnoticed(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    caller.store.cut(0.1)
+    world.time.run(2.0)
+    caller.store.heal()
+    world.time.run(3.0)
+    assert caller.coordinator.may_fetch
+    assert len(caller.heard) == 1
+
+
+def test_a_registration_that_was_deleted_is_made_anew(world: World) -> None:
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    other = world.zookeeper.store()
+    world.wait(other.start())
+    world.wait(other.delete("/consumers/g/ids/a-1"))
+    world.time.run(3.0)
+    assert world.data("/consumers/g/ids/a-2") is not None
+    assert world.data("/consumers/g/owners/t/0") == b"a-2-0"
+
+
+def test_a_topic_may_come_later_and_grow(world: World) -> None:
+    world.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{}}')
+    caller = Caller(world, "a")
+    world.wait(caller.joined)
+    assert not caller.heard
+    world.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+    world.time.run(0.5)
+    assert caller.last_assigned() == {P0: None}
+    world.zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    world.time.run(0.5)
+    assert caller.last_assigned() == {P1: None}
+
+
+def test_an_offset_that_cannot_be_read_is_no_beginning(world: World) -> None:
+    world.zookeeper.put("/consumers/g/offsets/t/0", b"rubbish")
+    caller = Caller(world, "a", GroupSettings(max_retries=2))
+    world.time.run(10.0)
+    assert not caller.heard
+    assert "offsets/t/0" in str(caller.failures[0])
+
+
+def test_a_caller_that_fails_to_stop_is_not_waited_for(world: World) -> None:
+    first = Caller(world, "a")
+    world.wait(first.joined)
+    first.stopping = Deferred()
+    first.stopping.errback(RuntimeError("the caller's own fault"))
+    second = Caller(world, "b")
+    world.time.run(1.0)
+    assert second.last_assigned() == {P1: None}
+
+
+def test_a_lease_ends_before_a_session_may() -> None:
+    time = SimulatedTime()
+    lease = Lease(time, 10.0)
+    assert not lease.holds
+    lease.proven(time.seconds())
+    time.run(10.0 * LEASE - 0.01)
+    assert lease.holds
+    time.run(0.02)
+    assert not lease.holds
+    assert LEASE + HEARTBEAT < 1
+
+
+def test_every_state_is_left_and_reached() -> None:
+    reached = {target for moves in MOVES.values() for target in moves.values()} | set(ALWAYS.values())
+    assert reached == set(State)
+    assert set(MOVES) == set(State) - {State.CLOSED}
+    assert follow(State.OWNING, Event.EXPIRED) is State.SURRENDERING
+    with pytest.raises(KeyError):
+        follow(State.OWNING, Event.REGISTERED)
