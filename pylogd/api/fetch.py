@@ -277,7 +277,7 @@ class FetchJob:
                 if diverging is not None:
                     self.due = True
                     return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
-            throttled = not idle and self._context.broker.replicas.is_throttled(partition, node_id)
+            throttled = not idle and self._context.broker.replicas.throttle.holds_back(partition, node_id)
             records = None if idle or throttled else self._read(partition, wanted, partition.read_for_follower)
         except PylogdError as error:
             self.due = True
@@ -286,11 +286,25 @@ class FetchJob:
             moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now)
             if moved or node_id not in partition.isr:
                 self._progress.append((partition, moved))
+        if self.session is not None and self.is_urgent(entry, partition):
+            self.due = True
         return self._found(entry, partition, log_start, records)
+
+    def is_urgent(self, entry: Entry, partition: Partition) -> bool:
+        """Whether a follower should hear at once what is news besides records: that the log starts elsewhere; or, where
+        consumers read from followers, what is committed.
+        """
+        return entry.sent_log_start >= 0 and (
+            entry.sent_log_start != partition.log.log_start_offset
+            or (
+                entry.sent_high_watermark != partition.high_watermark
+                and self._context.broker.replicas.selector is not None
+            )
+        )
 
     def is_held(self, partition: Partition) -> bool:
         """Whether the follower gets nothing of a partition for now, since its replica is throttled."""
-        return self._context.broker.replicas.is_throttled(partition, self.follower)
+        return self._context.broker.replicas.throttle.holds_back(partition, self.follower)
 
     def tell_progress(self) -> None:
         """After the first `read` of a follower's fetch: wake who waits for what it has, let it join who is in sync."""
@@ -348,7 +362,7 @@ class FetchJob:
         for entry, data in self.served:
             partition = self.find((entry.topic, data.partition_index)) if data.records else None
             if partition is not None and data.records:
-                self._context.broker.replicas.note_sent(partition, self.follower, len(data.records))
+                self._context.broker.replicas.throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
         topics: dict[TopicKey, FetchableTopicResponse] = {}
@@ -399,8 +413,11 @@ class FetchWait(Operation[None]):
         if partition.leader_epoch != epoch or not partition.online:
             return self.complete(None)
         offset, job = entry.wanted.fetch_offset, self._job
-        if job.follower >= 0 and job.is_held(partition):
-            return False
+        if job.follower >= 0:
+            if job.session is not None and job.is_urgent(entry, partition):
+                return self.complete(None)
+            if job.is_held(partition):
+                return False
         if self._missing <= 1 and key not in self._sizes:
             end = partition.high_watermark if job.follower < 0 else partition.log.log_end_offset
             return end > offset and self.complete(None)

@@ -399,7 +399,7 @@ class LeaderFetcher:
 
     def _count(self, partition: Partition, count: int) -> None:
         """Records of a throttled replica have come: it waits until its allowance has grown again."""
-        if self._replicas.throttles_itself(partition):
+        if self._replicas.throttle.holds_itself_back(partition):
             self._quota.record(count)
             wait = self._quota.wait
             if wait > 0:

@@ -36,8 +36,8 @@ from pylogd.replica.partition import Partition, Role
 from pylogd.replica.purgatory import Purgatory
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.sessions import FetchSessions
-from pylogd.replica.throttle import ReplicationQuota, is_throttled
-from pylogd.replica.waiting import PendingAppend, ReplicationWait
+from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
+from pylogd.replica.waiting import LogStartWait, PendingAppend, ReplicationWait
 from pylogd.replica.watermarks import WatermarkKeeper
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ReplicaManager:
     partitions: by (topic name, index). partitions_by_id: the same by (topic id, index).
     fetch_waits, append_waits: who waits for records, and for replicas, under (topic name, index).
     replicated: those of `partitions` that other brokers have too. isr: keeps the in-sync sets of those led here.
-    sessions: the fetch sessions of this broker.
+    throttle: which replicas are held back. sessions: the fetch sessions of this broker.
     in_thread: runs a function in a thread and returns a Deferred of its result.
     """
 
@@ -102,11 +102,10 @@ class ReplicaManager:
         )  # fmt: skip
         self.seconds = clock.seconds
         self.selector: RackAwareSelector | None = None
-        self.sent_quota = ReplicationQuota(
-            lambda: settings.integer("leader.replication.throttled.rate"), clock.seconds
-        )  # fmt: skip
         self._listeners: list[PartitionListener] = []
         self._configs: dict[str, HostedConfig] = {}
+        quota = ReplicationQuota(lambda: settings.integer("leader.replication.throttled.rate"), clock.seconds)
+        self.throttle = ReplicaThrottle(self._configs, node_id, quota)
         self._watermarks = WatermarkKeeper(
             logs, self.replicated, clock, in_thread,
             settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
@@ -229,31 +228,6 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         return result
 
-    def is_throttled(self, partition: Partition, follower: int) -> bool:
-        """Whether a follower out of sync has to wait before it is sent more (`leader.replication.throttled.*`)."""
-        throttled = self._configs[partition.topic].leader_throttled
-        return (
-            bool(throttled)
-            and follower not in partition.isr
-            and is_throttled(throttled, partition.index, follower)
-            and self.sent_quota.exceeded
-        )
-
-    def note_sent(self, partition: Partition, follower: int, count: int) -> None:
-        """A follower is sent so many bytes: they count where its replica is throttled."""
-        throttled = self._configs[partition.topic].leader_throttled
-        if throttled and is_throttled(throttled, partition.index, follower):
-            self.sent_quota.record(count)
-
-    def throttles_itself(self, partition: Partition) -> bool:
-        """Whether a replica here, out of sync, fetches no faster than `follower.replication.throttled.rate`."""
-        throttled = self._configs[partition.topic].follower_throttled
-        return (
-            bool(throttled)
-            and self._node_id not in partition.isr
-            and is_throttled(throttled, partition.index, self._node_id)
-        )
-
     def append_fetched(self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int) -> None:
         """Append whole batches of the leader's and wake who waits. Raises as `Partition.append_fetched` does."""
         try:
@@ -299,6 +273,13 @@ class ReplicaManager:
         return self.append_waits.watch(
             ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
         )
+
+    def wait_for_log_starts(self, partition: Partition, offset: int, timeout_ms: int) -> Deferred[bool]:
+        """Fires once the log of every in-sync replica begins at `offset` or behind it, or time is up; whether so."""
+        wait = LogStartWait(partition, offset)
+        self.append_waits.watch(wait, [partition.key], max(timeout_ms, 0) / 1000)
+        self.became_visible(partition)  # followers are to hear of it; and it may be so already
+        return wait.done
 
     def _storage_failed(self, error: StorageError) -> bool:
         """Storage raised `error`, in whatever thread; whether its data directory is offline."""

@@ -28,7 +28,7 @@ from pylogd.errors import PylogdError
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
-from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end
+from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
 
 if TYPE_CHECKING:
     from pylogd.log.files import FileSlice
@@ -276,6 +276,11 @@ class Partition:
             raise OffsetNotAvailable(f"{self.topic}-{self.index} has a new leader; its end is not known yet")
         return self.high_watermark
 
+    @property
+    def low_watermark(self) -> int:
+        """Where the last of the in-sync replicas' logs begins, -1 if one was not heard of. Raises PartitionOffline."""
+        return low_watermark(self.log.log_start_offset, self.isr, self.followers)
+
     # -- as a leader
 
     def append(self, records: Buffer, acks_all: bool) -> AppendResult:
@@ -304,14 +309,16 @@ class Partition:
             raise NotLeader(f"broker {node_id} has no replica of {self.topic}-{self.index}, as far as is known here")
 
     def follower_fetched(self, node_id: int, offset: int, log_start: int, now: float) -> bool:
-        """A follower asks for `offset`, in our leader epoch and on our history; whether the high watermark moved."""
+        """A follower asks for `offset`, in our leader epoch and on our history; whether that moved the high watermark,
+        or it has another log start.
+        """
         follower = self.followers.get(node_id)
         log = self._writable
         if follower is None or log is None:
             return False
-        moved = offset != follower.log_end
+        moved, started = offset != follower.log_end, log_start != follower.log_start
         follower.fetched(offset, log_start, log.log_end_offset, now)
-        return moved and not self.alone and self.advance()
+        return (moved and not self.alone and self.advance()) or started
 
     def may_join(self, node_id: int) -> bool:
         """Whether a follower out of sync has all that is committed, and all from before this leader's time."""

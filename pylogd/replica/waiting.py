@@ -1,4 +1,4 @@
-"""What appends wait for: that every in-sync replica has them (acks=all).
+"""What waits for replicas: appends, until every in-sync one has them (acks=all); deletions, until all have followed.
 
 Named for what it is about; how waiting works is in `purgatory`.
 """
@@ -55,3 +55,26 @@ class ReplicationWait(Operation[list[PendingAppend]]):
     def on_expire(self) -> list[PendingAppend]:
         """The appends that are not committed."""
         return [append for append in self._appends if not append.committed]
+
+
+class LogStartWait(Operation[bool]):
+    """Waits until the logs of all in-sync replicas begin at `offset` or behind it. The result: whether they do."""
+
+    __slots__ = ("_epoch", "_offset", "_partition")
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        super().__init__()
+        self._partition = partition
+        self._epoch = partition.leader_epoch
+        self._offset = offset
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Complete once they do, or nobody here can tell any more."""
+        partition = self._partition
+        if not partition.leading or partition.leader_epoch != self._epoch:
+            return self.complete(False)
+        return partition.low_watermark >= self._offset and self.complete(True)
+
+    def on_expire(self) -> bool:
+        """They do not yet."""
+        return False

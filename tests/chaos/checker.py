@@ -305,6 +305,8 @@ class Chaos:
             self._empty_disk()
         for node in [node for node, until in self._down.items() if until <= now]:
             if node != SMALL_DISK_NODE or not self._full_until:
+                if self._cut_until:
+                    self._heal_links()  # it would wait for them, and everybody here for it
                 del self._down[node]
                 self._start(cluster, node)
         if self._cut_until and self._cut_until <= now:
