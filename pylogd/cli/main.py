@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
     "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
+    "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, by Spark."),
     "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Keep Avro schemas, for Confluent's clients too."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker on real events, end to end."),
 }

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Collection
 from typing import Any
 
 from pylogd.client import Admin, Consumer
+from pylogd.client.model import Topic
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
 
@@ -42,44 +44,55 @@ class Offsets:
         self._admin.close()
 
     def partitions(self) -> list[Place]:
-        """Those of the subscription that there are now. Raises `UnknownTopic` for a topic that was named and is not."""
+        """Those of the subscription that there are now. Raises `UnknownTopic` for a topic that was named and is not,
+        and `PlanError` for a partition.
+        """
+        known = self._known()
         subscription = self._options.subscription
-        if subscription.partitions:
-            known = {topic: self._of(topic) for topic in {topic for topic, _ in subscription.partitions}}
-            for place in subscription.partitions:
-                if place not in known[place[0]]:
-                    raise PlanError(f"topic {place[0]!r} has no partition {place[1]}")
-            return sorted(subscription.partitions)
-        if subscription.pattern is not None:
-            pattern = re.compile(subscription.pattern)
-            topics = [name for name in self._topics() if pattern.fullmatch(name)]
-        else:
-            topics = list(subscription.topics)
-        return sorted(place for topic in topics for place in self._of(topic))
+        for name in {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - known.keys():
+            known[name] = self._admin.describe_topic(name)  # it may be so new that only some brokers know it
+        found = self._chosen(known)
+        for place in subscription.partitions:
+            if place not in found:
+                raise PlanError(f"topic {place[0]!r} has no partition {place[1]}")
+        return found
 
     def existing(self) -> list[Place]:
-        """As `partitions`, without the topics that are gone."""
-        known = set(self._topics())
+        """As `partitions`, without what is gone."""
+        return self._chosen(self._known())
+
+    def _known(self) -> dict[str, Topic]:
+        """Asked for each time: topics get partitions while a query runs."""
+        return {topic.name: topic for topic in self._admin.list_topics(internal=True)}
+
+    def _chosen(self, known: dict[str, Topic]) -> list[Place]:
         subscription = self._options.subscription
-        if subscription.partitions:
-            return sorted(place for place in subscription.partitions if place[0] in known)
         if subscription.pattern is not None:
-            return self.partitions()
-        return sorted(place for topic in subscription.topics if topic in known for place in self._of(topic))
-
-    def _topics(self) -> list[str]:
-        return [topic.name for topic in self._admin.list_topics()]
-
-    def _of(self, topic: str) -> list[Place]:
-        return [(place.topic, place.partition) for place in self._consumer.partitions(topic)]
+            pattern = re.compile(subscription.pattern)
+            topics = [topic for topic in known.values() if not topic.internal and pattern.fullmatch(topic.name)]
+        elif subscription.partitions:
+            topics = [known[name] for name in {name for name, _ in subscription.partitions} & known.keys()]
+        else:
+            topics = [known[name] for name in subscription.topics if name in known]
+        places = {(topic.name, partition.index) for topic in topics for partition in topic.partitions}
+        return sorted(places & set(subscription.partitions) if subscription.partitions else places)
 
     def earliest(self, places: Collection[Place]) -> ByPartition:
         """Where each begins."""
         return _plain(self._consumer.beginning_offsets(places)) if places else {}
 
-    def latest(self, places: Collection[Place]) -> ByPartition:
-        """Where each ends."""
-        return _plain(self._consumer.end_offsets(places)) if places else {}
+    def latest(self, places: Collection[Place], known: ByPartition | None = None) -> ByPartition:
+        """Where each ends. One that ends before what is `known` of it is asked for again a few times: a leader that
+        has just taken over may say less for a moment than the one before it.
+        """
+        if not places:
+            return {}
+        for _ in range(self._options.offset_retries):
+            found = _plain(self._consumer.end_offsets(places))
+            if all(found[place] >= offset for place, offset in (known or {}).items() if place in found):
+                return found
+            time.sleep(self._options.offset_retry_ms / 1000)
+        return _plain(self._consumer.end_offsets(places))
 
     def first_since(self, timestamps: ByPartition) -> dict[Place, int | None]:
         """The first offset whose record is not older than that, None where there is none."""

@@ -3,13 +3,15 @@
 Rules: names are compared without case, as Spark does it; an option of Spark's Kafka source means here what it means
 there, and a value that it refuses is refused. Options for the client begin with `kafka.`: those that this client has
 are passed on, those that would change what a query reads or who may read it and can't be honoured are errors, and
-those that only tune Java's client are logged and left.
+those that only tune Java's client are logged and left. An option that nobody knows is an error here, where Spark's
+source would read something else than was meant without a word.
 Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -29,6 +31,8 @@ EARLIEST: Final = -2
 ByPartition = dict[tuple[str, int], int]
 T = TypeVar("T")
 
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_INT64: Final = 1 << 63
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?|hours?|days?|milliseconds?)?\s*")
@@ -58,6 +62,14 @@ _REFUSED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "the source does not commit offsets.",
     "interceptor.classes": "there are no interceptors in this client.",
 }
+#: Without `kafka.`; of source and sink, for both may be given the same ones. Checkpoints are Spark's to mind.
+_KNOWN: Final = (
+    *("subscribe", "subscribePattern", "assign", "topic", "includeHeaders", "checkpointLocation"),
+    *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "groupIdPrefix"),
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
+    *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+)
 #: What would make a connection safe must not be ignored.
 _SECURITY: Final = ("security.protocol", "ssl.", "sasl.")
 
@@ -107,6 +119,8 @@ class SourceOptions:
     include_headers: bool = False
     group_id_prefix: str = ""
     poll_timeout_ms: int = 120_000
+    offset_retries: int = 3  # how often ends are asked for while one lies before what was read already
+    offset_retry_ms: int = 1000
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -125,6 +139,7 @@ class SourceOptions:
         for partition, offset in (end.offsets or {}).items():
             if offset == EARLIEST:
                 raise OptionError(f"ending offset for {_name(partition)} can't be earliest for batch queries on Kafka")
+        _check_order(start, end)
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if given.text(name) is not None:
                 _log.warning("%s option ignored in batch queries", name)
@@ -136,13 +151,12 @@ class SourceOptions:
         given = _Given(options)
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if given.text(name) is not None:
-                raise OptionError(
-                    f"{'ending offset' if name == 'endingOffsets' else name} not valid in streaming queries"
-                )
+                what = "ending offset" if name == "endingOffsets" else "ending timestamp"
+                raise OptionError(f"{what} not valid in streaming queries")
         least, most = given.positive("minOffsetsPerTrigger"), given.positive("maxOffsetsPerTrigger")
         if least is not None and most is not None and least > most:
             raise OptionError(
-                f"The value of minOffsetPerTrigger({least}) should be less than or equal to maxOffsetPerTrigger({most})"
+                f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
             )
         delay = given.parsed("maxTriggerDelay", _duration_ms, "a duration such as 15m")
         return cls(
@@ -191,7 +205,7 @@ def parse_offsets(text: str, option: str) -> ByPartition:
     try:
         document = json.loads(text)
         found = {
-            (str(topic), int(partition)): _whole(offset)
+            (str(topic), _number(partition)): _whole(offset)
             for topic, partitions in document.items()
             for partition, offset in partitions.items()
         }
@@ -213,6 +227,12 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
+        known = {name.lower(): name for name in _KNOWN}
+        for name in self._options:
+            if name not in known and not name.startswith(("kafka.", "__")):
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean '{known[near[0]]}'?" if near else ""
+                raise OptionError(f"unknown option '{name}'{hint}")
 
     def text(self, name: str) -> str | None:
         """The value, stripped, None if it was not given."""
@@ -229,11 +249,11 @@ class _Given:
         except (ValueError, KeyError, TypeError) as error:
             raise OptionError(f"option '{name}' has to be {what}, got {text!r}") from error
 
-    def positive(self, name: str) -> int | None:
-        """A whole number from 1 on."""
-        value = self.parsed(name, int, "a positive number")
-        if value is not None and value < 1:
-            raise OptionError(f"option '{name}' has to be a positive number, got {value}")
+    def positive(self, name: str, least: int = 1) -> int | None:
+        """A whole number from 1 on, or from `least`."""
+        value = self.parsed(name, _number, "a whole number")
+        if value is not None and value < least:
+            raise OptionError(f"{name} must be positive, got {value}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -256,6 +276,8 @@ class _Given:
         if strategy not in ("error", "latest"):
             raise OptionError(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', got {strategy!r}")
         timeout = self.positive("kafkaConsumer.pollTimeoutMs")
+        retries = self.positive("fetchOffset.numRetries", 0)
+        pause = self.positive("fetchOffset.retryIntervalMs", 0)
         return {
             "bootstrap": self.bootstrap(),
             "subscription": self.subscription(),
@@ -266,6 +288,8 @@ class _Given:
             "include_headers": self.flag("includeHeaders", False),
             "group_id_prefix": self.text("groupIdPrefix") or "spark-pylogd-source",
             "poll_timeout_ms": 120_000 if timeout is None else timeout,
+            "offset_retries": 3 if retries is None else retries,
+            "offset_retry_ms": 1000 if pause is None else pause,
             "client": self.client(_PASSED),
         }
 
@@ -345,7 +369,35 @@ class _Given:
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{value!r} is no whole number")
+    if not -_INT64 <= value < _INT64:
+        raise ValueError(f"{value} has more than 64 bits")
     return value
+
+
+def _number(text: str) -> int:
+    """Digits and a sign: `int` would take `1_0` for ten."""
+    if not _WHOLE.fullmatch(text.strip()):
+        raise ValueError(f"{text!r} is no whole number")
+    return _whole(int(text))
+
+
+def _check_order(start: Start, end: Start) -> None:
+    """Of a batch query; `OptionError` where a start that was given lies behind the end that was."""
+    for what, first, last in (
+        ("offset", start.offsets, end.offsets),
+        ("timestamp", start.timestamps, end.timestamps),
+    ):
+        if first is None or last is None:
+            continue
+        if first.keys() != last.keys():
+            raise OptionError(
+                f"Mismatched topic partitions for start and end: {offsets_json(first)} and {offsets_json(last)}"
+            )
+        for partition, begin in first.items():
+            if 0 <= last[partition] < begin:
+                raise OptionError(
+                    f"The start {what} {begin} of {_name(partition)} is greater than its end {what} {last[partition]}."
+                )
 
 
 def _assigned(text: str) -> tuple[tuple[str, int], ...]:
@@ -370,7 +422,7 @@ def _pattern(text: str) -> str:
 
 
 def _timestamp(text: str) -> int:
-    value = int(text)
+    value = _number(text)
     if value < 0:
         raise ValueError(text)
     return value

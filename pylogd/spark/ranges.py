@@ -58,7 +58,7 @@ def limited(start: ByPartition, latest: ByPartition, limit: int) -> ByPartition:
         first = start.get(partition, 0)
         share = count * limit / total
         give = math.ceil(share) if share < 1 else math.floor(share)
-        ends[partition] = min(first + give, latest[partition]) if count else max(first, 0)
+        ends[partition] = min(first + give, latest[partition])
     return ends
 
 

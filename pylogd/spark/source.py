@@ -11,8 +11,9 @@ Source: PySpark, Python Data Source API; Structured Streaming + Kafka Integratio
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -43,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pylogd.spark import reading, writing
-from pylogd.spark.errors import WriteError
+from pylogd.spark.errors import PlanError, WriteError
 from pylogd.spark.offsets import Offsets, Place
 from pylogd.spark.options import ByPartition, SinkOptions, SourceOptions
 from pylogd.spark.ranges import OffsetRange, between, limited, split
@@ -196,7 +197,10 @@ class PylogdReader(DataSourceReader):
             start, end = offsets.start(places), offsets.end(places)
             for place in places:
                 if start[place] > end[place]:
-                    offsets.lost(f"{place[0]}-{place[1]} ends with {end[place]}, before its start {start[place]}")
+                    raise PlanError(
+                        f"The start offset {start[place]} of {place[0]}-{place[1]} is greater than its end offset "
+                        f"{end[place]}."
+                    )
             return list(_tasks(self._options, self._narrowed(offsets, between(start, end))))
 
     def _narrowed(self, offsets: Offsets, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -228,7 +232,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offsets: Offsets | None = None
         self._target: ByPartition | None = None
         self._latest: ByPartition = {}
-        self._last_trigger = time.monotonic()
+        self._last_trigger = -math.inf  # a first batch waits for nothing
 
     @property
     def offsets(self) -> Offsets:
@@ -274,14 +278,18 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _known_latest(self, begun: ByPartition) -> ByPartition:
         target = self._target
-        latest = dict(target) if target is not None else self.offsets.latest(self.offsets.existing())
+        latest = dict(target) if target is not None else self.offsets.latest(self.offsets.existing(), begun)
         for place in begun.keys() - latest.keys():
             self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
-        for place, offset in begun.items():
-            if place in latest and latest[place] < offset:
-                if self._target is None:
-                    self.offsets.lost(f"{place[0]}-{place[1]} ends with {latest[place]}, and {offset} was read before")
-                latest[place] = offset
+        for place in begun.keys() & latest.keys():
+            if latest[place] >= begun[place]:
+                continue
+            if target is not None:  # it was read further before this run
+                latest[place] = begun[place]
+            else:
+                self.offsets.lost(
+                    f"{place[0]}-{place[1]} ends with {latest[place]}, and was read to {begun[place]} before"
+                )
         return latest
 
     def _should_wait(self, begun: ByPartition, latest: ByPartition) -> bool:
@@ -300,7 +308,10 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """The tasks of a micro-batch. Partitions that are new are read from their beginning."""
         begun, ended = _by_place(start), _by_place(end)
-        fresh = self.offsets.earliest([place for place in ended if place not in begun])
+        fresh = self._fresh(ended.keys() - begun.keys())
+        for place in ended.keys() - begun.keys() - fresh.keys():
+            self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
+            del ended[place]
         for place, offset in fresh.items():
             if offset:
                 self.offsets.lost(f"the new partition {place[0]}-{place[1]} begins with offset {offset}, not with 0")
@@ -310,6 +321,10 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun[place] > ended[place]:
                 self.offsets.lost(f"{place[0]}-{place[1]}: the batch ends with {ended[place]}, before {begun[place]}")
         return list(_tasks(self._options, between({**begun, **fresh}, ended)))
+
+    def _fresh(self, places: Set[Place]) -> ByPartition:
+        """Where partitions that were not read before begin, of those that there still are."""
+        return self.offsets.earliest(sorted(places & set(self.offsets.existing()))) if places else {}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""

@@ -1,0 +1,158 @@
+"""`pylogd load`: topics into a lake of Parquet files, by Spark, each record once."""
+
+# ruff: noqa: PLC0415 - Spark is imported when the command runs
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from pylogd.spark.lake import Commit
+
+_MEGABYTE = 1 << 20
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@bootstrap_option
+@click.option("--to", "root", required=True, metavar="PATH", help="The lake: a path of Hadoop's (file:, hdfs:, s3a:).")
+@click.option("--pattern", metavar="REGEX", help="Load the topics whose whole name matches, instead of named ones.")
+@click.option("--master", default="local[*,4]", show_default=True,
+              help="Where Spark runs. The 4 is how often a task of a local run may fail.")  # fmt: skip
+@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's. More than once.")
+@click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
+              help="What the column of values holds.")  # fmt: skip
+@click.option("--codec", default="zstd", show_default=True, help="How the files are compressed.")
+@click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about so many records in a commit.")
+@click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least so many tasks.")
+@click.option("--follow", is_flag=True, help="Go on until interrupted: a commit each time that something is new.")
+@click.option("--interval", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
+              help="With --follow: time from one load's start to the next.")  # fmt: skip
+@click.option("--accept-data-loss", is_flag=True, help="Go on where records were deleted before they were loaded.")
+@click.option("--compact", is_flag=True, help="Load nothing: write small files of the lake together.")
+@click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
+@click.option("--history", is_flag=True, help="Load nothing: show what was committed.")
+@json_option
+def load(topics: tuple[str, ...], root: str, confs: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Load TOPICS into a lake of Parquet files, from where the lake is to what is there now.
+
+    Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
+    together: run it again after any failure, nothing is lost or twice. Needs the extra `pylogd[spark]`, and Java.
+
+    \b
+    pylogd load flights --to /data/lake
+    pylogd load flights --to hdfs://namenode/lake --follow --interval 300
+    pylogd load --to /data/lake --history
+    pylogd load --to /data/lake --compact
+    """
+    ways = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
+    if sum(ways) != 1:
+        raise click.UsageError("say topics, or --pattern, or --compact, or --history")
+    spark = _session(given["master"], _settings(confs))
+    from pyspark.errors import PySparkException
+
+    try:
+        _run(spark, root, topics, as_json, given)
+    except PySparkException as error:
+        raise click.ClickException(_explain(str(error))) from error
+    finally:
+        spark.stop()
+
+
+def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
+    from pylogd.spark import load as loading
+    from pylogd.spark.hadoop import HadoopFiles
+    from pylogd.spark.lake import Lake
+
+    if given["history"]:
+        _tell(list(Lake(HadoopFiles(spark, root)).history()), as_json)
+        return
+    if given["compact"]:
+        done = loading.compact(spark, root, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
+    else:
+        plan = loading.LoadPlan(
+            given["bootstrap"],
+            ("subscribePattern", given["pattern"]) if given["pattern"] else ("subscribe", ",".join(topics)),
+            max_offsets=given["max_offsets"],
+            value=given["value"],
+            codec=given["codec"],
+            fail_on_data_loss=not given["accept_data_loss"],
+            tasks=given["min_tasks"],
+        )
+        if given["follow"]:
+            loading.follow(
+                spark, root, plan, seconds=given["interval"], told=lambda commit: _tell([commit], as_json),
+                wait=threading.Event().wait,
+            )  # fmt: skip
+        done = loading.load(spark, root, plan)
+    if done is None:
+        click.echo("nothing to do: the lake has it all", err=True)
+    else:
+        _tell([done], as_json)
+
+
+def _tell(commits: list[Commit], as_json: bool) -> None:
+    from pylogd.spark.lake import as_table
+
+    rows = as_table(commits)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    print_table(
+        ["commit", "kind", "at", "offsets", "rows", "files", "bytes", "replaced"],
+        [
+            (
+                row["commit"],
+                row["kind"],
+                format_time(row["at_ms"]),
+                row["offsets"],
+                row["rows"],
+                row["files"],
+                format_bytes(row["bytes"]),
+                row["replaced"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _explain(text: str) -> str:
+    """What was wrong, out of what Spark tells of a worker's failure: our own error if it was one."""
+    ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return ours[-1] if ours else text.strip().splitlines()[0]
+
+
+def _settings(confs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in confs:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--conf")
+        found[name] = value
+    return found
+
+
+def _session(master: str, settings: Mapping[str, str]) -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[spark]'") from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName("pylogd load")
+    for name, value in {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **settings}.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:  # the JVM's gateway has no narrower one
+        raise click.ClickException(f"Spark does not start (it needs Java 17 or newer): {error}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

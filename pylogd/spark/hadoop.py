@@ -1,0 +1,130 @@
+"""A directory on any file system that Hadoop knows (file:, hdfs:, s3a:), through the JVM that Spark runs in.
+
+Must not know: what is in the files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from pylogd.spark.lake import LakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFiles:
+    """`lake.Files` on a Hadoop path. Raises `LakeError` with Hadoop's reason."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        configuration = spark._jsc.hadoopConfiguration()
+        self._root: Any = self._jvm.org.apache.hadoop.fs.Path(root)
+        try:
+            self._fs: Any = self._root.getFileSystem(configuration)
+            self._root = self._fs.makeQualified(self._root)
+            self._context: Any = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+                self._root.toUri(), configuration
+            )
+        except Py4JJavaError as error:
+            raise _reason(root, error) from error
+
+    @property
+    def root(self) -> str:
+        """The directory, with its scheme."""
+        return str(self._root.toString())
+
+    def path(self, relative: str) -> str:
+        """A path in full."""
+        return f"{self.root.rstrip('/')}/{relative}"
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory, nothing if it is not there."""
+        return sorted(str(status.getPath().getName()) for status in self._list(directory))
+
+    def _list(self, directory: str) -> list[Any]:
+        try:
+            return list(self._fs.listStatus(self._at(directory)))
+        except Py4JJavaError as error:
+            if _is_missing(error):
+                return []
+            raise _reason(directory, error) from error
+
+    def data_files(self, directory: str) -> list[tuple[str, int]]:
+        """(path, bytes) of all files below a directory that don't begin with `_` or a point."""
+        found: list[tuple[str, int]] = []
+        for status in self._list(directory):
+            name = str(status.getPath().getName())
+            if name.startswith(("_", ".")):
+                continue
+            path = f"{directory}/{name}"
+            found += self.data_files(path) if status.isDirectory() else [(path, int(status.getLen()))]
+        return found
+
+    def read(self, path: str) -> bytes:
+        """All of a file; FileNotFoundError."""
+        try:
+            stream = self._fs.open(self._at(path))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _is_missing(error):
+                raise FileNotFoundError(path) from error
+            raise _reason(path, error) from error
+
+    def write(self, path: str, data: bytes) -> None:
+        """A file, with its directories."""
+        try:
+            stream = self._fs.create(self._at(path), True)
+            try:
+                stream.write(bytearray(data))
+                stream.hsync()
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise _reason(path, error) from error
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename a file; false if the target is there."""
+        options = self._jvm.org.apache.hadoop.fs.Options.Rename
+        none = self._jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
+        none[0] = options.NONE
+        at = self._at(target)
+        try:
+            self._fs.mkdirs(at.getParent())
+            self._context.rename(self._at(source), at, none)
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
+                return False
+            raise _reason(source, error) from error
+        return True
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+        try:
+            return bool(self._fs.exists(self._at(path)))
+        except Py4JJavaError as error:
+            raise _reason(path, error) from error
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a directory."""
+        try:
+            self._fs.delete(self._at(path), True)
+        except Py4JJavaError as error:
+            raise _reason(path, error) from error
+
+    def _at(self, relative: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self.path(relative))
+
+
+def _is_missing(error: Py4JJavaError) -> bool:
+    return "FileNotFoundException" in str(error.java_exception.getClass().getName())
+
+
+def _reason(path: str, error: Py4JJavaError) -> LakeError:
+    return LakeError(f"{path}: {error.java_exception.toString()}")

@@ -1,0 +1,271 @@
+"""A lake of data files whose content and whose offsets are committed together: the commit protocol, without Spark.
+
+Layout below the lake's root (what begins with an underscore is passed over by readers of Parquet directories):
+
+    topic=flights/date=2026-11-21/hour=07/000042-part-….parquet     data
+    _pylogd/commits/00000000000000000042.json                       what commit 42 added, and up to which offsets
+    _pylogd/commits/00000000000000000042.done                       its files are in their places
+    _pylogd/staging/42/…                                            what a commit under way has written
+
+Strategy: a commit is decided by one rename that fails if the name is taken: of its document, which lists every file in
+staging and the place that it gets. What follows (moving the files there, deleting those that a compaction replaces) is
+done again by whoever opens the lake next, as often as need be, for moving a file that was moved changes nothing. What
+was staged without a document counts for nothing and is deleted. So after a crash at any step the lake has all of a
+commit or none of it, once the next loader, or reader by `files`, has looked.
+
+Rules: one loader at a time is meant to write; a second one finds the number of its commit taken and fails. Documents
+are never changed. A reader that lists directories instead of asking `files` may see a commit in the midst of its moves.
+Must not know: Spark, brokers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from pylogd.errors import PylogdError
+from pylogd.spark.options import ByPartition
+
+_META: Final = "_pylogd"
+_COMMITS: Final = f"{_META}/commits"
+_STAGING: Final = f"{_META}/staging"
+_DIGITS: Final = 20
+_VERSION: Final = 1
+
+
+class LakeError(PylogdError):
+    """The lake holds something else than it should."""
+
+
+class CommitConflict(LakeError):
+    """Another loader has committed meanwhile. Nothing of this one's was added; run it again."""
+
+
+class Files(Protocol):
+    """What is needed of a file system. Paths are relative to the lake's root, with `/` between names."""
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory, nothing if it is not there."""
+
+    def read(self, path: str) -> bytes:
+        """All of a file; FileNotFoundError."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """A file, with its directories, in the place of one that may be there. May be cut off by a crash."""
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename a file, making directories; false, with nothing done, if the target is there."""
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a directory with all in it; nothing if it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a commit. `path` is its place in the lake, `staged` where it was written."""
+
+    path: str
+    staged: str
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One entry of the lake's history.
+
+    kind: "load" or "compaction". offsets: topic -> partition -> the offset behind the last that the lake has, for all
+    that it ever loaded. read: the same form, how many offsets this commit took in. removed: files that it replaced.
+    """
+
+    number: int
+    kind: str
+    at_ms: int
+    offsets: Mapping[str, Mapping[str, int]]
+    read: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    added: Sequence[DataFile] = ()
+    removed: Sequence[str] = ()
+    version: int = _VERSION
+
+    @property
+    def rows(self) -> int:
+        """Rows that it added."""
+        return sum(file.rows for file in self.added)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it added."""
+        return sum(file.bytes for file in self.added)
+
+    def as_bytes(self) -> bytes:
+        """The document, for people too."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, path: str, data: bytes) -> Commit:
+        """The inverse; `LakeError`."""
+        try:
+            document = json.loads(data)
+            if document["version"] != _VERSION:
+                raise ValueError(f"version {document['version']}, where {_VERSION} is known")
+            document["added"] = tuple(DataFile(**each) for each in document["added"])
+            return cls(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeError(f"{path} is not a commit of a pylogd lake: {error}") from error
+
+
+class Lake:
+    """The lake at the root of `files`. Opening it finishes what was decided and clears away what was not."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.last: Commit | None = None
+        for commit in self.history():
+            self.last = commit
+        self._finish()
+
+    def history(self) -> Iterator[Commit]:
+        """All commits, the oldest first."""
+        numbers = sorted(
+            int(name.removesuffix(".json")) for name in self._files.names(_COMMITS) if _is_number(name, ".json")
+        )
+        for number in numbers:
+            path = _document(number)
+            yield Commit.from_bytes(path, self._files.read(path))
+
+    @property
+    def offsets(self) -> ByPartition:
+        """Up to where each partition is in the lake."""
+        if self.last is None:
+            return {}
+        return {
+            (topic, int(partition)): offset
+            for topic, partitions in self.last.offsets.items()
+            for partition, offset in partitions.items()
+        }
+
+    def files(self) -> dict[str, DataFile]:
+        """The data files of all commits, by their paths: what a reader should read."""
+        found: dict[str, DataFile] = {}
+        for commit in self.history():
+            for path in commit.removed:
+                found.pop(path, None)
+            found.update((file.path, file) for file in commit.added)
+        return found
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next commit."""
+        return 1 if self.last is None else self.last.number + 1
+
+    def staging(self) -> str:
+        """Where the next commit's files are to be written: a directory that is not there."""
+        path = f"{_STAGING}/{self.next_number}"
+        self._files.delete(path)
+        return path
+
+    def place_of(self, staged: str) -> str:
+        """Where a file that was written below `staging` belongs: the same directories, the commit's number in front."""
+        inner = staged.removeprefix(f"{_STAGING}/{self.next_number}/")
+        directory, _, name = inner.rpartition("/")
+        name = f"{self.next_number:06d}-{name}"
+        return f"{directory}/{name}" if directory else name
+
+    def commit(self, commit: Commit) -> None:
+        """Decide it, then put its files in place. `CommitConflict` if its number is taken."""
+        if commit.number != self.next_number:
+            raise CommitConflict(f"commit {commit.number} is not the next one, {self.next_number} is")
+        draft = f"{_META}/{commit.number:0{_DIGITS}d}.{commit.at_ms}.draft"
+        self._files.write(draft, commit.as_bytes())
+        if not self._files.move(draft, _document(commit.number)):
+            self._files.delete(draft)
+            raise CommitConflict(f"another loader has made commit {commit.number} of this lake: run it again")
+        self.last = commit
+        self._apply(commit)
+
+    def _finish(self) -> None:
+        done = {int(name.removesuffix(".done")) for name in self._files.names(_COMMITS) if _is_number(name, ".done")}
+        for commit in self.history():
+            if commit.number not in done:
+                self._apply(commit)
+        self._files.delete(_STAGING)
+        for name in self._files.names(_META):
+            if name.endswith(".draft"):
+                self._files.delete(f"{_META}/{name}")
+
+    def _apply(self, commit: Commit) -> None:
+        for file in commit.added:
+            if not self._files.exists(file.path):
+                if not self._files.exists(file.staged):
+                    raise LakeError(f"commit {commit.number} added {file.path}: it is not there, nor in staging")
+                self._files.move(file.staged, file.path)
+        for path in commit.removed:
+            self._files.delete(path)
+        self._files.write(_document(commit.number).removesuffix(".json") + ".done", b"")
+        self._files.delete(f"{_STAGING}/{commit.number}")
+
+
+def loaded(last: Commit | None, number: int, at_ms: int, start: ByPartition, end: ByPartition,
+           added: Sequence[DataFile]) -> Commit:  # fmt: skip
+    """The commit of a load that read from `start` to `end`."""
+    offsets = {topic: dict(partitions) for topic, partitions in (last.offsets if last else {}).items()}
+    read: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(end.items()):
+        offsets.setdefault(topic, {})[str(partition)] = offset
+        count = offset - start[topic, partition]
+        if count:
+            read.setdefault(topic, {})[str(partition)] = count
+    return Commit(number, "load", at_ms, offsets, read, tuple(added))
+
+
+def compacted(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
+    """The commit of a compaction: the offsets stay."""
+    return replace(
+        last,
+        number=last.number + 1,
+        kind="compaction",
+        at_ms=at_ms,
+        read={},
+        added=tuple(added),
+        removed=tuple(removed),
+    )
+
+
+def small_files(files: Mapping[str, DataFile], target_bytes: int) -> dict[str, list[DataFile]]:
+    """By directory, the files that should become fewer: those under half of the target, where there are two or more."""
+    found: dict[str, list[DataFile]] = {}
+    for path, file in sorted(files.items()):
+        if file.bytes < target_bytes // 2:
+            found.setdefault(path.rpartition("/")[0], []).append(file)
+    return {directory: small for directory, small in found.items() if len(small) > 1}
+
+
+def _document(number: int) -> str:
+    return f"{_COMMITS}/{number:0{_DIGITS}d}.json"
+
+
+def _is_number(name: str, suffix: str) -> bool:
+    stem = name.removesuffix(suffix)
+    return name.endswith(suffix) and len(stem) == _DIGITS and stem.isdigit()
+
+
+def as_table(commits: Sequence[Commit]) -> list[dict[str, Any]]:
+    """Commits as rows for people."""
+    return [
+        {
+            "commit": commit.number,
+            "kind": commit.kind,
+            "at_ms": commit.at_ms,
+            "offsets": sum(sum(partitions.values()) for partitions in commit.read.values()),
+            "rows": commit.rows,
+            "files": len(commit.added),
+            "bytes": commit.size,
+            "replaced": len(commit.removed),
+        }
+        for commit in commits
+    ]

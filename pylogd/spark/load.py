@@ -1,0 +1,168 @@
+"""Loading topics into a lake, and making few large files of many small ones: the Spark jobs.
+
+Strategy: each commit is one batch query from where the lake's last commit ended to what is latest now (at most
+`max_offsets`), written below staging by Spark's own writer, partitioned by topic, and date and hour of the records'
+time stamps in UTC; then committed with its offsets (`lake`). Streaming is the same again and again.
+
+Rules: a load that fails adds nothing, and the next one starts where it started. Partitions that are new are read from
+their beginning. Must not know: file systems beyond `hadoop`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from pylogd.spark.errors import OptionError
+from pylogd.spark.hadoop import HadoopFiles
+from pylogd.spark.lake import Commit, DataFile, Lake, compacted, loaded, small_files
+from pylogd.spark.offsets import Offsets
+from pylogd.spark.options import ByPartition, SourceOptions, offsets_json
+from pylogd.spark.ranges import limited
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VALUE_KINDS: Final = ("binary", "string")
+_PARTITIONED_BY: Final = ("topic", "date", "hour")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is to be loaded, and how.
+
+    subscription: one of the source's options `subscribe`, `subscribePattern`, `assign` with its value. client: options
+    that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds.
+    """
+
+    bootstrap: str
+    subscription: tuple[str, str]
+    max_offsets: int | None = None
+    value: str = "binary"
+    codec: str = "zstd"
+    fail_on_data_loss: bool = True
+    headers: bool = True
+    tasks: int | None = None
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> dict[str, str]:
+        """Those of the source, without offsets."""
+        if self.value not in VALUE_KINDS:
+            raise OptionError(f"values are loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
+        given = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            self.subscription[0]: self.subscription[1],
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            "includeHeaders": str(self.headers).lower(),
+            **self.client,
+        }
+        return given if self.tasks is None else {**given, "minPartitions": str(self.tasks)}
+
+
+def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], float] = time.time) -> Commit | None:
+    """Load what is new, up to the plan's limit; the commit, None if there was nothing. Raises PylogdError."""
+    files = HadoopFiles(spark, root)
+    lake = Lake(files)
+    start, end = _what_is_new(lake, plan)
+    if start == end:
+        return None
+    options = {**plan.options(), "startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
+    rows = spark.read.format("pylogd").options(**options).load()
+    staging = lake.staging()
+    _write(_with_time(rows, plan.value), files.path(staging), plan.codec)
+    added = _staged(spark, lake, files, staging)
+    commit = loaded(lake.last, lake.next_number, int(now() * 1000), start, end, added)
+    lake.commit(commit)
+    return commit
+
+
+def follow(
+    spark: SparkSession,
+    root: str,
+    plan: LoadPlan,
+    *,
+    seconds: float,
+    told: Callable[[Commit], None],
+    wait: Callable[[float], bool],
+) -> None:
+    """Load again and again, `seconds` after the last start, until `wait` says true. `told` hears of each commit."""
+    while True:
+        begun = time.monotonic()
+        commit = load(spark, root, plan)
+        if commit is not None:
+            told(commit)
+        if wait(max(seconds - (time.monotonic() - begun), 0.0) if commit is None or not plan.max_offsets else 0.0):
+            return
+
+
+def compact(
+    spark: SparkSession, root: str, *, target_bytes: int = 128 << 20, codec: str = "zstd",
+    now: Callable[[], float] = time.time,
+) -> Commit | None:  # fmt: skip
+    """Write small files of a directory together, sorted by partition and offset; None if there was nothing to do."""
+    files = HadoopFiles(spark, root)
+    lake = Lake(files)
+    small = small_files(lake.files(), target_bytes)
+    if not small or lake.last is None:
+        return None
+    staging = lake.staging()
+    for directory, group in sorted(small.items()):
+        pieces = max(sum(file.bytes for file in group) // target_bytes, 1)
+        rows = spark.read.parquet(*(files.path(file.path) for file in group))
+        rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
+        rows.write.option("compression", codec).parquet(files.path(f"{staging}/{directory}"))
+    added = _staged(spark, lake, files, staging)
+    removed = [file.path for group in small.values() for file in group]
+    before = sum(file.rows for group in small.values() for file in group)
+    if sum(file.rows for file in added) != before:
+        raise RuntimeError(f"{before} rows were to be compacted, {sum(file.rows for file in added)} were written")
+    commit = compacted(lake.last, int(now() * 1000), added, removed)
+    lake.commit(commit)
+    return commit
+
+
+def _what_is_new(lake: Lake, plan: LoadPlan) -> tuple[ByPartition, ByPartition]:
+    with Offsets(SourceOptions.for_batch(plan.options())) as offsets:
+        places = offsets.partitions()
+        known = lake.offsets
+        fresh = offsets.earliest([place for place in places if place not in known])
+        start = {place: known.get(place, fresh.get(place, 0)) for place in places}
+        latest = offsets.latest(places)
+        for place in places:
+            if latest[place] < start[place]:
+                offsets.lost(
+                    f"{place[0]}-{place[1]} ends with {latest[place]}, and the lake has it up to {start[place]}"
+                )
+                latest[place] = start[place]
+    return start, latest if plan.max_offsets is None else limited(start, latest, plan.max_offsets)
+
+
+def _with_time(rows: DataFrame, value: str) -> DataFrame:
+    from pyspark.sql.functions import col, date_format, to_utc_timestamp  # noqa: PLC0415 - needs a session
+
+    zone = str(rows.sparkSession.conf.get("spark.sql.session.timeZone"))
+    moment = to_utc_timestamp(col("timestamp"), zone)
+    found = rows.withColumns({"date": date_format(moment, "yyyy-MM-dd"), "hour": date_format(moment, "HH")})
+    return found.withColumn("value", col("value").cast("string")) if value == "string" else found
+
+
+def _write(rows: DataFrame, path: str, codec: str) -> None:
+    rows.write.partitionBy(*_PARTITIONED_BY).option("compression", codec).parquet(path)
+
+
+def _staged(spark: SparkSession, lake: Lake, files: HadoopFiles, staging: str) -> Sequence[DataFile]:
+    """What lies in staging, with the rows that Parquet's footers tell."""
+    found = files.data_files(staging)
+    rows = _row_counts(spark, staging, [files.path(path) for path, _ in found])
+    return [DataFile(lake.place_of(path), path, size, rows.get(path, 0)) for path, size in found]
+
+
+def _row_counts(spark: SparkSession, staging: str, paths: Sequence[str]) -> dict[str, int]:
+    """Rows by path; Spark tells paths as URIs. One without rows is not there."""
+    if not paths:
+        return {}
+    counted = spark.read.parquet(*paths).groupBy("_metadata.file_path").count().collect()
+    return {staging + unquote(str(row[0])).rpartition(staging)[2]: int(row[1]) for row in counted}

@@ -1,0 +1,204 @@
+"""The lake's commits on a file system in memory that can stop at any call, as a crash of the loader does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pylogd.spark.lake import (
+    Commit,
+    CommitConflict,
+    DataFile,
+    Lake,
+    LakeError,
+    as_table,
+    compacted,
+    loaded,
+    small_files,
+)
+
+
+class Crash(BaseException):
+    """The loader is gone."""
+
+
+class MemoryFiles:
+    """`lake.Files`: paths in a dict. Crashes before, or in the middle of, call number `stop`."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+        self.calls = 0
+        self.stop: int | None = None
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls == self.stop:
+            raise Crash
+
+    def names(self, directory: str) -> list[str]:
+        self._call()
+        prefix = directory + "/"
+        return sorted({path[len(prefix) :].split("/")[0] for path in self.content if path.startswith(prefix)})
+
+    def read(self, path: str) -> bytes:
+        self._call()
+        try:
+            return self.content[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def write(self, path: str, data: bytes) -> None:
+        self.content[path] = data[: len(data) // 2]
+        self._call()
+        self.content[path] = data
+
+    def move(self, source: str, target: str) -> bool:
+        self._call()
+        if target in self.content:
+            return False
+        self.content[target] = self.content.pop(source)
+        return True
+
+    def exists(self, path: str) -> bool:
+        self._call()
+        return path in self.content or any(name.startswith(path + "/") for name in self.content)
+
+    def delete(self, path: str) -> None:
+        for name in [name for name in self.content if name == path or name.startswith(path + "/")]:
+            self._call()
+            del self.content[name]
+
+    def data(self) -> dict[str, bytes]:
+        """What a reader of directories finds."""
+        return {path: data for path, data in self.content.items() if not path.startswith("_")}
+
+
+def stage(files: MemoryFiles, lake: Lake, directory: str, *texts: bytes) -> list[DataFile]:
+    """Write files as Spark would."""
+    staging = lake.staging()
+    found = []
+    for at, text in enumerate(texts):
+        path = f"{staging}/{directory}/part-{at}"
+        files.write(path, text)
+        found.append(DataFile(lake.place_of(path), path, len(text), 1))
+    return found
+
+
+def load_once(files: MemoryFiles, until: int) -> Commit | None:
+    """A loader of a topic whose record n is the text n, from where the lake is to `until`."""
+    lake = Lake(files)
+    start = lake.offsets.get(("t", 0), 0)
+    if start >= until:
+        return None
+    added = stage(files, lake, "topic=t", *(b"%d" % n for n in range(start, until)))
+    commit = loaded(lake.last, lake.next_number, 1000 + until, {("t", 0): start}, {("t", 0): until}, added)
+    lake.commit(commit)
+    return commit
+
+
+def compact_once(files: MemoryFiles) -> None:
+    lake = Lake(files)
+    small = small_files(lake.files(), 100)
+    assert lake.last is not None
+    if small:
+        (directory,) = small
+        content = b",".join(files.read(file.path) for file in small[directory])
+        added = stage(files, lake, directory, content)
+        lake.commit(compacted(lake.last, 5000, added, [file.path for file in small[directory]]))
+
+
+def records(files: MemoryFiles) -> list[int]:
+    return sorted(int(n) for text in files.data().values() for n in text.split(b","))
+
+
+def test_a_history() -> None:
+    files = MemoryFiles()
+    for until in (3, 5):
+        load_once(files, until)
+    assert load_once(files, 5) is None
+    assert records(files) == [0, 1, 2, 3, 4]
+    lake = Lake(files)
+    assert lake.offsets == {("t", 0): 5}
+    assert [commit.read for commit in lake.history()] == [{"t": {"0": 3}}, {"t": {"0": 2}}]
+    assert sorted(lake.files()) == sorted(files.data())
+    assert all(path.startswith("topic=t/00000") for path in files.data())
+    compact_once(files)
+    assert records(files) == [0, 1, 2, 3, 4]
+    assert len(files.data()) == 1
+    last = Lake(files).last
+    assert last is not None and last.kind == "compaction" and Lake(files).offsets == {("t", 0): 5}
+    rows = as_table(list(Lake(files).history()))
+    assert [row["kind"] for row in rows] == ["load", "load", "compaction"]
+    assert [row["replaced"] for row in rows] == [0, 0, 5]
+    assert not files.names("_pylogd/staging")
+
+
+def steps(action: str) -> Iterator[MemoryFiles]:
+    """The same work, stopped at each of its calls."""
+    for stop in range(1, 1000):
+        files = MemoryFiles()
+        load_once(files, 4)
+        files.stop = files.calls + stop
+        try:
+            load_once(files, 9) if action == "load" else compact_once(files)
+        except Crash:
+            files.stop = None
+            yield files
+        else:
+            assert stop > 10
+            return
+
+
+@pytest.mark.parametrize("action", ["load", "compaction"])
+def test_a_crash_at_any_step_leaves_all_of_a_commit_or_nothing(action: str) -> None:
+    outcomes = set()
+    for files in steps(action):
+        for again in range(60):  # the next loader may die too
+            files.stop = files.calls + again + 1
+            try:
+                Lake(files)
+                break
+            except Crash:
+                continue
+        files.stop = None
+        lake = Lake(files)
+        found = records(files)
+        outcomes.add((len(found), len(files.data())))
+        assert found == list(range(lake.offsets["t", 0])), "what the offsets say, once"
+        assert sorted(lake.files()) == sorted(files.data())
+        load_once(files, 12)
+        compact_once(files)
+        assert records(files) == list(range(12))
+        assert not [path for path in files.content if "staging" in path or path.endswith(".draft")]
+    assert len(outcomes) == 2
+
+
+def test_of_two_loaders_one_fails_and_adds_nothing() -> None:
+    files = MemoryFiles()
+    first, second = Lake(files), Lake(files)
+    mine = stage(files, first, "topic=t", b"0")
+    first.commit(loaded(None, 1, 1, {("t", 0): 0}, {("t", 0): 1}, mine))
+    with pytest.raises(CommitConflict):
+        second.commit(loaded(None, 1, 2, {("t", 0): 0}, {("t", 0): 1}, mine))
+    with pytest.raises(CommitConflict):
+        first.commit(loaded(None, 7, 2, {("t", 0): 0}, {("t", 0): 1}, mine))
+    assert records(files) == [0]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "added": [{}]}'])
+def test_a_document_of_garbage_is_refused(garbage: bytes) -> None:
+    files = MemoryFiles()
+    load_once(files, 2)
+    files.content["_pylogd/commits/" + "2".zfill(20) + ".json"] = garbage
+    with pytest.raises(LakeError, match="is not a commit"):
+        Lake(files)
+
+
+def test_a_file_that_vanished_from_staging_is_said() -> None:
+    files = MemoryFiles()
+    lake = Lake(files)
+    added = stage(files, lake, "topic=t", b"0")
+    files.delete(added[0].staged)
+    with pytest.raises(LakeError, match="nor in staging"):
+        lake.commit(loaded(None, 1, 1, {("t", 0): 0}, {("t", 0): 1}, added))

@@ -1,0 +1,265 @@
+"""Every option of source and sink: its default, its values, and what is refused in the words of Spark's source."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pylogd.spark.errors import OptionError
+from pylogd.spark.options import EARLIEST, LATEST, SinkOptions, SourceOptions, Start, offsets_json, parse_offsets
+
+BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
+
+
+def batch(**options: str) -> SourceOptions:
+    return SourceOptions.for_batch(BASE | dotted(options))
+
+
+def stream(**options: str) -> SourceOptions:
+    return SourceOptions.for_stream(BASE | dotted(options))
+
+
+def dotted(options: dict[str, str]) -> dict[str, str]:
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
+def test_the_defaults_of_a_batch_query() -> None:
+    options = batch()
+    assert options.start == Start(everywhere=EARLIEST)
+    assert options.end == Start(everywhere=LATEST)
+    assert options.bootstrap == "here:9092"
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.start_strategy_latest
+    assert (options.min_partitions, options.max_records_per_partition) == (None, None)
+    assert (options.poll_timeout_ms, options.offset_retries, options.offset_retry_ms) == (120_000, 3, 1000)
+    assert options.client == {}
+
+
+def test_the_defaults_of_a_streaming_query() -> None:
+    options = stream()
+    assert options.start == Start(everywhere=LATEST)
+    assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (None, None)
+    assert options.max_trigger_delay_ms == 15 * 60_000
+
+
+def test_names_are_compared_without_case() -> None:
+    options = SourceOptions.for_batch({"KAFKA.Bootstrap.SERVERS": "here:9092", "SubScribe": "t", "FAILONDATALOSS": "False"})
+    assert options.subscription.topics == ("t",)
+    assert not options.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"failOnDataLoss": "false"}, "fail_on_data_loss", False),
+        ({"includeHeaders": "true"}, "include_headers", True),
+        ({"minPartitions": "7"}, "min_partitions", 7),
+        ({"maxRecordsPerPartition": "9"}, "max_records_per_partition", 9),
+        ({"maxOffsetsPerTrigger": "10"}, "max_offsets_per_trigger", 10),
+        ({"minOffsetsPerTrigger": "4"}, "min_offsets_per_trigger", 4),
+        ({"maxTriggerDelay": "2m"}, "max_trigger_delay_ms", 120_000),
+        ({"maxTriggerDelay": "1500"}, "max_trigger_delay_ms", 1500),
+        ({"maxTriggerDelay": "3 hours"}, "max_trigger_delay_ms", 3 * 3_600_000),
+        ({"maxTriggerDelay": "20ms"}, "max_trigger_delay_ms", 20),
+        ({"maxTriggerDelay": "1 day"}, "max_trigger_delay_ms", 86_400_000),
+        ({"startingOffsetsByTimestampStrategy": "LATEST"}, "start_strategy_latest", True),
+        ({"kafkaConsumer.pollTimeoutMs": "512"}, "poll_timeout_ms", 512),
+        ({"fetchOffset.numRetries": "0"}, "offset_retries", 0),
+        ({"fetchOffset.retryIntervalMs": "10"}, "offset_retry_ms", 10),
+        ({"startingOffsets": "Earliest"}, "start", Start(everywhere=EARLIEST)),
+        ({"startingOffsets": '{"t":{"0":5,"1":-2}}'}, "start", Start(offsets={("t", 0): 5, ("t", 1): -2})),
+        ({"startingTimestamp": "17"}, "start", Start(timestamp=17)),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "start", Start(timestamps={("t", 0): 5})),
+        ({"kafka.client.id": "me"}, "client", {"client_id": "me"}),
+        ({"kafka.client.rack": "r"}, "client", {"client_rack": "r"}),
+        ({"kafka.isolation.level": "read_committed"}, "client", {"isolation_level": "read_committed"}),
+        ({"kafka.fetch.min.bytes": "2"}, "client", {"fetch_min_bytes": 2}),
+        ({"kafka.fetch.max.bytes": "3"}, "client", {"fetch_max_bytes": 3}),
+        ({"kafka.fetch.max.wait.ms": "4"}, "client", {"fetch_max_wait_ms": 4}),
+        ({"kafka.max.partition.fetch.bytes": "5"}, "client", {"partition_max_bytes": 5}),
+        ({"kafka.request.timeout.ms": "1500"}, "client", {"request_timeout": 1.5}),
+        ({"kafka.default.api.timeout.ms": "2500"}, "client", {"retry_timeout": 2.5}),
+        ({"kafka.group.id": "g", "groupIdPrefix": "p"}, "client", {}),
+        ({"kafka.security.protocol": "PLAINTEXT"}, "client", {}),
+    ],
+)
+def test_an_option(options: dict[str, str], field: str, value: object) -> None:
+    assert getattr(SourceOptions.for_stream(BASE | options), field) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ({"endingOffsets": "latest"}, "end", Start(everywhere=LATEST)),
+        ({"endingOffsets": '{"t":{"0":-1}}'}, "end", Start(offsets={("t", 0): -1})),
+        ({"endingTimestamp": "8"}, "end", Start(timestamp=8)),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":8}}'}, "end", Start(timestamps={("t", 0): 8})),
+    ],
+)
+def test_an_option_of_batch_queries(options: dict[str, str], field: str, value: object) -> None:
+    assert getattr(SourceOptions.for_batch(BASE | options), field) == value
+
+
+def test_one_time_stamp_comes_before_many_and_these_before_offsets() -> None:
+    many = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "startingOffsets": "latest"}
+    assert SourceOptions.for_stream(BASE | many).start == Start(timestamps={("t", 0): 5})
+    assert SourceOptions.for_stream(BASE | many | {"startingTimestamp": "6"}).start == Start(timestamp=6)
+
+
+def test_subscriptions() -> None:
+    base = {"kafka.bootstrap.servers": "here:9092"}
+    assert SourceOptions.for_batch(base | {"subscribe": " a , b,,a"}).subscription.topics == ("a", "b")
+    assert SourceOptions.for_batch(base | {"subscribePattern": " a.*"}).subscription.pattern == "a.*"
+    assigned = SourceOptions.for_batch(base | {"assign": '{"a":[1,0,1]}'}).subscription
+    assert assigned.partitions == (("a", 1), ("a", 0))
+    assert not assigned.follows
+
+
+STREAM_ERRORS = [
+    ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+    ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
+    ({"endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
+    ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, r"The value of minOffsetPerTrigger\(9\) is higher"),
+    ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be positive"),
+    ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
+    ({"maxTriggerDelay": "-1m"}, "maxTriggerDelay"),
+]
+BATCH_ERRORS = [
+    ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+    ({"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest for batch queries on Kafka"),
+    ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
+    ({"endingOffsets": '{"t":{"0":-2}}'}, "ending offset.* for t-0 can't be earliest for batch queries on Kafka"),
+    ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":8}}'}, "start offset 9 of t-0 is greater"),
+    ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"1":9}}'}, "Mismatched topic partitions"),
+    (
+        {"startingOffsetsByTimestamp": '{"t":{"0":9}}', "endingOffsetsByTimestamp": '{"t":{"0":8}}'},
+        "start timestamp 9 of t-0 is greater",
+    ),
+]
+ERRORS = [
+    ({"assign": '{"t":[0]}'}, "Only one of the following options can be specified for Kafka source"),
+    ({"subscribe": " , "}, "No topics to subscribe to as specified value for option 'subscribe' is ','"),
+    ({"kafka.auto.offset.reset": "latest"}, "Kafka option 'auto.offset.reset' is not supported"),
+    ({"kafka.key.deserializer": "x"}, "Kafka option 'key.deserializer' is not supported"),
+    ({"kafka.value.deserializer": "x"}, "Kafka option 'value.deserializer' is not supported"),
+    ({"kafka.enable.auto.commit": "true"}, "Kafka option 'enable.auto.commit' is not supported"),
+    ({"kafka.interceptor.classes": "x"}, "Kafka option 'interceptor.classes' is not supported"),
+    ({"kafka.security.protocol": "SSL"}, "security.protocol"),
+    ({"kafka.sasl.mechanism": "PLAIN"}, "sasl.mechanism"),
+    ({"kafka.ssl.truststore.location": "x"}, "ssl.truststore.location"),
+    ({"kafka.fetch.min.bytes": "many"}, "kafka.fetch.min.bytes"),
+    ({"minPartitions": "0"}, "minPartitions must be positive"),
+    ({"minPartitions": "1_0"}, "minPartitions"),
+    ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition must be positive"),
+    ({"kafkaConsumer.pollTimeoutMs": "inf"}, "pollTimeoutMs"),
+    ({"failOnDataLoss": "perhaps"}, "failOnDataLoss"),
+    ({"includeHeaders": "1"}, "includeHeaders"),
+    ({"startingOffsetsByTimestampStrategy": "guess"}, "startingOffsetsByTimestampStrategy"),
+    ({"startingTimestamp": "today"}, "startingTimestamp"),
+    ({"startingTimestamp": "-5"}, "startingTimestamp"),
+    ({"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "startingOffsetsByTimestamp for t-0"),
+    ({"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets for t-0: -3 is no offset"),
+    ({"startingOffsets": "begin"}, 'Expected e.g. {"topicA":'),
+    ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; did you mean 'startingOffsets'?"),
+    ({"colour": "red"}, "unknown option 'colour'"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), STREAM_ERRORS)
+def test_what_a_streaming_query_refuses(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        SourceOptions.for_stream(BASE | options)
+
+
+@pytest.mark.parametrize(("options", "text"), BATCH_ERRORS)
+def test_what_a_batch_query_refuses(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        SourceOptions.for_batch(BASE | options)
+
+
+@pytest.mark.parametrize("read", [SourceOptions.for_batch, SourceOptions.for_stream])
+@pytest.mark.parametrize(("options", "text"), ERRORS)
+def test_what_both_refuse(read: object, options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        read(BASE | options)  # type: ignore[operator]
+    assert text in str(raised.value)
+
+
+def test_what_has_to_be_there() -> None:
+    with pytest.raises(OptionError, match=r"Option 'kafka\.bootstrap\.servers' must be specified"):
+        SourceOptions.for_batch({"subscribe": "t"})
+    base = {"kafka.bootstrap.servers": "here:9092"}
+    with pytest.raises(OptionError, match="One of the following options must be specified for Kafka source"):
+        SourceOptions.for_batch(base)
+    with pytest.raises(OptionError, match="Pattern to subscribe is empty"):
+        SourceOptions.for_batch(base | {"subscribePattern": " "})
+    with pytest.raises(OptionError, match="regular expression"):
+        SourceOptions.for_batch(base | {"subscribePattern": "a("})
+    for text in ("nothing", "{}", '{"t":["0"]}', '{"t":[true]}', '{"t":0}', "[]"):
+        with pytest.raises(OptionError, match=r"Expected e\.g\.|No topicpartitions to assign"):
+            SourceOptions.for_batch(base | {"assign": text})
+
+
+def test_what_is_of_no_use_to_a_batch_query_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        batch(maxOffsetsPerTrigger="1", minOffsetsPerTrigger="1", maxTriggerDelay="1m", kafka__metrics__recorder="x")
+    for text in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+        assert f"{text} option ignored in batch queries" in caplog.text
+    assert "'metrics.recorder' is not known to this client" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "[]", "{", '{"t":[1]}', '{"t":{"x":1}}', '{"t":{"1_0":1}}', '{"t":{"0":"1"}}', '{"t":{"0":1.5}}',
+     '{"t":{"0":true}}', '{"t":{"0":9223372036854775808}}', '{"t":1}'],
+)  # fmt: skip
+def test_offsets_that_are_none(text: str) -> None:
+    with pytest.raises(OptionError, match=r"startingOffsets: Expected e\.g\."):
+        parse_offsets(text, "startingOffsets")
+
+
+def test_offsets_there_and_back() -> None:
+    offsets = {("b", 0): -1, ("a", 10): 3, ("a", 9): (1 << 63) - 1}
+    text = offsets_json(offsets)
+    assert text == '{"a":{"9":9223372036854775807,"10":3},"b":{"0":-1}}'
+    assert parse_offsets(text, "x") == offsets
+
+
+def test_the_sink() -> None:
+    options = SinkOptions.read({"kafka.bootstrap.servers": "here:9092"})
+    assert (options.topic, options.include_headers, options.client) == (None, False, {})
+    given = {
+        "kafka.bootstrap.servers": "here:9092", "topic": " t ", "includeHeaders": "true", "kafka.acks": "1",
+        "kafka.compression.type": "none", "kafka.linger.ms": "7", "kafka.batch.size": "8", "kafka.buffer.memory": "9",
+        "kafka.enable.idempotence": "false", "kafka.request.timeout.ms": "1000", "kafka.delivery.timeout.ms": "2000",
+        "kafka.client.id": "me", "checkpointLocation": "/there",
+    }  # fmt: skip
+    options = SinkOptions.read(given)
+    assert (options.topic, options.include_headers) == ("t", True)
+    assert options.client == {
+        "acks": 1, "compression": None, "linger_ms": 7, "batch_bytes": 8, "buffer_memory": 9, "idempotence": False,
+        "request_timeout": 1.0, "delivery_timeout": 2.0, "client_id": "me",
+    }  # fmt: skip
+    assert SinkOptions.read(given | {"kafka.acks": "-1"}).client["acks"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"kafka.acks": "2"}, "kafka.acks"),
+        ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported"),
+        ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported"),
+        ({"topics": "t"}, "did you mean 'topic'?"),
+    ],
+)
+def test_what_the_sink_refuses(options: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        SinkOptions.read({"kafka.bootstrap.servers": "here:9092"} | options)
+    assert text in str(raised.value)
+
+
+def test_the_sink_needs_brokers() -> None:
+    with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
+        SinkOptions.read({"topic": "t"})

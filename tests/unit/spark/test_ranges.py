@@ -1,0 +1,97 @@
+"""Which offsets a query reads: nothing twice, nothing left out, and the limits kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylogd.spark.errors import PlanError
+from pylogd.spark.ranges import OffsetRange, between, lag, limited, split
+
+PLACES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 4))
+SPANS = st.dictionaries(PLACES, st.tuples(st.integers(0, 1 << 62), st.integers(0, 5000)), max_size=8)
+
+
+def ends(spans: dict[tuple[str, int], tuple[int, int]]) -> tuple[dict[tuple[str, int], int], ...]:
+    return {at: first for at, (first, _) in spans.items()}, {at: first + size for at, (first, size) in spans.items()}
+
+
+@given(SPANS)
+def test_what_lies_between(spans: dict[tuple[str, int], tuple[int, int]]) -> None:
+    start, end = ends(spans)
+    ranges = between(start, end)
+    assert {(r.topic, r.partition): (r.start, r.size) for r in ranges} == {at: s for at, s in spans.items() if s[1]}
+
+
+def test_between_takes_no_partition_that_has_no_start() -> None:
+    with pytest.raises(PlanError, match="t-0 has an end, 5, and no start"):
+        between({}, {("t", 0): 5})
+
+
+def test_an_end_before_its_start_is_empty() -> None:
+    assert between({("t", 0): 5}, {("t", 0): 3}) == []
+
+
+@given(SPANS, st.none() | st.integers(1, 60), st.none() | st.integers(1, 700))
+def test_splits_cover_everything_once(
+    spans: dict[tuple[str, int], tuple[int, int]], least: int | None, most: int | None
+) -> None:
+    whole = between(*ends(spans))
+    pieces = split(whole, least_tasks=least, most_records=most)
+    covered: list[OffsetRange] = []
+    for piece in pieces:  # in order, each where the last one ended
+        assert piece.size > 0
+        assert most is None or piece.size <= most
+        last = covered[-1] if covered else None
+        if last is not None and (last.topic, last.partition) == (piece.topic, piece.partition):
+            assert last.end == piece.start
+            covered[-1] = OffsetRange(piece.topic, piece.partition, last.start, piece.end)
+        else:
+            covered.append(piece)
+    assert covered == whole
+    if least is not None:
+        assert len(pieces) >= min(least, sum(each.size for each in whole))
+
+
+def test_without_options_a_partition_is_a_task() -> None:
+    whole = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 5), OffsetRange("t", 2, 5, 6)]
+    assert split(whole) == [whole[0], whole[2]]
+    assert split(whole, least_tasks=2) == [whole[0], whole[2]]
+
+
+def test_large_partitions_are_split_first() -> None:
+    pieces = split([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100)], least_tasks=10)
+    assert [piece.partition for piece in pieces].count(0) == 9
+    assert [piece.size for piece in pieces] == [100] * 10
+
+
+@given(SPANS, st.integers(1, 9000))
+def test_a_limit(spans: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
+    start, latest = ends(spans)
+    chosen = limited(start, latest, limit)
+    assert chosen.keys() == latest.keys()
+    taken = 0
+    for at, end in chosen.items():
+        assert start[at] <= end <= latest[at]
+        assert end > start[at] or latest[at] == start[at]  # none starves
+        taken += end - start[at]
+    total = sum(size for _, size in spans.values())
+    assert taken == total if total <= limit else taken <= limit + len(spans)
+
+
+def test_a_limit_is_shared_by_what_waits() -> None:
+    latest = {("t", 0): 900, ("t", 1): 100, ("t", 2): 50}
+    assert limited({("t", 2): 50}, latest, 100) == {("t", 0): 90, ("t", 1): 10, ("t", 2): 50}
+
+
+def test_a_partition_that_lost_its_end_gives_nothing_and_goes_back() -> None:
+    assert limited({("t", 0): 500, ("t", 1): 0}, {("t", 0): 20, ("t", 1): 90}, 30) == {("t", 0): 20, ("t", 1): 30}
+
+
+def test_lag() -> None:
+    assert lag({("t", 0): 3, ("t", 1): 9}, {("t", 0): 5, ("t", 1): 8, ("t", 2): 4}) == {
+        ("t", 0): 2,
+        ("t", 1): 0,
+        ("t", 2): 4,
+    }
