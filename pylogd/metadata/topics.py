@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.logger import Logger
 
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
@@ -300,28 +300,26 @@ class TopicRegistry:
         """Read the topics again that `paths` are about."""
         names = sorted({name for name in map(topic_of_path, paths) if name is not None})
         # Asked all at once, so that the store can answer them together.
-        asked = [
-            (name, _get_or_none(store, topic_path(name)), _get_or_none(store, topic_config_path(name)))
-            for name in names
-        ]
-        nodes = {}
-        for name, topic, configs in asked:
-            node, overrides = await topic, await configs
-            if node is not None:
-                nodes[name] = node, overrides
+        asked = [_get_or_none(store, path(name)) for path in (topic_path, topic_config_path) for name in names]
+        found = await _together(asked)
+        nodes = {
+            name: (node, overrides)
+            for name, node, overrides in zip(names, found, found[len(names) :], strict=False)
+            if node is not None
+        }
         self._apply({**dict.fromkeys(names), **await self._read(store, nodes)})
 
     async def _read(
         self, store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]]
     ) -> dict[str, _Entry | None]:
         """Topics from their nodes; the state nodes, whose names the others tell, are read here."""
-        asked = []
-        for name, (node, _) in nodes.items():
-            assignment = self._assignment(name, node)
-            asked.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
+        assignments = {name: self._assignment(name, node) for name, (node, _) in nodes.items()}
+        states = await _together(
+            [_get_or_none(store, state_path(name, assignment.topic_id)) for name, assignment in assignments.items()]
+        )
         return {
-            name: self._decode(name, assignment, nodes[name][0], await state, nodes[name][1])
-            for name, assignment, state in asked
+            name: self._decode(name, assignment, nodes[name][0], state, nodes[name][1])
+            for (name, assignment), state in zip(assignments.items(), states, strict=True)
         }
 
     def _assignment(self, name: str, node: Node) -> Assignment:
@@ -560,6 +558,15 @@ def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
             return None
 
     return Deferred.fromCoroutine(ask())
+
+
+async def _together(asked: Sequence[Deferred[Node | None]]) -> list[Node | None]:
+    """All results; if one fails, its error, and that of no other."""
+    try:
+        return await gatherResults(asked, consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()
+        raise
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:
