@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash lint conformance bench-smoke bench-clients clean
+.PHONY: help install java demo test crash chaos lint conformance bench-smoke bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -70,6 +70,9 @@ java:
 
 test: install java ## unit, property, contract and integration tests, against the installed wheel
 	$(PYTEST) $(PYTEST_ARGS)
+
+chaos: install ## break a loaded cluster for an hour and compare what is left; writes tests/chaos/RESULTS.md
+	$(BIN)/python -m tests.chaos --seconds 3600 --results tests/chaos/RESULTS.md $(CHAOS_ARGS)
 
 crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)

@@ -1,8 +1,10 @@
 """One broker: its parts, wired, started and stopped in order. `twistd pylogd` and `pylogd broker` both run this.
 
-Start: lock the directories and load the logs (in threads), open the metadata store, host the partitions, then listen
-and register; nothing is served before all that is there. Stop: listen no more, end the waits, let the replies leave
-for at most `controlled.shutdown.drain.ms`, then close the logs, which marks the stop as clean, and the store.
+Start: lock the directories and load the logs (in threads), open the metadata store, bind the listeners, register, wait
+until the controller has taken that into account, host the partitions, and only then accept connections: a broker that
+came back must not lead on what it led before it died, as if nothing had happened. Stop: hand over what others can lead,
+listen no more, end the waits, let the replies leave for at most `controlled.shutdown.drain.ms`, then close the store,
+which ends the registration, and the logs, which marks the stop as clean.
 """
 
 from __future__ import annotations
@@ -15,9 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -26,24 +27,32 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
-from pylogd.errors import CloseConnection
+from pylogd.controller.admin import PartitionAdmin
+from pylogd.controller.controller import Controller
+from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
+from pylogd.metadata.errors import StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
+from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.replication import Replication
+from pylogd.replica.selector import RackAwareSelector
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
 log = Logger()
 
 _READ_AHEAD_BYTES = 1 << 17
+#: How long a controller may take to deal with a broker that comes, beyond the time in which a dead one is found out.
+_ACCEPT_SECONDS = 10
 #: Young objects of a request die by their reference counts; the collector need not look for them so often.
 _GC_THRESHOLDS = (50_000, 20, 50)
 
@@ -74,15 +83,21 @@ class Broker:
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        if settings.text("replica.selector.class") is not None:
+            self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
+        self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
+        self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor)
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, _now_ms)
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
-        self._ports: list[IListeningPort] = []
+        self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
         self._starting: Deferred[None] | None = None
         self._stopping: Deferred[None] | None = None
+        self._leaving: Deferred[None] | None = None
 
     @property
     def cluster_id(self) -> str:
@@ -122,24 +137,56 @@ class Broker:
         self._undo.append(self.metadata.stop)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
+        self._undo.append(self._stop_listening)
+        for listener in self.settings.listeners:
+            await self._bind(listener)
+        await self._register()
         self.groups.start()
         await self.replicas.start()
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
-        self._undo.append(self._stop_listening)
-        for listener in self.settings.listeners:
-            await self._listen(listener)
-        endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
-        await self.cluster.register(BrokerInfo(self.node_id, endpoints, self.settings.text("broker.rack")))
+        self.replication.start()
+        self._undo.append(self.replication.stop)
+        self._undo.append(self._hand_over)
+        for port in self._ports:
+            port.startReading()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+
+    def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
+        """A connection to another broker, by the listener that clients of our first one use."""
+        found = self.cluster.brokers.get(node_id)
+        if found is None:
+            return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
+        endpoint = found.endpoint(self.listeners[0].name) or found.endpoints[0]
+        return connect(
+            self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
+            timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+        )  # fmt: skip
+
+    async def _register(self) -> None:
+        """Make this broker known, and wait until the controller, which it may become itself, has dealt with that."""
+        endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
+        await self.cluster.register(
+            BrokerInfo(
+                self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id
+            )
+        )  # fmt: skip
+        self._undo.append(self.controller.stop)
+        await self.controller.start()
+        seconds = 2 * self.settings.integer("zookeeper.session.timeout.ms") / 1000 + _ACCEPT_SECONDS
+        try:
+            await self.cluster.until_accepted().addTimeout(seconds, self._reactor)
+        except TimeoutError:
+            log.warn("no controller has taken note of this broker for {seconds:.0f} s: it starts all the same",
+                     seconds=seconds)  # fmt: skip
 
     def _loaded(self, done: int, total: int, name: str) -> None:
         if done == total or done % 100 == 0:  # called in a thread of the loader's
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
-    async def _listen(self, listener: Listener) -> None:
+    async def _bind(self, listener: Listener) -> None:
         factory = BrokerFactory(
             self._reactor, self._dispatch, served_versions(), self._read_ahead, self._limits(), listener.name
         )
@@ -147,6 +194,7 @@ class Broker:
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"
         port = await serverFromString(self._reactor, description).listen(factory)
+        port.stopReading()  # connections wait in the backlog until the broker has started
         self._ports.append(port)
         self._factories.append(factory)
         number = getattr(port.getHost(), "port", listener.port)
@@ -220,6 +268,19 @@ class Broker:
             except Exception:
                 log.failure("a part of the broker did not stop as it should")
 
+    async def _hand_over(self) -> None:
+        """Have others lead what this broker leads, if there are others, in the time that the settings give."""
+        others = [broker for node, broker in self.cluster.brokers.items() if node != self.node_id]
+        if not self.settings.flag("controlled.shutdown.enable") or all(broker.stopping for broker in others):
+            return
+        integer = self.settings.integer
+        seconds = integer("controlled.shutdown.max.retries") * integer("controlled.shutdown.retry.backoff.ms") / 1000
+        self._leaving = self.controller.stop_leading().addTimeout(seconds, self._reactor)
+        try:
+            await self._leaving
+        except (TimeoutError, CancelledError, StoreError) as error:
+            log.warn("this broker stops before others lead all that it led: {error!r}", error=error)
+
     async def _stop_listening(self) -> None:
         ports, self._ports = self._ports, []
         for port in ports:
@@ -238,7 +299,9 @@ class Broker:
                 abort.cancel()
 
     def abort_connections(self) -> None:
-        """Close every connection at once, whatever is still owed on it."""
+        """Close every connection at once, whatever is still owed on it; hand over no more."""
+        if self._leaving is not None:
+            self._leaving.cancel()
         for factory in self._factories:
             factory.abort()
 

@@ -50,6 +50,7 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         port: int = 0,
         prefix: Sequence[str] = (),
+        host: str = "127.0.0.1",
     ) -> None:
         """Start it on `data`; its standard error goes to the end of `log`. Returns once it listens.
 
@@ -57,7 +58,7 @@ class BrokerProcess:
         """
         self.data = data
         self.log_path = log
-        command = [*prefix, *pylogd_command(), "broker", "--listen", f"127.0.0.1:{port}", "--data", str(data)]
+        command = [*prefix, *pylogd_command(), "broker", "--listen", f"{host}:{port}", "--data", str(data)]
         command += arguments
         for name, value in (settings or {}).items():
             command += ["--set", f"{name}={value}"]

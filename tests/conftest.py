@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pylogd
+from tests.clusters import start_cluster  # noqa: F401
 from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: F401
 
 CHECKOUT = Path(__file__).resolve().parent.parent

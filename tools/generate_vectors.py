@@ -162,8 +162,9 @@ class Maker:
         return value
 
     def full(self, fields: list[Json]) -> Json:
-        """Something different from the default in every field."""
-        return {field["name"]: self._value(field) for field in present_fields(fields, self._version)}
+        """Something different from the default in every field of Kafka's; pylogd's own are not for others to check."""
+        present = present_fields(fields, self._version)
+        return {field["name"]: self._value(field) for field in present if not field.get("extension")}
 
     def _value(self, field: Json) -> Any:
         kind: str = field["type"]

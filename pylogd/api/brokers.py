@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pylogd.api.context import RequestContext
+
+#: The API versions from which on an answer that names leaders says how to reach them (KIP-951).
+PRODUCE_WITH_LEADERS = 10
+FETCH_WITH_LEADERS = 16
 
 
 def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, str | None]]:
@@ -25,3 +29,9 @@ def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, 
             endpoint = found.endpoint(listener)
             if endpoint is not None:
                 yield node_id, endpoint.host, endpoint.port, rack
+
+
+def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tuple[int, str, int, str | None]]:
+    """`reachable_brokers`, of these only."""
+    wanted = set(leaders)
+    return (found for found in reachable_brokers(context) if found[0] in wanted) if wanted else iter(())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pylogd.config import Settings
+    from pylogd.controller.admin import PartitionAdmin
     from pylogd.groups import GroupCoordinator
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
@@ -31,6 +32,8 @@ class BrokerParts(Protocol):
     def broker_configs(self) -> BrokerConfigs: ...
     @property
     def replicas(self) -> ReplicaManager: ...
+    @property
+    def partition_admin(self) -> PartitionAdmin: ...
     @property
     def groups(self) -> GroupCoordinator: ...
     @property

@@ -1,9 +1,10 @@
 """DeleteRecords (21), versions 0 to 2: give up all records before an offset.
 
 Behaviour: the log start moves to the offset, which must lie within the log; -1 means the high watermark. An offset
-before the log's start changes nothing and is no error. The answer is the new start. A topic whose `cleanup.policy`
+before the log's start changes nothing and is no error. It is answered, with the new start, once every in-sync replica
+has followed; REQUEST_TIMED_OUT if that takes longer than `timeout_ms`. A topic whose `cleanup.policy`
 has no `delete` is refused with POLICY_VIOLATION. Done in a thread.
-Gaps: `timeout_ms` is not needed while there are no followers to wait for.
+Gaps: none.
 """
 
 from __future__ import annotations
@@ -37,20 +38,25 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
     topics = []
     for topic in request.topics:
         results = [
-            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset) for wanted in topic.partitions
+            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
+            for wanted in topic.partitions
         ]
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _delete_one(context: RequestContext, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+async def _delete_one(
+    context: RequestContext, topic: str, index: int, offset: int, timeout_ms: int
+) -> DeleteRecordsPartitionResult:
     replicas = context.broker.replicas
     partition = replicas.partitions.get((topic, index))
     if partition is None:
         return DeleteRecordsPartitionResult(index, _UNKNOWN, why_absent(context.broker, topic, index))
     try:
         wanted = _check(partition, offset)
-        start = await replicas.in_thread(partition.log.delete_records_before, wanted)
+        start: int = await replicas.in_thread(partition.log.delete_records_before, wanted)
+        if partition.followers and not await replicas.wait_for_log_starts(partition, wanted, timeout_ms):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     except PylogdError as error:
         return DeleteRecordsPartitionResult(index, _UNKNOWN, explain(error)[0])
     return DeleteRecordsPartitionResult(index, start)
@@ -58,6 +64,7 @@ async def _delete_one(context: RequestContext, topic: str, index: int, offset: i
 
 def _check(partition: Partition, offset: int) -> int:
     """The offset before which records go. Raises for one that can't be."""
+    partition.check_leading()
     log = partition.log
     if not log.config.deletes:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records can be deleted only where cleanup.policy has delete")

@@ -17,7 +17,14 @@ from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.log import errors as storage
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreError, TopicError
-from pylogd.replica.partition import FencedLeaderEpoch, NotEnoughReplicas, PartitionOffline, UnknownLeaderEpoch
+from pylogd.replica.partition import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    PartitionOffline,
+    UnknownLeaderEpoch,
+)
 
 if TYPE_CHECKING:
     from pylogd.api.context import BrokerParts
@@ -40,6 +47,8 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         # Whatever else goes wrong in storage is the storage's trouble, not the client's.
         storage.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
         PartitionOffline: ErrorCode.KAFKA_STORAGE_ERROR,
+        NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
         NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
         FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
         UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,

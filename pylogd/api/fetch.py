@@ -9,8 +9,10 @@ a client whose last epoch diverges from the log is told where (version 12 on). r
 there are no transactions: nothing is aborted and everything below the high watermark is stable.
 Fairness: a session serves first whom it served longest ago; without one the place to start is chosen at random, so
 that a client that always asks in the same order starves none of its partitions.
-Gaps: `rack_id` is ignored (no followers to read from); a follower is answered as a consumer; batches compressed with
-zstd go to clients below version 10 as they are.
+A follower reads up to the log's end, tells by the offset it asks for what it has, and must name its leader's epoch.
+From version 11 on consumers may read from followers too, up to the high watermark these know, and are sent to one in
+their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
+Gaps: batches compressed with zstd go to clients below version 10 as they are.
 
 This is the hot path: a fetch that can be answered makes one object for each partition; one at the end of the log
 makes a timer and an entry in the purgatory, and is looked at again only on news of its partitions.
@@ -25,13 +27,15 @@ from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
 
+from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import NO_EPOCH, Partition, Role
 from pylogd.replica.purgatory import Operation
+from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
@@ -46,9 +50,11 @@ from pylogd.wire.messages.fetch import (
     SnapshotId,
 )
 
+_FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
-_FIRST_WITH_ENDPOINTS = 16
+_FIRST_WITH_REPLICA_STATE = 15
+_LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED = 1
 _NO_RECORDS = b""
 # Shared by all answers that have nothing to say here; never changed.
@@ -61,6 +67,7 @@ _NO_DATA = PartitionData()
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
+Read: TypeAlias = Callable[..., "Sized | None"]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -72,11 +79,15 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     job.read()
+    if job.follower >= 0:
+        job.tell_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
         return job.answer()
     wait = FetchWait(job, min_bytes)
     context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
+    if job.session is not None:
+        job.session.end_wait = wait.expire
     return wait.done.addCallback(job.answer_again)
 
 
@@ -110,11 +121,12 @@ class FetchJob:
     """One fetch request at work: read as often as needed, answer once.
 
     total: bytes found by the last `read`. due: whether it found something that must be answered at once.
+    follower: the broker that follows, -1 for any other client. rack: the client's, if it may be sent elsewhere.
     """
 
     __slots__ = (
-        "_aborted", "_by_id", "_cold", "_context", "_opens_session", "_session", "due", "entries", "find", "max_bytes",
-        "served", "total",
+        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress",  "due", "entries",
+        "find", "follower", "max_bytes", "rack", "served", "session", "total",
     )  # fmt: skip
 
     def __init__(
@@ -128,11 +140,18 @@ class FetchJob:
         broker = context.broker
         self._context = context
         self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
-        self._session = session
+        self.session = session
         self._opens_session = opens_session
         self._aborted = _NONE_ABORTED if request.isolation_level == _READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
         replicas = broker.replicas
+        by_state = context.version >= _FIRST_WITH_REPLICA_STATE
+        self.follower = request.replica_state.replica_id if by_state else request.replica_id
+        self.rack = request.rack_id and (request.rack_id if replicas.selector is not None else "")
+        self._progress: list[tuple[Partition, bool]] | None = None
+        if self.follower >= 0:
+            self._progress = []
+            self._now = replicas.seconds()
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
         self.max_bytes = min(request.max_bytes, broker.settings["fetch.max.bytes"])
@@ -146,13 +165,16 @@ class FetchJob:
         self._cold = []
         self.total = 0
         self.due = not self.entries
+        look = self._look if self.follower < 0 else self._look_for_follower
         for entry in self._in_turn():
-            data = self._look(entry)
+            data = look(entry)
             if data is not None:
                 served.append((entry, data))
 
     def answer_again(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
         """The wait is over: read what is there now and answer it."""
+        if self.session is not None:
+            self.session.end_wait = None
         self.read()
         return self.answer()
 
@@ -177,6 +199,8 @@ class FetchJob:
             self.due = True
             return _failure(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
         try:
+            if partition.role is not Role.LEADING:
+                self._check_role(partition)
             log_start = partition.log.log_start_offset
             if wanted.current_leader_epoch != partition.leader_epoch:
                 partition.check_epoch(wanted.current_leader_epoch)
@@ -185,12 +209,19 @@ class FetchJob:
                 if diverging is not None:
                     self.due = True
                     return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
-            records = self._read(partition, wanted)
+            if self.rack and partition.followers:
+                elsewhere = self._elsewhere(partition, wanted.fetch_offset)
+                if elsewhere is not None:
+                    return elsewhere
+            records = self._read(partition, wanted, partition.read)
         except PylogdError as error:
             self.due = True
             return self._refusal(partition, explain(error)[0])
+        return self._found(entry, partition, log_start, records)
+
+    def _found(self, entry: Entry, partition: Partition, log_start: int, records: Sized | None) -> PartitionData | None:
         if records is None:
-            if self._session is not None and not entry.is_news(partition.high_watermark, log_start):
+            if self.session is not None and not entry.is_news(partition.high_watermark, log_start):
                 return None
             records = _NO_RECORDS
         data = self._data(partition, log_start, records, _NO_DIVERGENCE)
@@ -207,11 +238,85 @@ class FetchJob:
 
     def _refusal(self, partition: Partition, code: ErrorCode) -> PartitionData:
         data = _failure(partition.index, code)
-        if code == ErrorCode.FENCED_LEADER_EPOCH and self._context.version >= _FIRST_WITH_LEADER:
+        if code in _LEADER_ELSEWHERE and self._context.version >= _FIRST_WITH_LEADER:
             data.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
         return data
 
-    def _read(self, partition: Partition, wanted: FetchPartition) -> Sized | None:
+    def _check_role(self, partition: Partition) -> None:
+        if partition.role is not Role.FOLLOWING or self._context.version < _FIRST_FROM_FOLLOWERS:
+            partition.check_leading()
+
+    def _elsewhere(self, partition: Partition, offset: int) -> PartitionData | None:
+        """The answer that sends a consumer to a replica in its rack, None where there is none."""
+        selector = self._context.broker.replicas.selector
+        assert selector is not None
+        preferred = selector.preferred(partition, self.rack, offset)
+        if preferred == NO_PREFERENCE:
+            return None
+        self.due = True
+        data = self._data(partition, partition.log.log_start_offset, _NO_RECORDS, _NO_DIVERGENCE)
+        data.preferred_read_replica = preferred
+        return data
+
+    def _look_for_follower(self, entry: Entry) -> PartitionData | None:
+        """`_look` for a broker that follows: what it asks for says what it has."""
+        wanted = entry.wanted
+        partition = self.find((entry.topic, wanted.partition))
+        if partition is None:
+            self.due = True
+            return _failure(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
+        try:
+            partition.check_leading()
+            log = partition.log
+            log_start = log.log_start_offset
+            offset, node_id = wanted.fetch_offset, self.follower
+            partition.check_follower(node_id, wanted.current_leader_epoch)
+            idle = offset == log.log_end_offset and wanted.last_fetched_epoch in (log.epochs.latest, NO_EPOCH)
+            if not idle and wanted.last_fetched_epoch >= 0:
+                diverging = partition.divergence(wanted.last_fetched_epoch, offset)
+                if diverging is not None:
+                    self.due = True
+                    return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
+            throttled = not idle and self._context.broker.replicas.throttle.holds_back(partition, node_id)
+            records = None if idle or throttled else self._read(partition, wanted, partition.read_for_follower)
+        except PylogdError as error:
+            self.due = True
+            return self._refusal(partition, explain(error)[0])
+        if self._progress is not None:
+            moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now)
+            if moved or node_id not in partition.isr:
+                self._progress.append((partition, moved))
+        if self.session is not None and self.is_urgent(entry, partition):
+            self.due = True
+        return self._found(entry, partition, log_start, records)
+
+    def is_urgent(self, entry: Entry, partition: Partition) -> bool:
+        """Whether a follower should hear at once what is news besides records: that the log starts elsewhere; or, where
+        consumers read from followers, what is committed.
+        """
+        return entry.sent_log_start >= 0 and (
+            entry.sent_log_start != partition.log.log_start_offset
+            or (
+                entry.sent_high_watermark != partition.high_watermark
+                and self._context.broker.replicas.selector is not None
+            )
+        )
+
+    def is_held(self, partition: Partition) -> bool:
+        """Whether the follower gets nothing of a partition for now, since its replica is throttled."""
+        return self._context.broker.replicas.throttle.holds_back(partition, self.follower)
+
+    def tell_progress(self) -> None:
+        """After the first `read` of a follower's fetch: wake who waits for what it has, let it join who is in sync."""
+        progress, self._progress = self._progress, None
+        replicas = self._context.broker.replicas
+        for partition, moved in progress or ():
+            if moved:
+                replicas.became_visible(partition)
+            if self.follower not in partition.isr:
+                replicas.isr.follower_came(partition, self.follower)
+
+    def _read(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
         """The records within the limits, None if there are none, or `_COLD` if they have to be read in a thread."""
         limit = self.max_bytes - self.total
         if limit > wanted.partition_max_bytes:
@@ -223,18 +328,18 @@ class FetchJob:
             limit = 0
         offset = wanted.fetch_offset
         try:
-            records = partition.read(offset, limit, min_one=min_one, allow_cold=False)
+            records = read(offset, limit, min_one=min_one, allow_cold=False)
         except ColdRead:
             self.total += max(limit, 1)  # what it will take at most
             self.due = True
-            self._cold.append(ColdPartition(partition, offset, limit, min_one))
+            self._cold.append(ColdPartition(partition, offset, limit, min_one, read))
             return _COLD
         if records is not None:
             self.total += len(records)
         return records
 
     def _respond(self) -> FetchResponse:
-        session = self._session
+        session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
             session = self._context.broker.replicas.sessions.create(self.entries, self._by_id)
@@ -246,10 +351,18 @@ class FetchJob:
                     entry.told(data.high_watermark, data.log_start_offset)
                 if data.records:
                     session.served(entry)
+        if self.follower >= 0:
+            self._count_sent()
         response = FetchResponse(0, 0, 0 if session is None else session.session_id, self._by_topic())
-        if self.due and self._context.version >= _FIRST_WITH_ENDPOINTS:
+        if self.due and self._context.version >= FETCH_WITH_LEADERS:
             response.node_endpoints = self._leaders_named()
         return response
+
+    def _count_sent(self) -> None:
+        for entry, data in self.served:
+            partition = self.find((entry.topic, data.partition_index)) if data.records else None
+            if partition is not None and data.records:
+                self._context.broker.replicas.throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
         topics: dict[TopicKey, FetchableTopicResponse] = {}
@@ -264,17 +377,14 @@ class FetchJob:
         return list(topics.values())
 
     def _leaders_named(self) -> list[NodeEndpoint]:
-        broker = self._context.broker
-        if all(data.current_leader is _NO_LEADER for _, data in self.served):
-            return []
-        host, port = broker.advertised(self._context.connection.listener)
-        return [NodeEndpoint(broker.node_id, host, port)]
+        leaders = {data.current_leader.leader_id for _, data in self.served if data.current_leader is not _NO_LEADER}
+        return [NodeEndpoint(*found) for found in endpoints_of(self._context, leaders)]
 
 
 class FetchWait(Operation[None]):
     """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
 
-    watched: entry and partition by the key under which there is news of it.
+    watched: entry, partition and its leader epoch by the key under which there is news of it.
     """
 
     __slots__ = ("_job", "_missing", "_sizes", "watched")
@@ -283,12 +393,12 @@ class FetchWait(Operation[None]):
         super().__init__()
         self._job = job
         self._missing = min_bytes - job.total
-        self.watched: dict[Hashable, tuple[Entry, Partition]] = {}
+        self.watched: dict[Hashable, tuple[Entry, Partition, int]] = {}
         self._sizes: dict[Hashable, int] = {}
         for entry in job.entries:
             partition = job.find((entry.topic, entry.wanted.partition))
             if partition is not None:
-                self.watched[partition.key] = entry, partition
+                self.watched[partition.key] = entry, partition, partition.leader_epoch
         if job.total:
             for entry, data in job.served:
                 if data.records:
@@ -299,15 +409,22 @@ class FetchWait(Operation[None]):
 
     def try_complete(self, key: Hashable) -> bool:
         """Look at the partition of which there is news, and at no other."""
-        entry, partition = self.watched[key]
-        if partition.role is not Role.LEADING:
+        entry, partition, epoch = self.watched[key]
+        if partition.leader_epoch != epoch or not partition.online:
             return self.complete(None)
-        offset = entry.wanted.fetch_offset
+        offset, job = entry.wanted.fetch_offset, self._job
+        if job.follower >= 0:
+            if job.session is not None and job.is_urgent(entry, partition):
+                return self.complete(None)
+            if job.is_held(partition):
+                return False
         if self._missing <= 1 and key not in self._sizes:
-            return partition.high_watermark > offset and self.complete(None)
+            end = partition.high_watermark if job.follower < 0 else partition.log.log_end_offset
+            return end > offset and self.complete(None)
+        read = partition.read if job.follower < 0 else partition.read_for_follower
         try:
-            limit = min(entry.wanted.partition_max_bytes, self._job.max_bytes)
-            records = partition.read(offset, limit, min_one=True, allow_cold=False)
+            limit = min(entry.wanted.partition_max_bytes, job.max_bytes)
+            records = read(offset, limit, min_one=True, allow_cold=False)
         except PylogdError:
             return self.complete(None)  # reading again, to answer, will tell the client what is wrong
         size = 0 if records is None else len(records)
@@ -322,9 +439,10 @@ class FetchWait(Operation[None]):
 class ColdPartition:
     """A read that has to wait for the disk, with the entry of the response that it will fill."""
 
-    __slots__ = ("data", "limit", "min_one", "offset", "partition")
+    __slots__ = ("_read", "data", "limit", "min_one", "offset", "partition")
 
-    def __init__(self, partition: Partition, offset: int, limit: int, min_one: bool) -> None:
+    def __init__(self, partition: Partition, offset: int, limit: int, min_one: bool, read: Read) -> None:
+        self._read = read
         self.partition = partition
         self.offset = offset
         self.limit = limit
@@ -335,7 +453,7 @@ class ColdPartition:
         """Fill `data`. Runs in a thread; nobody else looks at it meanwhile."""
         self.data.records = _NO_RECORDS
         try:
-            records = self.partition.read(self.offset, self.limit, min_one=self.min_one, allow_cold=True)
+            records = self._read(self.offset, self.limit, min_one=self.min_one, allow_cold=True)
         except PylogdError as error:
             self.data.error_code = explain(error)[0]
         else:

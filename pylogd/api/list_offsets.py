@@ -4,7 +4,9 @@ Behaviour: a time stamp is answered with the first record at or after it, and it
 consumers see it, -2 the start; from version 7 on -3 is the record with the largest time stamp, from 8 on -4 the start
 of what is stored here. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what is still to be
 uploaded) are answered -1: there is no remote storage. Other negative numbers, and names younger than the version, are
-UNSUPPORTED_VERSION. Look-ups that would wait for the disk are done in a thread.
+UNSUPPORTED_VERSION. A broker that follows is told where the log ends, committed or not. A leader so new that it does
+not know what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). Look-ups that
+would wait for the disk are done in a thread.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
 
@@ -33,6 +35,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
+_FIRST_NOT_AVAILABLE = 5
 #: The first version at which a place has its name.
 _FIRST_VERSION = {
     LATEST: 1,
@@ -64,7 +67,8 @@ def list_offsets(
     response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
-                topic.name, [_answer(context, topic.name, wanted, cold) for wanted in topic.partitions]
+                topic.name,
+                [_answer(context, request.replica_id, topic.name, wanted, cold) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -76,7 +80,7 @@ def list_offsets(
 
 
 def _answer(
-    context: RequestContext, topic: str, wanted: ListOffsetsPartition, cold: list[_Cold]
+    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_Cold]
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
@@ -84,15 +88,21 @@ def _answer(
         answer.error_code = why_absent(context.broker, topic, wanted.partition_index)
         return answer
     try:
+        partition.check_leading()
         partition.check_epoch(wanted.current_leader_epoch)
         if wanted.timestamp < 0 and context.version < _FIRST_VERSION.get(wanted.timestamp, context.version + 1):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        _look_up(partition, wanted.timestamp, answer, allow_cold=False)
+        if wanted.timestamp == LATEST and follower in partition.followers:
+            answer.offset, answer.leader_epoch = partition.log.log_end_offset, partition.leader_epoch
+        else:
+            _look_up(partition, wanted.timestamp, answer, allow_cold=False)
     except ColdRead:
         cold.append(_Cold(partition, wanted.timestamp, answer))
     except PylogdError as error:
         partition.note_failure(error)
         answer.error_code = explain(error)[0]
+        if answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE and context.version < _FIRST_NOT_AVAILABLE:
+            answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     if context.version < _FIRST_WITH_EPOCH:
         answer.leader_epoch = NO_EPOCH
     return answer
@@ -101,7 +111,7 @@ def _answer(
 def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionResponse, *, allow_cold: bool) -> None:
     log = partition.log
     if timestamp == LATEST:
-        answer.offset = partition.high_watermark
+        answer.offset = partition.latest_offset
         answer.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start_offset

@@ -43,6 +43,7 @@ def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartitio
         answer.error_code = why_absent(context.broker, topic, wanted.partition)
         return answer
     try:
+        partition.check_leading()
         partition.check_epoch(wanted.current_leader_epoch)
         answer.leader_epoch, answer.end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
     except PylogdError as error:

@@ -2,7 +2,9 @@
 
 Behaviour: each partition is appended to by itself and answered by itself, with an error text from version 8 on. acks=1
 and acks=-1 are answered after the append, the latter once every in-sync replica has it; acks=0 is never answered, and
-an error closes the connection, which is the only way to tell. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
+an error closes the connection, which is the only way to tell. An acks=-1 whose in-sync set shrank below
+`min.insync.replicas` after the append is NOT_ENOUGH_REPLICAS_AFTER_APPEND; one whose leader lost the partition is
+NOT_LEADER_OR_FOLLOWER, and nobody knows yet what became of it. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
 from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are
 INVALID_RECORD, each of them named from version 8 on (KIP-467). Only clients that call themselves `__admin_client` may
 write to the broker's own topics (INVALID_TOPIC_EXCEPTION).
@@ -21,6 +23,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
@@ -32,6 +35,7 @@ from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -53,12 +57,6 @@ _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
     "Transactions are not available on this broker; produce without a transactional id.",
 )
-#: Why an append is not committed in time, by what its partition is now.
-_WHY_LATE = {
-    Role.LEADING: ErrorCode.REQUEST_TIMED_OUT,
-    Role.OFFLINE: ErrorCode.KAFKA_STORAGE_ERROR,
-    Role.DELETED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-}
 _ADMIN = "__admin_client"
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is the broker's own; clients may not write to it.")
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
@@ -90,6 +88,8 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
                 answer = _append(context, partition, data, acks, pending)
             if answer.error_code:
                 failed = answer
+                if partition is not None and answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
             answers.append(answer)
         topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     if acks == 0:
@@ -97,6 +97,8 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             raise CloseConnection(f"a produce with acks=0 failed: {failed.error_message}")
         return None
     response = ProduceResponse(topics)
+    if failed is not None:
+        _name_leaders(context, response)
     return _when_replicated(context, pending, request.timeout_ms, response) if pending else response
 
 
@@ -145,6 +147,14 @@ def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceRespo
     )
 
 
+def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
+    """Say how to reach the leaders that answers name (KIP-951)."""
+    if context.version >= PRODUCE_WITH_LEADERS:
+        answers = [answer for topic in response.responses for answer in topic.partition_responses]
+        leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
+        response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
+
+
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:
     if request.acks == 0:
         raise CloseConnection(f"a produce with acks=0 failed: {message}")
@@ -163,12 +173,29 @@ def _when_replicated(
 ) -> Deferred[ProduceResponse]:
     """The response once the appends in `pending` are committed; those that are not in time say so."""
 
-    def answer(late: list[PendingAppend]) -> ProduceResponse:
-        for append in late:
-            code = _WHY_LATE[append.partition.role]
-            failed: PartitionProduceResponse = append.answer
-            failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
-            failed.log_append_time_ms = failed.log_start_offset = -1
+    def answer(_: list[PendingAppend]) -> ProduceResponse:
+        for append in pending:
+            code = _why_not(context, append)
+            if code is not None:
+                failed: PartitionProduceResponse = append.answer
+                failed.error_code, failed.error_message, failed.base_offset = code, code.text, -1
+                failed.log_append_time_ms = failed.log_start_offset = -1
+                if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    failed.current_leader = LeaderIdAndEpoch(append.partition.leader_id, append.partition.leader_epoch)
+        _name_leaders(context, response)
         return response
 
     return context.broker.replicas.wait_for_replicas(pending, timeout_ms).addCallback(answer)
+
+
+def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
+    """Why an append that was waited for is not done, None if it is."""
+    partition = append.partition
+    if append.committed:
+        enough = len(partition.isr) >= partition.min_insync_replicas
+        return None if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    if partition.role is Role.OFFLINE:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    if partition.role is Role.DELETED:
+        return why_absent(context.broker, partition.topic, partition.index)
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if append.gone else ErrorCode.REQUEST_TIMED_OUT

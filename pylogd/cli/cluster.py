@@ -1,23 +1,51 @@
-"""`pylogd cluster`: who is there, and what their disks hold."""
+"""`pylogd cluster`: who is there, how the partitions do, what the disks hold; and a cluster to try things out on."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_bytes, json_option, print_json, print_table
+from pylogd.cli.common import (
+    assignments,
+    bootstrap_option,
+    connect,
+    format_bytes,
+    json_option,
+    note,
+    print_json,
+    print_table,
+)
 from pylogd.client import Admin
+from pylogd.client.model import Broker, LogDir, Partition, Topic
+from pylogd.local.cluster import LocalCluster
+
+#: How often `up` looks whether its brokers are still there.
+_LOOK_SECONDS = 0.2
 
 
-@click.command()
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @json_option
 @bootstrap_option
-def cluster(as_json: bool, bootstrap: str) -> None:
-    """Show the brokers of the cluster and their data directories.
+@click.pass_context
+def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
+    """Show the brokers of the cluster and their data directories; see below for more.
 
     In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes.
+
+    \b
+    pylogd cluster                              brokers and disks
+    pylogd cluster describe                     who leads, what is not in sync
+    pylogd cluster elect                        give partitions back to their preferred leaders
+    pylogd cluster up -n 3 --data /tmp/cluster  run a cluster of your own
     """
+    if ctx.invoked_subcommand is not None:
+        return
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         directories = admin.describe_log_dirs(broker.node_id for broker in found.brokers)
@@ -28,15 +56,9 @@ def cluster(as_json: bool, bootstrap: str) -> None:
                 "cluster_id": found.cluster_id,
                 "controller": found.controller,
                 "brokers": [broker._asdict() for broker in found.brokers],
-                "log_dirs": [
-                    {
-                        "broker": d.broker, "path": d.path, "error": d.error, "partitions": len(d.sizes),
-                        "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
-                    }
-                    for d in directories
-                ],
+                "log_dirs": [_directory(one) for one in directories],
             }
-        )  # fmt: skip
+        )
         return
     rows: list[list[object]] = []
     for d in directories:
@@ -44,3 +66,146 @@ def cluster(as_json: bool, bootstrap: str) -> None:
         size: object = format_bytes(total) if sys.stdout.isatty() else total
         rows.append([str(d.broker), brokers[d.broker].host, str(brokers[d.broker].port), d.path, len(d.sizes), size])
     print_table([">broker", "host", ">port", "directory", ">partitions", ">size"], rows)
+
+
+@cluster.command()
+@click.option("--under-replicated", is_flag=True, help="Only partitions with replicas that are not in sync.")
+@json_option
+@bootstrap_option
+def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
+    """Show the controller, what each broker leads, and which replicas are not in sync.
+
+    In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
+    replicas.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.describe_cluster()
+        topics = admin.list_topics(internal=True)
+    lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
+    summary = [_summary(broker, topics) for broker in found.brokers]
+    if as_json:
+        print_json(
+            {
+                "cluster_id": found.cluster_id,
+                "controller": found.controller,
+                "brokers": summary,
+                "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
+                "under_replicated": [_partition(topic, one) for topic, one in lagging],
+            }
+        )
+        return
+    if sys.stdout.isatty() and not under_replicated:
+        click.echo(f"cluster {found.cluster_id}, controller is broker {found.controller}")
+        columns = [">broker", "address", "rack", ">replicas", ">leads", ">should lead", ">not in sync"]
+        print_table(columns, [list(one.values()) for one in summary])
+        if not lagging:
+            click.echo("every replica is in sync")
+            return
+    rows = [[t.name, one.index, str(one.leader), _ids(one.replicas), _ids(one.isr)] for t, one in lagging]
+    print_table(["topic", ">partition", ">leader", "replicas", "in sync"], rows)
+
+
+@cluster.command()
+@click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION]...")
+@click.option("--unclean", is_flag=True, help="Where nobody leads, have any replica lead that is alive. It may lack "
+              "records that were committed: they are lost.")  # fmt: skip
+@bootstrap_option
+def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
+    """Have the preferred replicas lead partitions, all or some."""
+    asked = [_place(text) for text in partitions] or None
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        outcome = admin.elect_leaders(asked, unclean=unclean)
+    for place, error in outcome.items():
+        note(f"{place}: {'done' if error is None else error}")
+    if not outcome:
+        note("nothing to do")
+    if any(error is not None for error in outcome.values()):
+        raise click.ClickException("not all leaders could be elected")
+
+
+@cluster.command()
+@click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
+@click.option("-d", "--data", type=click.Path(path_type=Path), required=True, metavar="DIR",
+              help="Where everything is kept. What an earlier run left there is gone on with.")  # fmt: skip
+@click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
+              help="Of the first broker; the others have the next ones. 0 takes free ones.")  # fmt: skip
+@click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
+              help="A setting of all brokers; see `pylogd settings`.")  # fmt: skip
+def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
+    """Run brokers and a ZooKeeper of their own on this machine, until Ctrl-C or SIGTERM.
+
+    Standard output has a line for ZooKeeper and for each broker, with its process id, and then where clients begin.
+    A broker that dies, of a kill -9 for instance, is reported; the others go on. For trying things out, not for
+    production: it needs Java and ZooKeeper's jars, which `pip install pyspark` brings.
+    """
+    interrupted = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: interrupted.set())
+    note(f"starting ZooKeeper and {count} brokers in {data.absolute()}")
+    with LocalCluster(data, count, port=port, settings=settings) as running:
+        click.echo(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
+        for broker in running.brokers:
+            where = f"{broker.host}:{broker.port}"
+            click.echo(f"broker {broker.node_id} at {where}, pid {broker.pid}, log {broker.log_path}")
+        click.echo(f"bootstrap servers: {running.bootstrap}")
+        sys.stdout.flush()
+        there = {broker.node_id: broker for broker in running.brokers}
+        zookeeper = True
+        while there and not interrupted.wait(_LOOK_SECONDS):
+            for node, broker in list(there.items()):
+                if broker.exit_code is not None:
+                    del there[node]
+                    note(f"broker {node} (pid {broker.pid}) has ended: {_ending(broker.exit_code)}; "
+                         f"{len(there)} brokers go on")  # fmt: skip
+            if zookeeper and not running.zookeeper.running:
+                zookeeper = False
+                note("ZooKeeper has ended: brokers serve what they lead, and nothing can be changed")
+        note("stopping")
+    if not interrupted.is_set():
+        raise click.ClickException("no broker is left")
+
+
+def _ending(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _place(text: str) -> tuple[str, int]:
+    topic, _, index = text.rpartition(":")
+    if not topic or not index.isdigit():
+        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
+    return topic, int(index)
+
+
+def _ids(nodes: tuple[int, ...]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _summary(broker: Broker, topics: Sequence[Topic]) -> dict[str, Any]:
+    node = broker.node_id
+    held = [one for topic in topics for one in topic.partitions if node in one.replicas]
+    return {
+        "broker": str(node),
+        "address": f"{broker.host}:{broker.port}",
+        "rack": broker.rack or "",
+        "replicas": len(held),
+        "leads": sum(one.leader == node for one in held),
+        "should_lead": sum(one.replicas[0] == node for one in held),
+        "not_in_sync": sum(node not in one.isr for one in held),
+    }
+
+
+def _partition(topic: Topic, one: Partition) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "partition": one.index,
+        "leader": one.leader,
+        "replicas": list(one.replicas),
+        "isr": list(one.isr),
+    }
+
+
+def _directory(d: LogDir) -> dict[str, Any]:
+    return {
+        "broker": d.broker, "path": d.path, "error": d.error, "partitions": len(d.sizes),
+        "bytes": sum(d.sizes.values()), "total_bytes": d.total_bytes, "usable_bytes": d.usable_bytes,
+    }  # fmt: skip

@@ -97,6 +97,14 @@ class ClusterDescription:
     brokers: tuple[Broker, ...]
 
 
+class Reassignment(NamedTuple):
+    """A move of a partition's replicas: those of now, and those of them that come and that go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
 class GroupListing(NamedTuple):
     """A group that a broker coordinates. `state` is empty where the broker is too old to say it in a list."""
 

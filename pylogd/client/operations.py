@@ -25,6 +25,7 @@ from pylogd.client.model import (
     TopicPartition,
 )
 from pylogd.client.offsets import find_offsets, leader_of
+from pylogd.client.partition_operations import PartitionOperations
 from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 from pylogd.wire.messages import describe_cluster as describe_cluster_messages
@@ -47,7 +48,7 @@ _SOURCES = {
 }
 
 
-class Operations(GroupOperations):
+class Operations(GroupOperations, PartitionOperations):
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pylogd.config.leaders import LEADER_SETTINGS
+from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
@@ -224,7 +226,7 @@ _REQUEST_SETTINGS: Final = [
     ),
 ]
 
-_REPLICATION_SETTINGS: Final = [
+_IN_SYNC_SETTINGS: Final = [
     Setting(
         "min.insync.replicas",
         _INT,
@@ -391,7 +393,9 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
             *STORAGE_SETTINGS,
-            *_REPLICATION_SETTINGS,
+            *_IN_SYNC_SETTINGS,
+            *REPLICATION_SETTINGS,
+            *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,
         ]

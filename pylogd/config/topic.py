@@ -90,9 +90,19 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
                 "answered then.",
             ),
             _topic(
+                "follower.replication.throttled.replicas",
+                "follower.replication.throttled.replicas",
+                "Replicas that throttle their own fetches: `partition:broker, ...`, or `*` for all.",
+            ),
+            _topic(
                 "index.interval.bytes",
                 "log.index.interval.bytes",
                 "Bytes of log between two entries of the offset index.",
+            ),
+            _topic(
+                "leader.replication.throttled.replicas",
+                "leader.replication.throttled.replicas",
+                "Replicas whose fetches are throttled by their leader: `partition:broker, ...`, or `*` for all.",
             ),
             _topic(
                 "max.compaction.lag.ms",

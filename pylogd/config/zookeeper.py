@@ -34,9 +34,10 @@ ZOOKEEPER_SETTINGS: Final = [
     Setting(
         "zookeeper.session.timeout.ms",
         _INT,
-        18_000,
+        4_000,
         "How long the broker may be silent until ZooKeeper takes it for dead and the others move on without it. The "
-        "servers bound it: by default to between 2 and 20 of their ticks.",
+        "servers bound it: by default to between 2 and 20 of their ticks, and they look once a tick. (Kafka's default "
+        "is 18000; a longer one forgives longer pauses of a broker, and takes as much longer to replace a dead one.)",
         _GROUP,
         minimum=100,
     ),

@@ -6,7 +6,7 @@ socket that is bound and never listens: Java may bind it beside us (both set SO_
 it, so `hosts` stays true over restarts.
 
 Rules: `start` returns once the server says that it serves, or raises; every wait has an end. The server dies with the
-thread that started it (PR_SET_PDEATHSIG goes by thread), so start it from one that lives on. Blocking; not for reactors.
+thread that started it (PR_SET_PDEATHSIG goes by thread), so start it from one that stays. Blocking; not for reactors.
 
 Must not know: what is kept in the tree.
 """
@@ -21,13 +21,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from pylogd.errors import PylogdError
+from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"
 #: How long a server may take until it answers, and to end.
@@ -60,15 +60,6 @@ _PYSPARK_JARS: Final = (
 #: zookeeper.jar names what it needs in its manifest, but for something that writes the log.
 _DEBIAN_JARS: Final = ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-simple.jar")
 _DEBIAN: Final = Path("/usr/share/java")
-#: Becomes the command in its arguments, after asking to be killed when the parent thread ends.
-_LAUNCH: Final = """
-import ctypes, os, sys
-parent, signal = int(sys.argv[1]), int(sys.argv[2])
-ctypes.CDLL(None).prctl(1, signal, 0, 0, 0)
-if os.getppid() != parent:
-    sys.exit("the process that started this one is gone")
-os.execv(sys.argv[3], sys.argv[3:])
-"""
 
 
 class ZooKeeperUnavailable(PylogdError):
@@ -217,13 +208,13 @@ class LocalZooKeeper:
             **self._options,
         }
         configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), str(int(signal.SIGKILL))]
-        command = [*launch, java, *self._java_options, "-cp", ":".join(jars), _MAIN, str(configuration)]
+        command = [java, *self._java_options, "-cp", ":".join(jars), _MAIN, str(configuration)]
         with self.log_path.open("ab") as log:
             begin = os.fstat(log.fileno()).st_size
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.data_dir, start_new_session=True
-            )
+                bound(command, signal.SIGKILL), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.data_dir,
+                start_new_session=True,
+            )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
             # Whoever answers on this port must be ours, so it is looked at after the answer, too.

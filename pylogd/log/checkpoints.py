@@ -1,8 +1,9 @@
 """The small text files beside the segments, in Kafka's formats, so that tools of the field can read them.
 
 - `leader-epoch-checkpoint` (per partition): version 0, a count, then "epoch start-offset" a line.
-- `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `cleaner-offset-checkpoint` (per data directory):
-  version 0, a count, then "topic partition offset" a line.
+- `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `cleaner-offset-checkpoint`,
+  `replication-offset-checkpoint` (the high watermarks; all four per data directory): version 0, a count, then
+  "topic partition offset" a line.
 - `partition.metadata` (per partition): "version: 0" and "topic_id: " with the id in URL-safe base 64, unpadded.
 - `meta.properties` (per data directory): Java properties; `version=1`, `node.id`, `cluster.id`, `directory.id`.
 - `.kafka_cleanshutdown` (per data directory): JSON; there only between a clean stop and the next start.
@@ -30,6 +31,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

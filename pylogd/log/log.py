@@ -36,7 +36,7 @@ from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.segment import Located, Segment, Storage
 from pylogd.log.snapshots import restore_producers, write_snapshot
-from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, with_log_append_time
+from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
 
 NO_TIMESTAMP = -1
@@ -239,12 +239,14 @@ class Log:
         if self.closed:
             raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
         checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset)
-        if len(records) > self._config.segment_bytes:
+        if len(records) > self._config.segment_bytes and origin is not AppendOrigin.REPLICATION:
             raise RecordListTooLarge(
                 f"batches of {len(records)} bytes together are over segment.bytes, {self._config.segment_bytes}"
             )
         stamp = NO_TIMESTAMP
-        if origin is not AppendOrigin.REPLICATION:
+        if origin is AppendOrigin.REPLICATION:
+            check_epochs([header for header, _ in checked], self.epochs.latest, leader_epoch)
+        else:
             duplicate = self.producers.check_all([header for header, _ in checked])
             if duplicate is not None:
                 return self._duplicate(duplicate)
@@ -252,7 +254,7 @@ class Log:
                 stamp = now_ms
                 checked = [with_log_append_time(batch, now_ms) for _, batch in checked]
             checked = self._with_offsets(checked, leader_epoch)
-        self._write_checked(checked, len(records), now_ms)
+        self._write_checked(checked, records if origin is AppendOrigin.REPLICATION else None, len(records), now_ms)
         first, last = checked[0][0], checked[-1][0]
         return AppendResult(first.base_offset, last.last_offset, stamp, self.log_start_offset)
 
@@ -265,7 +267,8 @@ class Log:
             offset += header.last_offset_delta + 1
         return placed
 
-    def _write_checked(self, checked: list[Checked], size: int, now_ms: int) -> None:
+    def _write_checked(self, checked: list[Checked], as_is: memoryview | None, size: int, now_ms: int) -> None:
+        """Write the batches, with their offsets and epochs; `as_is` are their bytes where these have them already."""
         first, last_offset = checked[0][0], checked[-1][0].last_offset
         newest = max(header.max_timestamp for header, _ in checked)
         segment = self._active
@@ -277,8 +280,8 @@ class Log:
             segment = self._active
             if self.on_roll is not None:
                 self.on_roll()
-        buffers: list[Buffer] = []
-        for header, batch in checked:
+        buffers: list[Buffer] = [] if as_is is None else [as_is]
+        for header, batch in checked if as_is is None else ():
             buffers += (
                 _pack_prefix(header.base_offset, header.batch_length, header.leader_epoch),
                 batch[_PREFIX_SIZE:],

@@ -57,6 +57,7 @@ DATA_DIRECTORY_FILES = frozenset(
         checkpoints.RECOVERY_POINTS,
         checkpoints.LOG_STARTS,
         checkpoints.CLEANER_OFFSETS,
+        checkpoints.HIGH_WATERMARKS,
         checkpoints.CLEAN_SHUTDOWN,
         # the embedded metadata store lives in the first data directory
         "metadata.sqlite",
@@ -140,6 +141,7 @@ class LogManager:
         self._next_checkpoint_ms = 0
         self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
         self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
+        self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
         self._cancelled = False
         self._cleaned_lock = threading.Lock()  # of the writing of that file
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
@@ -242,6 +244,7 @@ class LogManager:
             entry.recovery_points = self._read_offsets(entry, checkpoints.RECOVERY_POINTS)
             entry.log_starts = self._read_offsets(entry, checkpoints.LOG_STARTS)
             self._read_cleaned(path)
+            self._read_high_watermarks(path)
         except BaseException:
             fs.close(lock)
             raise
@@ -281,6 +284,18 @@ class LogManager:
             self._cleaned |= checkpoints.read_offsets(self.fs, path, checkpoints.CLEANER_OFFSETS)
         except CorruptFile as error:
             _log.warning("%s: compacted logs are compacted from their start again", error)
+
+    def _read_high_watermarks(self, path: str) -> None:
+        """What was known to be committed: without the file, nothing is until the other replicas say so."""
+        try:
+            self.high_watermarks |= checkpoints.read_offsets(self.fs, path, checkpoints.HIGH_WATERMARKS)
+        except CorruptFile as error:
+            _log.warning("%s: what was committed is learned from the other replicas again", error)
+
+    @property
+    def directory_id(self) -> str | None:
+        """The id of the first data directory that is there; nobody else has it while this process holds its lock."""
+        return next((entry.properties.directory_id for entry in self.directories if entry.failure is None), None)
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Compare with the directories' cluster id, or write it to those that have none."""
@@ -506,6 +521,22 @@ class LogManager:
         starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
         self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
+
+    def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write the high watermarks of replicated partitions, where they have changed. Raises StorageFailure."""
+        by_directory: dict[str, dict[TopicPartition, int]] = {}
+        for key, offset in offsets.items():
+            log = self.logs.get(key)
+            if log is not None:
+                by_directory.setdefault(os.path.dirname(log.directory), {})[key] = offset
+        for entry in self.directories:
+            found = by_directory.get(entry.path, {})
+            if entry.failure is None and (found or (entry.path, checkpoints.HIGH_WATERMARKS) in self._checkpointed):
+                try:
+                    self._write_offsets(entry, checkpoints.HIGH_WATERMARKS, found)
+                except StorageFailure as error:
+                    if not self.storage_failed(error):
+                        raise
 
     def checkpoint_cleaned(self, log: Log) -> None:
         """Write how far the logs in the directory of `log` were compacted, where that has changed."""

@@ -86,6 +86,17 @@ def check_batches(records: memoryview, origin: AppendOrigin, config: LogConfig, 
     return checked
 
 
+def check_epochs(headers: list[BatchHeader], latest: int, leader_epoch: int) -> None:
+    """What holds for a leader's batches: epochs don't go back, from the log's `latest` on, nor beyond the leader's."""
+    for header in headers:
+        if not latest <= header.leader_epoch <= leader_epoch:
+            raise OffsetsOutOfOrder(
+                f"a batch of leader epoch {header.leader_epoch} at offset {header.base_offset}, where the log is in "
+                f"epoch {latest} and its leader in {leader_epoch}"
+            )
+        latest = header.leader_epoch
+
+
 def read_header(records: memoryview, position: int) -> BatchHeader:
     """The header at `position`, of a format and length that can be."""
     left = len(records) - position

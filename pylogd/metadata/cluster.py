@@ -4,12 +4,18 @@ Strategy: a broker is live while its ephemeral node exists; one watch on the chi
 of live brokers up to date. Producer ids are taken from the tree in blocks: a block is written as taken, with the
 version that was read, before its first id is handed out, so no id is ever given twice, by any broker, over any crash.
 
+A broker that was killed may come back before its session has expired: its old registration is then in the way. Who
+holds the lock of the same data directory knows that the old process is dead, and removes it. Any other registration
+under this broker's number is another broker's, and refuses this one.
+
 Must not know: topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,16 +24,19 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, SessionExpired
+from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.image import Broker, id_to_text, new_id
-from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, WatchEvent, parent_of
+from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, SetData, WatchEvent, parent_of
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
+    INCARNATIONS,
     PRODUCER_IDS,
     CorruptMetadata,
     decode_broker,
     decode_cluster_id,
+    decode_incarnations,
     decode_producer_block_end,
     encode_broker,
     encode_cluster_id,
@@ -38,6 +47,8 @@ log = Logger()
 
 #: Producer ids taken from the tree at a time (Kafka's size).
 PRODUCER_ID_BLOCK: Final = 1000
+#: "No broker", as the controller.
+NO_CONTROLLER: Final = -1
 #: Between two looks at whether an earlier session of this broker has ended.
 _LOOK_SECONDS: Final = 0.5
 
@@ -45,14 +56,20 @@ ClusterListener = Callable[[], None]
 
 
 class Cluster:
-    """What this broker knows of its cluster. `cluster_id` is 22 characters, empty before `start`."""
+    """What this broker knows of its cluster.
+
+    cluster_id: 22 characters, empty before `start`. controller_id: the broker that is the controller, `NO_CONTROLLER`
+    while none is known. acknowledged: by id, the incarnations of brokers that the controller has taken into account.
+    """
 
     def __init__(
-        self, store: IMetadataStore, node_id: int, clock: IReactorTime | None = None, patience: float = 0.0
-    ) -> None:
+        self, store: IMetadataStore, node_id: int, feed: ChangeFeed, clock: IReactorTime | None = None,
+        patience: float = 0.0,
+    ) -> None:  # fmt: skip
         """A registration waits `patience` seconds of `clock` for an earlier one of this number to go."""
         self._store = store
-        self._node_id = node_id
+        self._feed = feed
+        self.node_id = node_id
         self._brokers: dict[int, Broker] = {}
         self._self: Broker | None = None
         self._registered_in = 0
@@ -64,18 +81,14 @@ class Cluster:
         self._listeners: list[ClusterListener] = []
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
+        self.controller_id = NO_CONTROLLER
+        self.acknowledged: Mapping[int, int] = MappingProxyType({})
+        feed.add(self)
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
         """The live brokers by id."""
         return MappingProxyType(self._brokers)
-
-    @property
-    def controller_id(self) -> int:
-        """The broker that clients are to send administrative requests to, -1 if none lives. Any broker carries them
-        out, so it is the one asked, if it is live.
-        """
-        return self._node_id if self._node_id in self._brokers else min(self._brokers, default=-1)
 
     def subscribe(self, listener: ClusterListener) -> Callable[[], None]:
         """Call `listener` after each change of the live brokers; returns the undoing."""
@@ -92,11 +105,58 @@ class Cluster:
             self._forget()
             self._forget = None
 
+    def controller_changed(self, controller: int) -> None:
+        """Another broker is the controller."""
+        self.controller_id = controller
+
     def register(self, broker: Broker) -> Deferred[None]:
         """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`."""
-        assert broker.node_id == self._node_id
+        assert broker.node_id == self.node_id
         self._self = broker
         return Deferred.fromCoroutine(self._register(broker))
+
+    def mark_stopping(self) -> Deferred[None]:
+        """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
+        assert self._self is not None
+        self._self = replace(self._self, stopping=True)
+        path = f"{BROKERS}/{self.node_id}"
+        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
+        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the controller has taken this broker, as it is registered now, into account."""
+        found = self._brokers.get(self.node_id)
+        return found is not None and self.acknowledged.get(self.node_id) == found.incarnation
+
+    def until_accepted(self) -> Deferred[None]:
+        """Fires once `accepted`."""
+        done: Deferred[None] = Deferred(lambda _: undo())
+
+        def look() -> None:
+            if self.accepted and not done.called:
+                undo()
+                done.callback(None)
+
+        undo = self.subscribe(look)
+        look()
+        return done
+
+    async def reload(self, store: IMetadataStore) -> None:
+        """Read all that changes here by a write. Who lives is heard by a watch."""
+        await self.refresh(store, [BROKERS, INCARNATIONS])
+
+    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
+        """The same, as far as `paths` are about it."""
+        if INCARNATIONS in paths:
+            try:
+                self.acknowledged = decode_incarnations((await store.get(INCARNATIONS)).data)
+            except NoNode:
+                self.acknowledged = {}
+        if any(path.startswith(BROKERS) for path in paths):
+            await self._reload()
+        if INCARNATIONS in paths:
+            self._tell()
 
     def next_producer_id(self) -> Deferred[int]:
         """An id that no producer has had."""
@@ -123,14 +183,27 @@ class Cluster:
                 await self._store.create(path, encode_broker(broker), ephemeral=True)
                 break
             except NodeExists:
-                stat = await self._store.exists(path)
-            if stat is not None and stat.owner == self._store.session_id:
-                await self._store.set(path, encode_broker(broker))
-                break
-            if stat is not None:
-                await self._wait_for_end(path, stat)
+                if await self._take_over(path, broker):
+                    break
         self._registered_in = self._store.session_id
         await self._reload()
+
+    async def _take_over(self, path: str, broker: Broker) -> bool:
+        """There is a registration: whether it is ours now, else it has gone. Raises `NodeIdInUse` if it stays."""
+        try:
+            node = await self._store.get(path)
+        except NoNode:
+            return False
+        if node.stat.owner == self._store.session_id:
+            await self._store.set(path, encode_broker(broker))
+            return True
+        if broker.directory_id is not None and decode_broker(path, node.data).directory_id == broker.directory_id:
+            log.info("the registration that this broker's former process left behind goes")
+            with suppress(NoNode, BadVersion):
+                await self._store.delete(path, node.stat.version)
+        else:
+            await self._wait_for_end(path, node.stat)
+        return False
 
     async def _wait_for_end(self, path: str, held: NodeStat) -> None:
         """Return once the node of another session is gone: after a crash of this broker ZooKeeper keeps it for the
@@ -146,7 +219,7 @@ class Cluster:
             )
         while stat is not None:
             if self._clock is None or stat.created != held.created or self._clock.seconds() >= deadline:
-                raise NodeIdInUse(f"another broker with node.id {self._node_id} is alive in this cluster")
+                raise NodeIdInUse(f"another broker with node.id {self.node_id} is alive in this cluster")
             await _sleep(self._clock, _LOOK_SECONDS)
             stat = await self._store.exists(path)
 
@@ -158,15 +231,18 @@ class Cluster:
         found = {}
         for name, node in nodes.items():
             try:
-                broker = decode_broker(f"{BROKERS}/{name}", node.data)
+                broker = decode_broker(f"{BROKERS}/{name}", node.data, node.stat.created)
             except CorruptMetadata as error:
                 log.error("a broker is passed over: {error}", error=str(error))
             else:
                 found[broker.node_id] = broker
         if found != self._brokers:
             self._brokers = found
-            for listener in list(self._listeners):
-                listener()
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
     async def _take_id(self) -> int:
         while self._next_id == self._ids_end:
@@ -174,7 +250,7 @@ class Cluster:
             start = decode_producer_block_end(node.data) + 1
             end = start + PRODUCER_ID_BLOCK
             try:
-                block = encode_producer_block(self._node_id, start, end - 1)
+                block = encode_producer_block(self.node_id, start, end - 1)
                 await self._store.set(PRODUCER_IDS, block, node.stat.version)
             except BadVersion:
                 continue

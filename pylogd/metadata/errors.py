@@ -140,6 +140,48 @@ class InvalidReplicaAssignment(TopicError):
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
+class FencedLeader(TopicError):
+    """Whoever wants to change a partition's in-sync set does not lead it any more, or leads it anew."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class StalePartition(TopicError):
+    """The partition was changed since the state that a change was worked out from."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class IneligibleReplica(TopicError):
+    """A broker that is not a replica, not alive, stopping, or not to join yet can't be in sync."""
+
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
+class ElectionNotNeeded(TopicError):
+    """The partition has the leader that it should have."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class PreferredLeaderNotAvailable(TopicError):
+    """The preferred leader is not alive, or not in sync."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(TopicError):
+    """No replica of the partition is alive."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class NoReassignmentInProgress(TopicError):
+    """There is no move of replicas that could be stopped."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 class InvalidConfig(TopicError):
     """A setting that can't be obeyed."""
 

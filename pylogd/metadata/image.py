@@ -32,7 +32,12 @@ class PartitionState:
     """One partition: where it should be, and who leads it.
 
     `replicas`, `isr`: broker ids; the first replica is the preferred leader. `leader` is `NO_LEADER` while there is
-    none. `leader_epoch` counts leaders; `partition_epoch` counts all changes of the state.
+    none. `leader_epoch` counts leaders; `partition_epoch` counts all changes of the partition, whatever changed: a
+    state with the same `partition_epoch` is the same state. While replicas are moved, `adding` and `removing` are those
+    of `replicas` that were not there before and that will not be there afterwards (KIP-455).
+
+    `latest_until_ms`: None, or those that are being added begin with the leader's latest offset instead of its first,
+    and may not be in sync before that time (ms since 1970; 0: at once).
     """
 
     index: int
@@ -41,11 +46,36 @@ class PartitionState:
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    latest_until_ms: int | None = None
 
     @classmethod
     def initial(cls, index: int, replicas: tuple[int, ...]) -> PartitionState:
         """The state of a new partition: everybody is in sync, since there is nothing yet; the first leads."""
         return cls(index, replicas, replicas, replicas[0])
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas as they will be when none is moved any more."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    @property
+    def moving(self) -> bool:
+        """Whether replicas are being moved."""
+        return bool(self.adding or self.removing)
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """What a leader wants the in-sync set to be, and the state of the partition that it wants it from."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +102,13 @@ class TopicChange(NamedTuple):
     after: Topic | None
 
 
+class TopicUpdate(NamedTuple):
+    """New states for all partitions of a topic, and the topic from which they were worked out."""
+
+    before: Topic
+    after: tuple[PartitionState, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where clients reach a broker's listener."""
@@ -83,11 +120,19 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker."""
+    """A live broker.
+
+    `incarnation` differs each time that a broker of this id registers; 0 before it has. `stopping`: it is shutting
+    down, and leads nothing that another can lead. `directory_id` is that of its first data directory: who holds that
+    directory's lock may speak for a broker of that id.
+    """
 
     node_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    incarnation: int = 0
+    stopping: bool = False
+    directory_id: str | None = None
 
     @property
     def host(self) -> str:

@@ -1,17 +1,21 @@
 """Where things are in the tree and how they are spelled there: the paths and JSON of Kafka's own ZooKeeper tree.
 
-Tools of the field can read it. One node is ours: `/changes`, by which brokers hear of each other's writes (`changes`).
+Tools of the field can read it. Ours are: `/changes`, by which brokers hear of each other's writes (`changes`); one
+state node a topic, below the topic's, where Kafka has one a partition, so that a topic is read and failed over in one
+go; and `/brokers/incarnations`. A state node is named by its topic's id: whoever writes to a topic that was deleted and
+made anew meanwhile finds no such node.
 Every document is a JSON object with a `version`. Must not know: stores, look-ups.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from pylogd.metadata.errors import StoreError
-from pylogd.metadata.image import Broker, Endpoint, id_from_text, id_to_text
+from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, id_from_text, id_to_text
 
 BROKERS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
@@ -22,6 +26,13 @@ ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+#: Which brokers, and which incarnation of each, the last decisions of a controller took into account.
+INCARNATIONS: Final = "/brokers/incarnations"
+
+#: Leader, leader epoch, in-sync set and partition epoch of a partition without a state.
+_NOT_YET: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 
 
 class CorruptMetadata(StoreError):
@@ -37,6 +48,19 @@ def topic_path(name: str) -> str:
     return f"{TOPICS}/{name}"
 
 
+def state_path(name: str, topic_id: bytes) -> str:
+    """The node of the states of a topic's partitions."""
+    return f"{TOPICS}/{name}/state-{id_to_text(topic_id)}"
+
+
+def topic_of_path(path: str) -> str | None:
+    """The topic that a node is about, None if it is about something else."""
+    for parent in (TOPICS, TOPIC_CONFIGS):
+        if path.startswith(f"{parent}/"):
+            return path[len(parent) + 1 :].partition("/")[0]
+    return None
+
+
 def topic_config_path(name: str) -> str:
     """The node of a topic's settings."""
     return f"{TOPIC_CONFIGS}/{name}"
@@ -47,29 +71,98 @@ def broker_config_path(broker: int | None) -> str:
     return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker is None else broker}"
 
 
-def encode_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
-    """A topic's node: its id, and the replicas of each partition in order."""
-    partitions = {str(index): list(brokers) for index, brokers in enumerate(replicas)}
+class Assignment(NamedTuple):
+    """A topic's node: its id, and where its partitions are. The maps have the partitions whose replicas are being
+    moved; see `PartitionState`.
+    """
+
+    topic_id: bytes
+    replicas: Sequence[tuple[int, ...]]
+    adding: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    removing: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    latest_until_ms: Mapping[int, int] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, topic_id: bytes, partitions: Sequence[PartitionState]) -> Assignment:
+        """The part of partitions' states that stands in the topic's node."""
+        return cls(
+            topic_id,
+            [state.replicas for state in partitions],
+            {state.index: state.adding for state in partitions if state.adding},
+            {state.index: state.removing for state in partitions if state.removing},
+            {state.index: state.latest_until_ms for state in partitions if state.latest_until_ms is not None},
+        )
+
+
+def encode_topic(assignment: Assignment) -> bytes:
+    """A topic's node."""
+    document: dict[str, Any] = {
+        "version": 3,
+        "topic_id": id_to_text(assignment.topic_id),
+        "partitions": _by_index(enumerate(assignment.replicas)),
+        "adding_replicas": _by_index(assignment.adding.items()),
+        "removing_replicas": _by_index(assignment.removing.items()),
+    }
+    if assignment.latest_until_ms:
+        document["latest_until_ms"] = {str(index): time for index, time in assignment.latest_until_ms.items()}
+    return _encode(document)
+
+
+def decode_topic(path: str, data: bytes) -> Assignment:
+    """What stands in a topic's node; raises `CorruptMetadata`."""
+    document = _decode(path, data)
+    try:
+        partitions = document["partitions"]
+        replicas = [_ids(partitions[str(index)]) for index in range(len(partitions))]
+        if not replicas or not all(replicas):
+            raise ValueError("a topic has partitions, and they have replicas")
+        return Assignment(
+            id_from_text(document["topic_id"]),
+            replicas,
+            {int(index): _ids(brokers) for index, brokers in (document.get("adding_replicas") or {}).items()},
+            {int(index): _ids(brokers) for index, brokers in (document.get("removing_replicas") or {}).items()},
+            {int(index): int(time) for index, time in (document.get("latest_until_ms") or {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptMetadata(path, repr(error)) from error
+
+
+def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -> bytes:
+    """A topic's state node; `controller_epoch` is that of the last controller that wrote it."""
     return _encode(
         {
-            "version": 3,
-            "topic_id": id_to_text(topic_id),
-            "partitions": partitions,
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "version": 1,
+            "controller_epoch": controller_epoch,
+            "partitions": {
+                str(state.index): (state.leader, state.leader_epoch, state.isr, state.partition_epoch)
+                for state in partitions
+            },
         }
     )
 
 
-def decode_topic(path: str, data: bytes) -> tuple[bytes, list[tuple[int, ...]]]:
-    """(topic id, replicas of each partition) of a topic's node; raises `CorruptMetadata`."""
+def decode_states(
+    path: str, data: bytes, assignment: Assignment, before: Sequence[PartitionState] = ()
+) -> tuple[int, tuple[PartitionState, ...]]:
+    """(controller epoch, state of each partition) of a topic's state node. Those of `before` that are as they were are
+    kept; one that the node does not have (the two nodes are read one after the other) has no leader. Raises
+    `CorruptMetadata`.
+    """
     document = _decode(path, data)
+    adding, removing, until = assignment.adding, assignment.removing, assignment.latest_until_ms
+    states = []
     try:
-        partitions = document["partitions"]
-        replicas = [tuple(int(broker) for broker in partitions[str(index)]) for index in range(len(partitions))]
-        if not replicas or not all(replicas):
-            raise ValueError("a topic has partitions, and they have replicas")
-        return id_from_text(document["topic_id"]), replicas
+        found = document["partitions"]
+        for index, replicas in enumerate(assignment.replicas):
+            leader, leader_epoch, isr, partition_epoch = found.get(str(index)) or _NOT_YET
+            known = before[index] if index < len(before) else None
+            if known is None or known.partition_epoch != partition_epoch or known.replicas != replicas:
+                known = PartitionState(
+                    index, replicas, _ids(isr), int(leader), int(leader_epoch), int(partition_epoch),
+                    adding.get(index, ()), removing.get(index, ()), until.get(index),
+                )  # fmt: skip
+            states.append(known)
+        return int(document["controller_epoch"]), tuple(states)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error
 
@@ -97,12 +190,16 @@ def encode_broker(broker: Broker) -> bytes:
             "rack": broker.rack,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
             "listener_security_protocol_map": {e.listener: "PLAINTEXT" for e in broker.endpoints},
+            "stopping": broker.stopping,
+            "directory_id": broker.directory_id,
         }
     )
 
 
-def decode_broker(path: str, data: bytes) -> Broker:
-    """The broker of a node; its id is the node's name. Raises `CorruptMetadata`."""
+def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
+    """The broker of a node; its id is the node's name, its incarnation when the node was made. Raises
+    `CorruptMetadata`.
+    """
     document = _decode(path, data)
     try:
         endpoints = []
@@ -112,7 +209,10 @@ def decode_broker(path: str, data: bytes) -> Broker:
             endpoints.append(Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port)))
         if not endpoints:
             raise ValueError("a broker has endpoints")
-        return Broker(int(path.rpartition("/")[2]), tuple(endpoints), document.get("rack"))
+        return Broker(
+            int(path.rpartition("/")[2]), tuple(endpoints), document.get("rack"), incarnation,
+            bool(document.get("stopping")), document.get("directory_id"),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error
 
@@ -157,6 +257,53 @@ def decode_change(data: bytes) -> list[str] | None:
     except CorruptMetadata:
         return None
     return paths if isinstance(paths, list) and all(isinstance(path, str) for path in paths) else None
+
+
+def encode_controller(node_id: int, now_ms: int) -> bytes:
+    """The controller's node."""
+    return _encode({"version": 1, "brokerid": node_id, "timestamp": str(now_ms)})
+
+
+def decode_controller(data: bytes) -> int:
+    """The controller's node id; raises `CorruptMetadata`."""
+    try:
+        return int(_decode(CONTROLLER, data)["brokerid"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptMetadata(CONTROLLER, repr(error)) from error
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """The epoch of the newest controller, 0 before the first; raises `CorruptMetadata`."""
+    try:
+        return int(data or b"0")
+    except ValueError as error:
+        raise CorruptMetadata(CONTROLLER_EPOCH, error) from error
+
+
+def encode_incarnations(incarnations: Mapping[int, int]) -> bytes:
+    """The node of the brokers that a controller has taken into account: their incarnations by id."""
+    return _encode({"version": 1, "brokers": {str(broker): number for broker, number in incarnations.items()}})
+
+
+def decode_incarnations(data: bytes) -> dict[int, int]:
+    """Incarnations by broker id, none before the first controller; raises `CorruptMetadata`."""
+    if not data:
+        return {}
+    try:
+        brokers = _decode(INCARNATIONS, data)["brokers"]
+        return {int(broker): int(number) for broker, number in brokers.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptMetadata(INCARNATIONS, repr(error)) from error
+
+
+def _ids(brokers: Any) -> tuple[int, ...]:
+    if not isinstance(brokers, list) or not all(isinstance(broker, int) for broker in brokers):
+        raise ValueError(f"not a list of brokers: {str(brokers)[:100]}")
+    return tuple(brokers)
+
+
+def _by_index(replicas: Iterable[tuple[int, Sequence[int]]]) -> dict[str, list[int]]:
+    return {str(index): list(brokers) for index, brokers in replicas}
 
 
 def _bracket(host: str) -> str:

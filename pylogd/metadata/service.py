@@ -28,7 +28,7 @@ class Metadata:
         self.store = store
         self._feed = ChangeFeed(store)
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
-        self.cluster = Cluster(store, node_id, clock, patience)
+        self.cluster = Cluster(store, node_id, self._feed, clock, patience)
         # Before the topics: their settings fall back to the brokers'.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
         self.topics = TopicRegistry(store, settings, self.cluster, self._feed)
@@ -48,6 +48,7 @@ class Metadata:
         try:
             await self.cluster.start()
             await self._feed.start()
+            await self.topics.make_missing_states()
         except BaseException:
             await self.stop()
             raise

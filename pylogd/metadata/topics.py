@@ -12,14 +12,17 @@ Must not know: requests, logs.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.logger import Logger
 
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
+from pylogd.errors import PylogdError
 from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignment
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
@@ -33,28 +36,38 @@ from pylogd.metadata.errors import (
     InvalidTopicName,
     NodeExists,
     NoNode,
+    NotEmpty,
+    StalePartition,
     TopicDeletionDisabled,
     TopicExists,
     UnknownTopic,
 )
 from pylogd.metadata.image import (
     INTERNAL_TOPICS,
+    IsrChange,
     PartitionState,
     Topic,
     TopicChange,
+    TopicUpdate,
     check_topic_name,
     collision_key,
     new_id,
 )
-from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Node, Operation, SetData
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Node, Operation, SetData
+from pylogd.metadata.isr import IsrWriter
 from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
     TOPICS,
+    Assignment,
     decode_configs,
+    decode_states,
     decode_topic,
     encode_configs,
+    encode_states,
     encode_topic,
+    state_path,
     topic_config_path,
+    topic_of_path,
     topic_path,
 )
 
@@ -62,22 +75,51 @@ log = Logger()
 
 TopicListener = Callable[[TopicChange], None]
 
-#: What a topic's two nodes were when they were decoded: (created, version) of each.
-_Stamp = tuple[int, int, int, int]
+#: (created, version) of a node: what it says, as long as they are the same.
+_Stamp = tuple[int, int]
 _NO_NODE: Final = (-1, -1)
+#: What one multi of many topics has at most, well below what a store takes.
+_BATCH_TOPICS: Final = 500
+_BATCH_BYTES: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A topic as it was decoded, and of which contents of its nodes: topic, states, settings."""
+
+    topic: Topic
+    assignment: Assignment
+    controller_epoch: int
+    nodes: tuple[_Stamp, _Stamp, _Stamp]
+
+    @property
+    def assignment_version(self) -> int:
+        return self.nodes[0][1]
+
+    @property
+    def state_version(self) -> int:
+        return self.nodes[1][1]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class TopicRegistry:
     """Every topic of the cluster."""
 
-    def __init__(self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed) -> None:
+    def __init__(
+        self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed,
+        now_ms: Callable[[], int] = _now_ms,
+    ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings
         self._cluster = cluster
         self._feed = feed
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
-        self._stamps: dict[str, _Stamp] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._isr = IsrWriter(self, cluster, feed, now_ms)
         #: Names by `collision_key`, those of topics in the making among them.
         self._collisions: dict[str, str] = {}
         self._listeners: list[TopicListener] = []
@@ -157,6 +199,92 @@ class TopicRegistry:
         """Do `changes` to the topic's own settings. Fails with `UnknownTopic`, `InvalidConfig`, `InvalidChange`."""
         return Deferred.fromCoroutine(self._write_configs(name, changes, {}, validate_only))
 
+    # -- partition states
+
+    def alter_isr(self, changes: Sequence[IsrChange]) -> Deferred[list[PartitionState | PylogdError]]:
+        """Write in-sync sets, as the leader of their partitions; what became of each, in order: the new state, once it
+        is written and the look-ups have it, or why there is none.
+
+        `FencedLeader`, `StalePartition`, `IneligibleReplica`, `UnknownTopic`: look at the partition anew. After a
+        `StoreError` the write may or may not have been done.
+        """
+        return self._isr.alter(changes)
+
+    def write_states(
+        self,
+        updates: Sequence[TopicUpdate],
+        controller_epoch: int | None = None,
+        guards: Sequence[Operation] = (),
+        last: Sequence[Operation] = (),
+    ) -> Deferred[None]:
+        """Write partitions' states and assignments, all of a topic's together, many topics in few writes. The versions
+        are those of the look-ups at the time of the call.
+
+        `guards` go before each write; `last` are done with the last. Fails with what `multi` fails with: `BadVersion`
+        or `NoNode` if a topic, or a guard, has changed. What was written before that stays. Fires once the look-ups
+        have it all.
+        """
+        batches: list[tuple[list[Operation], list[str]]] = [([], [])]
+        size = 0
+        for update in updates:
+            operations = self._update(update, controller_epoch)
+            more = sum(len(one.data) for one in operations if isinstance(one, SetData))
+            if len(batches[-1][1]) == _BATCH_TOPICS or (size + more > _BATCH_BYTES and batches[-1][1]):
+                batches.append(([], []))
+                size = 0
+            batches[-1][0].extend(operations)
+            batches[-1][1].append(state_path(update.before.name, update.before.topic_id))
+            size += more
+        batches[-1][0].extend(last)
+        batches[-1][1].extend(operation.path for operation in last)
+        batches[-1][1].extend(operation.path for operation in last)
+
+        async def write() -> None:
+            for operations, paths in batches:
+                await self._feed.write([*guards, *operations], paths)
+
+        return Deferred.fromCoroutine(write())
+
+    def catch_up(self) -> Deferred[None]:
+        """Fires when the look-ups have what the tree has now, whoever wrote it."""
+        return Deferred.fromCoroutine(self._feed.catch_up())
+
+    def make_missing_states(self) -> Deferred[None]:
+        """Make the state nodes of topics that have none, as a tree of an earlier release. Called before anything else
+        is done with the topics.
+        """
+        return Deferred.fromCoroutine(self._make_missing_states())
+
+    async def _make_missing_states(self) -> None:
+        missing = [entry for entry in self._entries.values() if entry.nodes[1] == _NO_NODE]
+        for start in range(0, len(missing), _BATCH_TOPICS):
+            operations: list[Operation] = []
+            paths = []
+            for entry in missing[start : start + _BATCH_TOPICS]:
+                path = state_path(entry.topic.name, entry.topic.topic_id)
+                states = tuple(PartitionState.initial(i, to) for i, to in enumerate(entry.assignment.replicas))
+                operations.append(Create(path, encode_states(0, states)))
+                paths.append(path)
+            try:
+                await self._feed.write(operations, paths)
+            except (NodeExists, NoNode):
+                await self._feed.catch_up()  # another broker does the same
+
+    def _update(self, update: TopicUpdate, controller_epoch: int | None) -> list[Operation]:
+        before, after = update
+        entry = self._entries.get(before.name)
+        if entry is None or entry.topic is not before:
+            raise StalePartition(f'topic "{before.name}" has changed')
+        path = topic_path(before.name)
+        assignment = Assignment.of(before.topic_id, after)
+        # The check, since the two nodes were read one after the other: what was worked out from them stands on both.
+        first: Operation = Check(path, entry.assignment_version)
+        if assignment != entry.assignment:
+            first = SetData(path, encode_topic(assignment), entry.assignment_version)
+        epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
+        data = encode_states(epoch, after)
+        return [first, SetData(state_path(before.name, before.topic_id), data, entry.state_version)]
+
     # -- the change feed's side
 
     async def reload(self, store: IMetadataStore) -> None:
@@ -165,47 +293,73 @@ class TopicRegistry:
         await store.ensure(TOPIC_CONFIGS)
         nodes = await store.children_data(TOPICS)
         configs = await store.children_data(TOPIC_CONFIGS)
-        found = {name: self._decode(name, node, configs.get(name)) for name, node in nodes.items()}
+        found = await self._read(store, {name: (node, configs.get(name)) for name, node in nodes.items()})
         self._apply({**dict.fromkeys(self._by_name.keys() - found.keys()), **found})
 
     async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
         """Read the topics again that `paths` are about."""
-        names = {path.rpartition("/")[2] for path in paths if path.rpartition("/")[0] in (TOPICS, TOPIC_CONFIGS)}
+        names = sorted({name for name in map(topic_of_path, paths) if name is not None})
         # Asked all at once, so that the store can answer them together.
-        asked = [
-            (name, _get_or_none(store, topic_path(name)), _get_or_none(store, topic_config_path(name)))
-            for name in sorted(names)
-        ]
-        found: dict[str, tuple[Topic, _Stamp] | None] = {}
-        for name, topic, configs in asked:
-            node, overrides = await topic, await configs
-            found[name] = None if node is None else self._decode(name, node, overrides)
-        self._apply(found)
+        asked = [_get_or_none(store, path(name)) for path in (topic_path, topic_config_path) for name in names]
+        found = await _together(asked)
+        nodes = {
+            name: (node, overrides)
+            for name, node, overrides in zip(names, found, found[len(names) :], strict=False)
+            if node is not None
+        }
+        self._apply({**dict.fromkeys(names), **await self._read(store, nodes)})
 
-    def _decode(self, name: str, node: Node, configs: Node | None) -> tuple[Topic, _Stamp]:
-        config_stamp = _NO_NODE if configs is None else (configs.stat.created, configs.stat.version)
-        stamp = (node.stat.created, node.stat.version, *config_stamp)
-        before = self._by_name.get(name)
-        if before is not None and self._stamps.get(name) == stamp:
-            return before, stamp
-        topic_id, replicas = decode_topic(topic_path(name), node.data)
-        overrides = {} if configs is None else decode_configs(topic_config_path(name), configs.data)
-        return Topic(name, topic_id, _states(replicas, before), overrides), stamp
+    async def _read(
+        self, store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]]
+    ) -> dict[str, _Entry | None]:
+        """Topics from their nodes; the state nodes, whose names the others tell, are read here."""
+        assignments = {name: self._assignment(name, node) for name, (node, _) in nodes.items()}
+        states = await _together(
+            [_get_or_none(store, state_path(name, assignment.topic_id)) for name, assignment in assignments.items()]
+        )
+        return {
+            name: self._decode(name, assignment, nodes[name][0], state, nodes[name][1])
+            for (name, assignment), state in zip(assignments.items(), states, strict=True)
+        }
 
-    def _apply(self, found: Mapping[str, tuple[Topic, _Stamp] | None]) -> None:
+    def _assignment(self, name: str, node: Node) -> Assignment:
+        before = self._entries.get(name)
+        if before is not None and before.nodes[0] == _stamp(node):
+            return before.assignment
+        return decode_topic(topic_path(name), node.data)
+
+    def _decode(
+        self, name: str, assignment: Assignment, node: Node, state: Node | None, configs: Node | None
+    ) -> _Entry:
+        stamps = _stamp(node), _stamp(state), _stamp(configs)
+        before = self._entries.get(name)
+        if before is not None and before.nodes == stamps:
+            return before
+        known: tuple[PartitionState, ...] = ()
+        if before is not None and before.assignment.topic_id == assignment.topic_id:
+            known = before.topic.partitions
+        path = state_path(name, assignment.topic_id)
+        data = encode_states(0, ()) if state is None else state.data
+        epoch, states = decode_states(path, data, assignment, known)
+        if before is not None and before.nodes[2] == stamps[2]:
+            overrides = before.topic.configs
+        else:
+            overrides = {} if configs is None else decode_configs(topic_config_path(name), configs.data)
+        return _Entry(Topic(name, assignment.topic_id, states, overrides), assignment, epoch, stamps)
+
+    def _apply(self, found: Mapping[str, _Entry | None]) -> None:
         changes: list[TopicChange] = []
         for name, entry in found.items():
-            before, after = self._by_name.get(name), None if entry is None else entry[0]
+            before, after = self._by_name.get(name), None if entry is None else entry.topic
             if before is after:
                 continue
             if before is not None and after is not None and before.topic_id != after.topic_id:
                 changes.append(TopicChange(before, None))
                 before = None
             changes.append(TopicChange(before, after))
-            if entry is not None:
-                self._stamps[name] = entry[1]
         for before, after in changes:
             self._replace(before, after)
+        self._entries.update((name, entry) for name, entry in found.items() if entry is not None)
         for change in changes:
             for listener in list(self._listeners):
                 _tell(listener, change)
@@ -219,7 +373,7 @@ class TopicRegistry:
             self._collisions[collision_key(after.name)] = after.name
         elif before is not None:
             del self._by_name[before.name]
-            self._stamps.pop(before.name, None)
+            self._entries.pop(before.name, None)
             if self._collisions.get(collision_key(before.name)) == before.name:
                 del self._collisions[collision_key(before.name)]
 
@@ -243,21 +397,22 @@ class TopicRegistry:
             raise InvalidTopicName(f'topic "{name}" collides with "{other}": they differ only in "." and "_"')
         checked = self._check_configs(configs)
         replicas = self._place(name, partitions, factor, assignment)
-        topic = Topic(name, new_id(), _states(replicas, None), checked)
+        topic = Topic(name, new_id(), _initial(replicas), checked)
         if dry:
             return topic
         self._collisions[key] = name
         try:
-            await self._write_new(topic, replicas)
+            await self._write_new(topic)
         finally:
             if name not in self._by_name and self._collisions.get(key) == name:
                 del self._collisions[key]
         return self._by_name.get(name, topic)
 
-    async def _write_new(self, topic: Topic, replicas: Sequence[Replicas]) -> None:
+    async def _write_new(self, topic: Topic) -> None:
         path, config_path = topic_path(topic.name), topic_config_path(topic.name)
         operations: list[Operation] = [
-            Create(path, encode_topic(topic.topic_id, replicas)),
+            Create(path, encode_topic(Assignment.of(topic.topic_id, topic.partitions))),
+            Create(state_path(topic.name, topic.topic_id), encode_states(0, topic.partitions)),
             Create(config_path, encode_configs(topic.configs)),
         ]
         try:
@@ -299,33 +454,35 @@ class TopicRegistry:
     async def _delete(self, name: str) -> None:
         if not self._settings.flag("delete.topic.enable"):
             raise TopicDeletionDisabled("topics may not be deleted here: delete.topic.enable is false")
-        if name not in self._by_name:
-            raise _unknown(name)
-        operations: list[Operation] = [Delete(topic_path(name))]
-        if await self._store.exists(topic_config_path(name)) is not None:
-            operations.append(Delete(topic_config_path(name)))
-        try:
-            await self._feed.write(operations, [topic_path(name)])
-        except NoNode as error:
-            raise _unknown(name) from error
+        for _ in range(ATTEMPTS):
+            entry = self._entries.get(name)
+            if entry is None:
+                raise _unknown(name)
+            nodes = dict(zip((topic_path(name), state_path(name, entry.topic.topic_id), topic_config_path(name)),
+                             entry.nodes, strict=True))  # fmt: skip
+            there = [path for path, stamp in nodes.items() if stamp != _NO_NODE]
+            try:
+                # A node goes after its children, which have the longer paths.
+                await self._feed.write([Delete(path) for path in sorted(there, reverse=True)], [topic_path(name)])
+            except (NoNode, NotEmpty):
+                await self._feed.catch_up()
+                continue
+            return
+        raise InvalidChange("the topic is being changed by others, try again")
 
     async def _add_partitions(
         self, name: str, total: int, assignment: Sequence[Sequence[int]] | None, dry: bool
     ) -> Topic:
-        path = topic_path(name)
         for _ in range(ATTEMPTS):
-            node = await _get_or_none(self._store, path)
-            topic = self._by_name.get(name)
-            if node is None or topic is None:
-                raise _unknown(name)
-            topic_id, replicas = decode_topic(path, node.data)
-            replicas += self._place_more(name, replicas, total, assignment)
+            topic = self._now(name)
+            more = self._place_more(name, [state.target for state in topic.partitions], total, assignment)
+            after = topic.partitions + _initial(more, first=len(topic.partitions))
             if dry:
-                return Topic(name, topic_id, _states(replicas, topic), topic.configs)
-            data = encode_topic(topic_id, replicas)
+                return Topic(name, topic.topic_id, after, topic.configs)
             try:
-                await self._feed.write([SetData(path, data, node.stat.version)], [path])
+                await self.write_states([TopicUpdate(topic, after)])
             except (BadVersion, NoNode):
+                await self._feed.catch_up()
                 continue
             except InvalidNode as error:
                 raise InvalidPartitions("the topic has too many partitions for one node") from error
@@ -376,14 +533,12 @@ class TopicRegistry:
         return topic
 
 
-def _states(replicas: Sequence[Replicas], before: Topic | None) -> tuple[PartitionState, ...]:
-    """The states of a topic's partitions; those that `before` has with the same replicas are kept."""
-    states = []
-    for index, brokers in enumerate(replicas):
-        known = before.partitions[index] if before is not None and index < len(before.partitions) else None
-        keep = known is not None and known.replicas == brokers
-        states.append(known if keep and known is not None else PartitionState.initial(index, brokers))
-    return tuple(states)
+def _initial(replicas: Sequence[Replicas], first: int = 0) -> tuple[PartitionState, ...]:
+    return tuple(PartitionState.initial(index, brokers) for index, brokers in enumerate(replicas, first))
+
+
+def _stamp(node: Node | None) -> _Stamp:
+    return _NO_NODE if node is None else (node.stat.created, node.stat.version)
 
 
 def _start(name: str) -> int:
@@ -403,6 +558,15 @@ def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
             return None
 
     return Deferred.fromCoroutine(ask())
+
+
+async def _together(asked: Sequence[Deferred[Node | None]]) -> list[Node | None]:
+    """All results; if one fails, its error, and that of no other."""
+    try:
+        return await gatherResults(asked, consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()
+        raise
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:

@@ -42,10 +42,15 @@ class HostedConfig(NamedTuple):
 
     log: LogConfig
     min_insync_replicas: int
+    leader_throttled: tuple[str, ...] = ()
+    follower_throttled: tuple[str, ...] = ()
 
 
 def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedConfig:
     """The configuration of the partitions of a topic with these overrides. Raises ConfigError."""
-    in_sync = settings.topic_config(overrides)["min.insync.replicas"]
-    assert isinstance(in_sync, int)
-    return HostedConfig(log_config(settings, overrides), in_sync)
+    values = settings.topic_config(overrides)
+    in_sync = values["min.insync.replicas"]
+    by_leader = values["leader.replication.throttled.replicas"]
+    by_follower = values["follower.replication.throttled.replicas"]
+    assert isinstance(in_sync, int) and isinstance(by_leader, tuple) and isinstance(by_follower, tuple)
+    return HostedConfig(log_config(settings, overrides), in_sync, by_leader, by_follower)

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from pylogd.log.config import NO_LIMIT
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
     from pylogd.log.config import LogConfig
@@ -68,12 +68,12 @@ class PartitionFlusher:
 
     def configure(self, config: LogConfig) -> None:
         """Go by these settings from now on."""
-        if self._partition.role is not Role.LEADING:
+        if not self._partition.online:
             return
         self._config = config
         strict, self._partition.flush_visible = self._partition.flush_visible, config.flush_visible
         if strict and not config.flush_visible:
-            self._show(self._partition.log.log_end_offset)
+            self._show()
         self._stop_timer()
         self.appended()
 
@@ -131,17 +131,15 @@ class PartitionFlusher:
     def _done(self, _: object) -> None:
         self._running = False
         partition = self._partition
-        if partition.role is not Role.LEADING or partition.log.closed:
+        if not partition.online or partition.log.closed:
             return
         if partition.flush_visible:
-            self._show(partition.log.recovery_point)
+            self._show()
         self.appended()
 
-    def _show(self, offset: int) -> None:
-        partition = self._partition
-        if len(partition.isr) == 1 and offset > partition.high_watermark:
-            partition.high_watermark = offset
-            self._on_visible(partition)
+    def _show(self) -> None:
+        if self._partition.advance():
+            self._on_visible(self._partition)
 
     def _failed(self, failure: Failure) -> None:
         """Either the end, in which case `_running` stays set, or a pause."""

@@ -8,6 +8,7 @@ Rules:
 - Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
 - A partition appears in the dicts once its log is open, and disappears before its log is deleted. Whoever waits on it
   is woken then and finds its role to be Deleted.
+- Who is told of a partition's changes (`subscribe`) looks at the partition, which is as it is now.
 - Housekeeping (retention, rolling by age, flushing) runs in a thread, one round at a time.
 - A failing disk is reported in the log at the 1st, 2nd, 4th, 8th ... failure, not for every request.
 
@@ -30,10 +31,14 @@ from pylogd.config import ConfigError, Settings
 from pylogd.log.errors import LogClosed, StorageError, StorageFailure
 from pylogd.replica.configs import HostedConfig, hosted_config
 from pylogd.replica.flushing import PartitionFlusher
+from pylogd.replica.isr import IsrKeeper
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.purgatory import Purgatory
+from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.sessions import FetchSessions
-from pylogd.replica.waiting import PendingAppend, ReplicationWait
+from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
+from pylogd.replica.waiting import LogStartWait, PendingAppend, ReplicationWait
+from pylogd.replica.watermarks import WatermarkKeeper
 
 if TYPE_CHECKING:
     from pylogd.log.log import AppendResult, Log
@@ -53,6 +58,7 @@ _HOUSEKEEPING_INTERVALS = (
 _NO_ID = bytes(16)
 
 InThread = Callable[..., "Deferred[Any]"]
+PartitionListener = Callable[[Partition], object]
 #: (partition, whether this broker leads it from now on)
 LeadershipListener = Callable[[Partition, bool], object]
 
@@ -62,7 +68,8 @@ class ReplicaManager:
 
     partitions: by (topic name, index). partitions_by_id: the same by (topic id, index).
     fetch_waits, append_waits: who waits for records, and for replicas, under (topic name, index).
-    sessions: the fetch sessions of this broker.
+    replicated: those of `partitions` that other brokers have too. isr: keeps the in-sync sets of those led here.
+    throttle: which replicas are held back. sessions: the fetch sessions of this broker.
     in_thread: runs a function in a thread and returns a Deferred of its result.
     """
 
@@ -77,6 +84,7 @@ class ReplicaManager:
     ) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
+        self.replicated: dict[tuple[str, int], Partition] = {}
         self.fetch_waits = Purgatory(clock)
         self.append_waits = Purgatory(clock)
         self.sessions: FetchSessions[Any] = FetchSessions(
@@ -88,11 +96,27 @@ class ReplicaManager:
         self._settings = settings
         self._clock = clock
         self._node_id = node_id
+        self.isr = IsrKeeper(
+            topics.alter_isr, clock, self.replicated.values, self._isr_written,
+            lambda: settings.integer("replica.lag.time.max.ms") / 1000,
+        )  # fmt: skip
+        self.seconds = clock.seconds
+        self.selector: RackAwareSelector | None = None
+        self._listeners: list[PartitionListener] = []
+        self._configs: dict[str, HostedConfig] = {}
+        quota = ReplicationQuota(lambda: settings.integer("leader.replication.throttled.rate"), clock.seconds)
+        self.throttle = ReplicaThrottle(self._configs, node_id, quota)
+        self._watermarks = WatermarkKeeper(
+            logs, self.replicated, clock, in_thread,
+            settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+        )  # fmt: skip
+        self._cutting: dict[tuple[str, int], PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
         self._leadership_listeners: list[LeadershipListener] = []
+        self._led: dict[Partition, int] = {}  # what this broker leads, and the leader epoch that was told
         self._housekeeping = LoopingCall(self._tick)
         self._housekeeping.clock = clock
         self._failures = 0
@@ -120,6 +144,10 @@ class ReplicaManager:
             await self._settle(name)
         self._starting = False
         self._keep_house()
+
+    def subscribe(self, listener: PartitionListener) -> None:
+        """Call `listener` with a partition whenever its role, its leader or its leader epoch is another one."""
+        self._listeners.append(listener)
 
     def _condemn_strays(self) -> None:
         """Find the logs of topics that were deleted while this broker was down."""
@@ -150,6 +178,7 @@ class ReplicaManager:
         for undo in self._unsubscribe:
             undo()
         self._unsubscribe = []
+        self.isr.stop()
         for flusher in self._flushers.values():
             flusher.close()
         self.append_waits.expire_all()
@@ -159,6 +188,7 @@ class ReplicaManager:
             await self._housekeeping_done
         for name in list(self._locks):
             await self.settled(name)
+        await self._watermarks.stop()
 
     def _keep_house(self) -> None:
         interval_ms = min(self._settings.integer(name) for name in _HOUSEKEEPING_INTERVALS)
@@ -172,7 +202,7 @@ class ReplicaManager:
 
     def on_leadership(self, listener: LeadershipListener) -> Callable[[], None]:
         """Call `listener` whenever this broker begins or ceases to lead a partition from now on, on the reactor's
-        thread, after the look-ups have it; returns the undoing.
+        thread, after the look-ups have it; returns the undoing. One that leads in a new epoch has ceased and begun.
         """
         self._leadership_listeners.append(listener)
         return lambda: self._leadership_listeners.remove(listener)
@@ -198,11 +228,58 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         return result
 
+    def append_fetched(self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int) -> None:
+        """Append whole batches of the leader's and wake who waits. Raises as `Partition.append_fetched` does."""
+        try:
+            moved = partition.append_fetched(batches, leader_hw, leader_start)
+        except StorageFailure as error:
+            self._storage_failed(error)
+            raise
+        if partition.log.log_end_offset > partition.flush_at:
+            self._flushers[partition.key].appended()
+        if moved:
+            self.fetch_waits.check(partition.key)
+
+    def truncate(self, partition: Partition, offset: int) -> Deferred[None]:
+        """Drop a follower's log from `offset` on. Fails with the log's errors."""
+        return self._cut(partition, self._logs.truncate_to, partition.topic, partition.index, offset)
+
+    def begin_at(self, partition: Partition, offset: int) -> Deferred[None]:
+        """Drop all of a follower's log and go on at `offset`. Fails with the log's errors."""
+        return self._cut(partition, partition.log.truncate_fully_and_start_at, offset)
+
+    def _cut(self, partition: Partition, function: Callable[..., Any], *args: Any) -> Deferred[None]:
+        self._cutting[partition.key] = None
+
+        def cut(result: Any) -> Any:
+            state = self._cutting.pop(partition.key)
+            if partition.online:
+                partition.truncated()
+            if state is not None and self.partitions.get(partition.key) is partition:
+                self._refresh(partition, state, None)
+            if isinstance(result, Failure) and isinstance(result.value, StorageError):
+                self._storage_failed(result.value)
+            return result if isinstance(result, Failure) else None
+
+        return self.in_thread(function, *args).addBoth(cut)
+
+    def became_visible(self, partition: Partition) -> None:
+        """The high watermark has moved: wake who waits for that."""
+        self.fetch_waits.check(partition.key)
+        self.append_waits.check(partition.key)
+
     def wait_for_replicas(self, appends: list[PendingAppend], timeout_ms: int) -> Deferred[list[PendingAppend]]:
         """Fires when every append is committed or the time is up, with those that are not."""
         return self.append_waits.watch(
             ReplicationWait(appends), [append.partition.key for append in appends], max(timeout_ms, 0) / 1000
         )
+
+    def wait_for_log_starts(self, partition: Partition, offset: int, timeout_ms: int) -> Deferred[bool]:
+        """Fires once the log of every in-sync replica begins at `offset` or behind it, or time is up; whether so."""
+        wait = LogStartWait(partition, offset)
+        self.append_waits.watch(wait, [partition.key], max(timeout_ms, 0) / 1000)
+        self.became_visible(partition)  # followers are to hear of it; and it may be so already
+        return wait.done
 
     def _storage_failed(self, error: StorageError) -> bool:
         """Storage raised `error`, in whatever thread; whether its data directory is offline."""
@@ -215,12 +292,10 @@ class ReplicaManager:
         """These partitions' disk has failed: answer so from now on, and whoever waits on them."""
         for key in keys:
             partition = self.partitions.get(key)
-            if partition is not None and partition.role is Role.LEADING:
+            if partition is not None and partition.online:
                 self._flushers.pop(key).close()
                 partition.go_offline()
-                self._leads(partition, False)
-                self.fetch_waits.check(key)
-                self.append_waits.check(key)
+                self._tell(partition)
 
     def _report(self, error: StorageError) -> None:
         self._failures += 1
@@ -257,26 +332,44 @@ class ReplicaManager:
         if not hosted:
             return
         for partition in list(hosted.values()):
-            if topic is None or topic.topic_id != partition.topic_id:
+            if topic is None or topic.topic_id != partition.topic_id or not self._is_ours(topic, partition.index):
                 self._drop(partition)
+
+    def _is_ours(self, topic: Topic, index: int) -> bool:
+        return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
     def _drop(self, partition: Partition) -> None:
         hosted = self._hosted[partition.topic]
         del hosted[partition.index]
         if not hosted:
             del self._hosted[partition.topic]
+            self._configs.pop(partition.topic, None)
         del self.partitions[partition.key]
         del self.partitions_by_id[partition.topic_id, partition.index]
+        self.replicated.pop(partition.key, None)
         self._condemned.setdefault(partition.topic, []).append(partition.key)
-        led = partition.role is Role.LEADING
         partition.become(Role.DELETED)
         flusher = self._flushers.pop(partition.key, None)
         if flusher is not None:
             flusher.close()
-        if led:
+        self._tell(partition)
+
+    def _tell(self, partition: Partition) -> None:
+        """The partition's role, leader or epoch is another one: end what waits on it, and tell who listens."""
+        self.became_visible(partition)
+        for listener in self._listeners:
+            try:
+                listener(partition)
+            except Exception:
+                log.failure("a listener to changes of {partition!r} failed", partition=partition)
+        epoch = partition.leader_epoch if partition.role is Role.LEADING else None
+        before = self._led.pop(partition, None)
+        if epoch is not None:
+            self._led[partition] = epoch
+        if before != epoch and before is not None:
             self._leads(partition, False)
-        self.fetch_waits.check(partition.key)
-        self.append_waits.check(partition.key)
+        if before != epoch and epoch is not None:
+            self._leads(partition, True)
 
     async def _settle(self, name: str) -> None:
         lock = self._locks.setdefault(name, DeferredLock())
@@ -301,13 +394,17 @@ class ReplicaManager:
     async def _host(self, topic: Topic) -> None:
         hosted = self._hosted.get(topic.name, {})
         config = self._config(topic)
+        reconfigured = self._configs.get(topic.name) != config
+        self._configs[topic.name] = config
         missing = []
         for state in topic.partitions:
             if self._node_id not in state.replicas:
+                if (topic.name, state.index) in self._logs.logs:  # taken away while this broker was down
+                    await self._delete_log((topic.name, state.index))
                 continue
             partition = hosted.get(state.index)
             if partition is not None:
-                self._refresh(partition, state, config)
+                self._refresh(partition, state, config if reconfigured else None)
                 continue
             stored = self._logs.logs.get((topic.name, state.index))
             if stored is not None and stored.topic_id not in (topic.topic_id, _NO_ID):
@@ -340,36 +437,54 @@ class ReplicaManager:
         return made
 
     def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
-        partition = Partition(topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed)
+        key = topic.name, state.index
+        partition = Partition(
+            topic.name, topic.topic_id, state.index, stored, self._node_id, self._storage_failed,
+            self._logs.high_watermarks.pop(key, 0),
+        )  # fmt: skip
         self._hosted.setdefault(topic.name, {})[state.index] = partition
         if stored is not None:
             self._flushers[partition.key] = PartitionFlusher(
-                partition, config.log, self._clock, self._in_flush_thread, self._became_visible, self._flush_failed
+                partition, config.log, self._clock, self._in_flush_thread, self.became_visible, self._flush_failed
             )
-        self._refresh(partition, state, config)
         self.partitions[partition.key] = partition
         self.partitions_by_id[topic.topic_id, state.index] = partition
-        if partition.role is Role.LEADING:
-            self._leads(partition, True)
+        self._refresh(partition, state, config)
 
-    def _refresh(self, partition: Partition, state: PartitionState, config: HostedConfig) -> None:
-        partition.leader_id = state.leader
-        partition.leader_epoch = state.leader_epoch
-        partition.isr = tuple(state.isr)
-        partition.min_insync_replicas = config.min_insync_replicas
-        if partition.role is Role.LEADING:
-            partition.log.config = config.log
-            self._flushers[partition.key].configure(config.log)
+    def _refresh(self, partition: Partition, state: PartitionState, config: HostedConfig | None) -> None:
+        """Follow the partition's state in the metadata; `config` where that is another one."""
+        if config is not None:
+            partition.min_insync_replicas = config.min_insync_replicas
+            if partition.online:
+                partition.log.config = config.log
+                self._flushers[partition.key].configure(config.log)
+        if partition.state is state:
+            return
+        if partition.key in self._cutting:  # its log is not what it will be in a moment
+            self._cutting[partition.key] = state
+            return
+        if len(state.replicas) > 1:
+            self.replicated[partition.key] = partition
+            self.isr.watch()
+            self._watermarks.watch()
+        else:
+            self.replicated.pop(partition.key, None)
+        if partition.apply(state, self._clock.seconds()):
+            self._tell(partition)
+        else:
+            self.became_visible(partition)
+
+    def _isr_written(self, partition: Partition, state: PartitionState | None) -> None:
+        """The in-sync set has been written; or, without a `state`, a change of it was taken back."""
+        if state is not None and self.partitions.get(partition.key) is partition:
+            self._refresh(partition, state, None)
+        self.became_visible(partition)
 
     # -- flushing
 
     def _in_flush_thread(self, function: Callable[..., Any]) -> Deferred[Any]:
         """At most half of the threads wait for syncs: the others are for reads."""
         return self._flush_slots.run(self.in_thread, function)
-
-    def _became_visible(self, partition: Partition) -> None:
-        self.fetch_waits.check(partition.key)
-        self.append_waits.check(partition.key)
 
     def _flush_failed(self, partition: Partition, failure: Failure) -> bool:
         """Whether there is to be no second try."""
@@ -392,7 +507,7 @@ class ReplicaManager:
         for name, hosted in self._hosted.items():
             topic = self._topics.get(name)
             if topic is not None:
-                config = self._config(topic)
-                for state in topic.partitions:
-                    if state.index in hosted:
-                        self._refresh(hosted[state.index], state, config)
+                config = self._configs[name] = self._config(topic)
+                for partition in hosted.values():
+                    assert partition.state is not None
+                    self._refresh(partition, partition.state, config)

@@ -10,6 +10,8 @@ Rules:
   client then starts anew with a full fetch.
 - At most `slots` sessions. A new one takes the place of the one unused for longest, if that was for two minutes at
   least; otherwise the client gets no session and goes on with full fetches.
+- A fetch that waits is answered when the next one of its session comes: a client that asks twice wants to change
+  what it waits for.
 - A session works with topic names or with topic ids, as its first fetch did, and never changes.
 
 Named gap: Kafka also lets a session with more partitions evict a smaller one in use. Ours evicts only idle ones.
@@ -72,14 +74,15 @@ class SessionPartition(Generic[W]):
 
 
 class FetchSession(Generic[W]):
-    """One client's session. `epoch` is the one that its next fetch must carry."""
+    """One client's session. `epoch` is the one that its next fetch must carry; `end_wait` ends the wait of its last."""
 
-    __slots__ = ("by_id", "epoch", "partitions", "session_id", "used_ms")
+    __slots__ = ("by_id", "end_wait", "epoch", "partitions", "session_id", "used_ms")
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.epoch = 1
+        self.end_wait: Callable[[], object] | None = None
         self.used_ms = now_ms
         self.partitions: dict[tuple[TopicKey, int], SessionPartition[W]] = {}
 
@@ -158,6 +161,8 @@ class FetchSessions(Generic[W]):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
         session.used_ms = self._now_ms()
+        if session.end_wait is not None:
+            session.end_wait()
         del self._sessions[session_id]
         self._sessions[session_id] = session
         return session

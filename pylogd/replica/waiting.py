@@ -1,4 +1,4 @@
-"""What appends wait for: that every in-sync replica has them (acks=all).
+"""What waits for replicas: appends, until every in-sync one has them (acks=all); deletions, until all have followed.
 
 Named for what it is about; how waiting works is in `purgatory`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation
 
 
@@ -18,22 +18,23 @@ class PendingAppend:
     committed_at: the high watermark that commits it. answer: what the caller will tell its client, kept for it.
     """
 
-    __slots__ = ("answer", "committed_at", "partition")
+    __slots__ = ("answer", "committed_at", "leader_epoch", "partition")
 
     def __init__(self, partition: Partition, committed_at: int, answer: Any) -> None:
         self.partition = partition
         self.committed_at = committed_at
+        self.leader_epoch = partition.leader_epoch
         self.answer = answer
 
     @property
     def committed(self) -> bool:
-        """Whether every in-sync replica has it."""
-        return self.partition.high_watermark >= self.committed_at
+        """Whether every in-sync replica has it. In another leader epoch the offset may be another record's."""
+        return self.partition.high_watermark >= self.committed_at and not self.gone
 
     @property
     def gone(self) -> bool:
         """Whether its partition is no longer led here, so that it will never be committed here."""
-        return self.partition.role is not Role.LEADING
+        return self.partition.leader_epoch != self.leader_epoch or not self.partition.leading
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):
@@ -54,3 +55,26 @@ class ReplicationWait(Operation[list[PendingAppend]]):
     def on_expire(self) -> list[PendingAppend]:
         """The appends that are not committed."""
         return [append for append in self._appends if not append.committed]
+
+
+class LogStartWait(Operation[bool]):
+    """Waits until the logs of all in-sync replicas begin at `offset` or behind it. The result: whether they do."""
+
+    __slots__ = ("_epoch", "_offset", "_partition")
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        super().__init__()
+        self._partition = partition
+        self._epoch = partition.leader_epoch
+        self._offset = offset
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Complete once they do, or nobody here can tell any more."""
+        partition = self._partition
+        if not partition.leading or partition.leader_epoch != self._epoch:
+            return self.complete(False)
+        return partition.low_watermark >= self._offset and self.complete(True)
+
+    def on_expire(self) -> bool:
+        """They do not yet."""
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from twisted.internet.task import Clock
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
+from pylogd.controller.admin import PartitionAdmin
 from pylogd.groups import GroupCoordinator
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
@@ -20,6 +22,7 @@ from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.configs import log_config
 from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.partition import Partition
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -73,10 +76,12 @@ class Parts:
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
         self.connection = FakeConnection()
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
+        self.cluster.controller_changed(NODE)
         result_of(self.replicas.start())
 
     def boot(self) -> None:
@@ -141,6 +146,14 @@ class Parts:
         topic = result_of(self.topics.create_topic(name, partitions=partitions, configs=named))
         result_of(self.replicas.settled(name))
         return topic
+
+    def set_state(self, name: str, partition: int = 0, **fields: Any) -> Partition:
+        """Make fields of a partition's state something else, as if a controller had; a leader epoch with it if asked."""
+        found = self.replicas.partitions[name, partition]
+        assert found.state is not None
+        fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
+        self.replicas._refresh(found, replace(found.state, **fields), None)
+        return found
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""

@@ -37,7 +37,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -80,7 +83,10 @@ APIS: Mapping[int, ApiInfo] = {
     35: ApiInfo(35, "DescribeLogDirs", "describe_log_dirs", 0, 5, 2),
     37: ApiInfo(37, "CreatePartitions", "create_partitions", 0, 3, 2),
     42: ApiInfo(42, "DeleteGroups", "delete_groups", 0, 2, 2),
+    43: ApiInfo(43, "ElectLeaders", "elect_leaders", 0, 2, 2),
     44: ApiInfo(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    45: ApiInfo(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
+    46: ApiInfo(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),

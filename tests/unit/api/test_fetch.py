@@ -108,8 +108,7 @@ class TestReading:
 
     def test_only_committed_records_are_seen(self, parts: Parts) -> None:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
-        partition.isr = (1, 2)
+        parts.set_state("t", replicas=(1, 2), isr=(1, 2))
         parts.append("t", b"a")
         assert len(only(parts.call(request("t", wants(0)), 12)).records) == 0
         assert only(parts.call(request("t", wants(1)), 12)).error_code == 0

@@ -164,9 +164,7 @@ def test_a_duplicate_gets_its_first_offset(parts: Parts) -> None:
 class TestReplicas:
     def two(self, parts: Parts) -> Any:
         parts.create("t")
-        partition = parts.replicas.partitions["t", 0]
-        partition.isr = (1, 2)
-        return partition
+        return parts.set_state("t", replicas=(1, 2), isr=(1, 2))
 
     def test_too_few_in_sync(self, parts: Parts) -> None:
         parts.create("t", min_insync_replicas="2")

@@ -14,6 +14,11 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from pylogd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -25,6 +30,8 @@ from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, Descri
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
+from pylogd.wire.messages.elect_leaders import TopicPartitions as ElectedPartitions
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
@@ -42,6 +49,10 @@ from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestPr
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -103,6 +114,9 @@ REQUESTS: list[Any] = [
     ListGroupsRequest(),
     DeleteGroupsRequest(["g", "h"]),
     OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
+    ElectLeadersRequest(0, [ElectedPartitions("t", [0, 1])]),
+    AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]),
+    ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics("t", [0])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
 FIRST_BY_ID = 6  # of DeleteTopics
@@ -137,6 +151,8 @@ def request_at(api_key: int, version: int) -> Any:
         return replace(request, member_id="") if version >= FIRST_WITH_LEAVERS else replace(request, members=[])
     if api_key == DescribeConfigsRequest.API_KEY:
         return replace(request, include_synonyms=version > 0, include_documentation=version > 2)
+    if api_key == ElectLeadersRequest.API_KEY and version == 0:
+        return replace(request, election_type=0)
     return request
 
 

@@ -124,7 +124,7 @@ class TestOffsets:
     def test_it_waits_for_the_replicas_even_when_the_client_is_gone(self, parts: Parts) -> None:
         joined = form(parts)
         partition = home(parts)
-        partition.isr = (NODE, 2)
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
         waiting = Waiting(commit(parts, 7, joined=joined))
         assert waiting.waits
         assert offsets(parts) == {}
@@ -136,13 +136,13 @@ class TestOffsets:
     def test_replicas_that_do_not_follow(self, parts: Parts) -> None:
         joined = form(parts)
         partition = home(parts)
-        partition.isr = (NODE, 2)
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
         waiting = Waiting(commit(parts, 7, joined=joined))
         parts.time.advance(5)
         assert waiting.answer == ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition.min_insync_replicas = 3
         assert commit(parts, 7, joined=joined) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        partition.isr, partition.min_insync_replicas = (NODE,), 1
+        partition.min_insync_replicas = 1
 
     def test_too_much_for_one_batch(self, parts: Parts) -> None:
         result_of(parts.topics.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))

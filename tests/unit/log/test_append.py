@@ -198,11 +198,11 @@ def test_a_replica_keeps_offsets_and_epochs() -> None:
     house = House()
     log = house.create()
     copied = with_header(batch(b"a", b"b"), base_offset=5, leader_epoch=2)
-    result = log.append(copied, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+    result = log.append(copied, leader_epoch=2, origin=AppendOrigin.REPLICATION)
     assert (result.base_offset, result.last_offset, log.log_end_offset) == (5, 6, 7)
     assert log.epochs.entries() == [(2, 5)]
     with pytest.raises(OffsetsOutOfOrder):
-        log.append(copied, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+        log.append(copied, leader_epoch=2, origin=AppendOrigin.REPLICATION)
     house.check()
 
 

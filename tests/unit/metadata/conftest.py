@@ -22,13 +22,18 @@ class Peer:
     """One broker of several on the same store: what `service.Metadata` puts together, with its ears open."""
 
     def __init__(
-        self, store: IMetadataStore, node_id: int, run: Callable[[], None] | None = None, **settings: object
+        self,
+        store: IMetadataStore,
+        node_id: int,
+        run: Callable[[], None] | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        **settings: object,
     ) -> None:
         self.settings = Settings({"node.id": node_id, **{k.replace("_", "."): v for k, v in settings.items()}})
-        self.cluster = Cluster(store, node_id)
         self.feed = ChangeFeed(store)
+        self.cluster = Cluster(store, node_id, self.feed)
         self.configs = BrokerConfigs(store, self.settings, node_id, self.feed)
-        self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed)
+        self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed, now_ms)
         self.changes: list[TopicChange] = []
         self.topics.subscribe(self.changes.append)
         result_of(self.cluster.start(), run)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.config import Settings
+from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
 from pylogd.metadata.image import Broker, Endpoint, id_from_text
-from pylogd.metadata.interfaces import SessionState
-from pylogd.metadata.layout import BROKERS, PRODUCER_IDS, CorruptMetadata, broker_config_path, encode_configs
+from pylogd.metadata.interfaces import SessionState, SetData
+from pylogd.metadata.layout import (
+    BROKERS,
+    INCARNATIONS,
+    PRODUCER_IDS,
+    CorruptMetadata,
+    broker_config_path,
+    encode_broker,
+    encode_configs,
+    encode_incarnations,
+)
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.metadata.sqlite import SqliteStore
 from tests.fakes.metadata import InlineWorker, ThreadsOnly, result_of
@@ -30,7 +42,7 @@ def test_the_clusters_id_is_made_once(store: SqliteStore) -> None:
 def test_a_damaged_cluster_id_is_refused(store: SqliteStore) -> None:
     result_of(store.ensure("/cluster/id"))
     with pytest.raises(CorruptMetadata, match="/cluster/id"):
-        result_of(Cluster(store, 1).start())
+        result_of(Cluster(store, 1, ChangeFeed(store)).start())
 
 
 def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
@@ -40,29 +52,67 @@ def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
     two = Peer(store, 2)
     assert one.cluster.brokers == two.cluster.brokers
     assert one.cluster.brokers[2].host == "host2"
-    assert (one.cluster.controller_id, two.cluster.controller_id) == (1, 2)
     result_of(store.delete(f"{BROKERS}/2"))
     assert sorted(one.cluster.brokers) == [1]
-    assert two.cluster.controller_id == 1
     assert heard == [2, 1]
 
 
 def test_a_broker_may_register_anew(peer: Peer) -> None:
     moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1")
     result_of(peer.cluster.register(moved))
-    assert peer.cluster.brokers[1] == moved
+    assert replace(peer.cluster.brokers[1], incarnation=0) == moved
     assert moved.endpoint("OUT") == Endpoint("OUT", "kafka.example", 6)
     assert moved.endpoint("ELSE") is None
     assert (moved.host, moved.port) == ("::1", 5)
 
 
 def test_a_node_id_is_taken_once(store: SqliteStore) -> None:
-    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
-    cluster = Cluster(store, 1)
+    path = f"{BROKERS}/1"
+    result_of(store.ensure(path))  # lasting: of no session
+    result_of(store.set(path, encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),), directory_id="theirs"))))
+    cluster = Cluster(store, 1, ChangeFeed(store))
     result_of(cluster.start())
     with pytest.raises(NodeIdInUse, match=r"node\.id 1"):
+        result_of(cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),), directory_id="ours")))
+    with pytest.raises(NodeIdInUse):
         result_of(cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
-    assert cluster.controller_id == -1
+
+
+def test_the_registration_of_a_broker_that_died_is_taken_over(store: SqliteStore, peer: Peer) -> None:
+    path = f"{BROKERS}/2"
+    left = Broker(2, (Endpoint("PLAINTEXT", "a", 1),), directory_id="same")
+    result_of(store.ensure(path))
+    result_of(store.set(path, encode_broker(left)))
+    cluster = Cluster(store, 2, ChangeFeed(store))
+    result_of(cluster.start())
+    before = cluster.brokers[2].incarnation
+    result_of(cluster.register(Broker(2, (Endpoint("PLAINTEXT", "c", 3),), directory_id="same")))
+    assert cluster.brokers[2].host == "c"
+    assert cluster.brokers[2].incarnation > before
+    assert peer.cluster.brokers[2] == cluster.brokers[2]
+
+
+def test_a_broker_that_stops_says_so(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    heard: list[bool] = []
+    one.cluster.subscribe(lambda: heard.append(one.cluster.brokers[2].stopping))
+    result_of(two.cluster.mark_stopping())
+    assert two.cluster.brokers[2].stopping
+    assert heard == [True]
+
+
+def test_a_broker_is_accepted_once_a_controller_has_it(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    assert not one.cluster.accepted
+    numbers = {node: broker.incarnation for node, broker in one.cluster.brokers.items()}
+    result_of(store.ensure(INCARNATIONS))
+    heard: list[bool] = []
+    two.cluster.subscribe(lambda: heard.append(two.cluster.accepted))
+    write = one.feed.write([SetData(INCARNATIONS, encode_incarnations(numbers))], [INCARNATIONS])
+    result_of(Deferred.fromCoroutine(write))
+    assert heard == [True]
+    assert one.cluster.accepted
+    assert Peer(store, 3).cluster.acknowledged == numbers
 
 
 def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> None:
@@ -79,7 +129,7 @@ def test_producer_ids_are_never_given_twice(store: SqliteStore) -> None:
     ids = [result_of(peer.cluster.next_producer_id()) for _ in range(PRODUCER_ID_BLOCK + 5) for peer in (one, two)]
     assert len(set(ids)) == len(ids)
     assert min(ids) == 0
-    restarted = Cluster(store, 1)
+    restarted = Cluster(store, 1, ChangeFeed(store))
     assert result_of(restarted.next_producer_id()) > max(ids)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pylogd.metadata.image import Broker, Endpoint, Topic, id_from_text, id_to_text, new_id
 from pylogd.metadata.layout import (
+    Assignment,
     CorruptMetadata,
     decode_broker,
     decode_change,
@@ -25,7 +26,7 @@ from pylogd.metadata.layout import (
 
 
 def test_a_topic_is_spelled_as_kafka_spells_it() -> None:
-    document = json.loads(encode_topic(bytes(range(16)), [(1, 2), (2, 1)]))
+    document = json.loads(encode_topic(Assignment(bytes(range(16)), [(1, 2), (2, 1)])))
     assert document == {
         "version": 3,
         "topic_id": "AAECAwQFBgcICQoLDA0ODw",
@@ -37,7 +38,9 @@ def test_a_topic_is_spelled_as_kafka_spells_it() -> None:
 
 @given(st.binary(min_size=16, max_size=16), st.lists(st.lists(st.integers(0, 99), min_size=1), min_size=1))
 def test_topics_come_back(topic_id: bytes, replicas: list[list[int]]) -> None:
-    assert decode_topic("/t", encode_topic(topic_id, replicas)) == (topic_id, [tuple(one) for one in replicas])
+    assert decode_topic("/t", encode_topic(Assignment(topic_id, list(map(tuple, replicas))))) == (
+        Assignment(topic_id, list(map(tuple, replicas)))
+    )
 
 
 @given(st.dictionaries(st.text(), st.text()))

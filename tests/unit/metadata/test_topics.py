@@ -21,7 +21,7 @@ from pylogd.metadata.errors import (
     UnknownTopic,
 )
 from pylogd.metadata.image import PartitionState, TopicChange
-from pylogd.metadata.layout import TOPICS, CorruptMetadata, encode_topic, topic_config_path, topic_path
+from pylogd.metadata.layout import TOPICS, Assignment, CorruptMetadata, encode_topic, topic_config_path, topic_path
 from pylogd.metadata.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.metadata.conftest import Peer
@@ -259,7 +259,8 @@ def test_a_listener_that_raises_harms_nobody(peer: Peer) -> None:
 
 
 def test_a_damaged_topic_stops_the_start_with_its_name(store: SqliteStore) -> None:
-    for data in (b"", b"[]", b'{"partitions":{}}', encode_topic(bytes(15), [[1]]), encode_topic(bytes(16), [[]])):
+    no_id, no_replicas = encode_topic(Assignment(bytes(15), [(1,)])), encode_topic(Assignment(bytes(16), [()]))
+    for data in (b"", b"[]", b'{"partitions":{}}', no_id, no_replicas):
         result_of(store.ensure(topic_path("broken")))
         result_of(store.set(topic_path("broken"), data))
         with pytest.raises(CorruptMetadata, match="/brokers/topics/broken"):

@@ -1,0 +1,57 @@
+"""AlterPartitionReassignments (45), versions 0 and 1: move replicas to other brokers.
+
+Behaviour: any broker carries it out. A partition is answered once its move has begun: the new replicas copy, the
+controller drops the old ones when all that are to stay are in sync. A new target takes the place of one under way; null
+goes back to the replicas that there were before (NO_REASSIGNMENT_IN_PROGRESS if there is no move). Targets are brokers
+that are alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid that the number of replicas changes
+(INVALID_REPLICATION_FACTOR). pylogd's own tagged field `latest_wait_ms` has new replicas begin with the latest offset.
+Gaps: `timeout_ms` is not looked at.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api.context import RequestContext
+from pylogd.api.errors import explain
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+
+@handles(AlterPartitionReassignmentsRequest, 0, 1)
+def alter_partition_reassignments(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> Deferred[AlterPartitionReassignmentsResponse]:
+    """Begin every move of the request."""
+    return Deferred.fromCoroutine(_move(context, request))
+
+
+async def _move(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    targets = {
+        (topic.name, partition.partition_index): partition.replicas
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    outcomes = await context.broker.partition_admin.move(
+        targets,
+        latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
+        keep_factor=not request.allow_replication_factor_change,
+    )
+    results: dict[str, ReassignableTopicResponse] = {}
+    for (topic, index), error in outcomes.items():
+        code, message = (ErrorCode.NONE, None) if error is None else explain(error)
+        found = results.setdefault(topic, ReassignableTopicResponse(topic))
+        found.partitions.append(ReassignablePartitionResponse(index, code, message))
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=list(results.values()),
+    )

@@ -1,0 +1,46 @@
+"""ListPartitionReassignments (46), version 0: which replicas are being moved.
+
+Behaviour: of the partitions asked about, or with null of all, those of which replicas are being moved; the others, and
+unknown ones, are left out.
+Gaps: `timeout_ms` is not looked at.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+@handles(ListPartitionReassignmentsRequest, 0, 0)
+def list_partition_reassignments(
+    context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """The moves under way."""
+    registry = context.broker.topics
+    if request.topics is None:
+        asked = [(topic, range(len(topic.partitions))) for topic in registry.all()]
+    else:
+        named = [(registry.get(topic.name), topic.partition_indexes) for topic in request.topics]
+        asked = [(topic, indexes) for topic, indexes in named if topic is not None]
+    found = []
+    for topic, indexes in asked:
+        moving = [state for state in topic.partitions if state.moving and state.index in indexes]
+        if moving:
+            found.append(
+                OngoingTopicReassignment(
+                    topic.name,
+                    [
+                        OngoingPartitionReassignment(
+                            state.index, list(state.replicas), list(state.adding), list(state.removing)
+                        )
+                        for state in moving
+                    ],
+                )
+            )
+    return ListPartitionReassignmentsResponse(error_message=None, topics=found)

@@ -1,0 +1,226 @@
+"""`pylogd reassign`: move replicas between brokers, and see how far that is."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.client import Admin, TopicPartition
+from pylogd.client.placement import Placement, plan
+from pylogd.errors import KafkaError
+
+#: Between two looks at how far the moves are.
+_LOOK_SECONDS = 1.0
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def reassign() -> None:
+    """Move replicas to other brokers: plan, execute, verify, cancel.
+
+    A plan is a JSON file as Kafka's own tool has it.
+
+    \b
+    pylogd reassign plan --brokers 1,2,3,4 > plan.json
+    pylogd reassign execute plan.json --throttle 50000000
+    pylogd reassign verify plan.json
+    pylogd reassign cancel plan.json
+    """
+
+
+@reassign.command("plan")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--brokers", metavar="ID,ID,...", help="Where replicas may be; by default every live broker.")
+@click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), help="How many; by default as now.")
+@bootstrap_option
+def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootstrap: str) -> None:
+    """Print a plan that spreads the replicas of all topics, or of some, with few moves. Nothing is changed.
+
+    To empty a broker, name the others; to use new ones, name them too.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        alive = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
+        found = [admin.describe_topic(name) for name in topics] if topics else admin.list_topics(internal=True)
+    wanted = _numbers(brokers) if brokers else list(alive)
+    if missing := set(wanted) - alive.keys():
+        raise click.ClickException(f"broker {min(missing)} is not alive")
+    current = {TopicPartition(topic.name, one.index): one.replicas for topic in found for one in topic.partitions}
+    try:
+        planned = plan(current, {node: alive[node] for node in wanted}, factor)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
+    moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
+    note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
+    click.echo(json.dumps({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indent=2))
+
+
+@reassign.command()
+@click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@click.option("--throttle", type=click.IntRange(1), metavar="BYTES",
+              help="Most bytes a second that each broker copies for replicas that are not in sync.")  # fmt: skip
+@click.option("--from-latest", "wait", metavar="TIME",
+              help="New replicas copy nothing that is there: they begin with the latest offset, and count as in "
+              "sync when every consumer group has read so far, or after this time (90s, 15m, 2h, 3d).")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Don't wait until all is moved: see `verify`, which lifts the throttle.")
+@bootstrap_option
+def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, bootstrap: str) -> None:
+    """Begin the moves of a plan, and show how far they are until all are done.
+
+    Interrupting this does not stop the moves: `cancel` does.
+    """
+    targets = _read(file)
+    seconds = None if wait is None else _seconds(wait)
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        if throttle is not None:
+            _throttle(admin, targets, throttle)
+        _check(admin.reassign(targets, latest_wait=seconds), "moves could not begin")
+        note(f"{len(targets)} partitions are moved")
+        if not no_wait:
+            _follow(admin, targets)
+            _unthrottle(admin, targets)
+
+
+@reassign.command()
+@click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@json_option
+@bootstrap_option
+def verify(file: Path, as_json: bool, bootstrap: str) -> None:
+    """Show how far a plan is: of each partition done, moving, or different. Exit code 0 once all are done.
+
+    Then the throttles that `execute` set are lifted. In a pipe, a line for each partition: topic, partition, state,
+    replicas, replicas that come, replicas that go.
+    """
+    targets = _read(file)
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        rows = _progress(admin, targets)
+        done = all(row["state"] == "done" for row in rows)
+        if done:
+            _unthrottle(admin, targets)
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ["topic", ">partition", "state", "replicas", "adding", "removing"]
+        print_table(columns, [[_text(value) for value in row.values()] for row in rows])
+    if not done:
+        raise click.exceptions.Exit(1)
+
+
+@reassign.command()
+@click.argument("file", required=False, type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@bootstrap_option
+def cancel(file: Path | None, bootstrap: str) -> None:
+    """Stop the moves of a plan, or all that are under way: the replicas are again those that they were before."""
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        moving = admin.reassignments(list(_read(file)) if file is not None else None)
+        _check(admin.reassign(dict.fromkeys(moving)), "moves could not be stopped")
+        _unthrottle(admin, moving)
+    note(f"{len(moving)} moves stopped")
+
+
+def _follow(admin: Admin, targets: Placement) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("moving", total=len(targets))
+        while True:
+            states = [row["state"] for row in _progress(admin, targets)]
+            bar.update(task, completed=states.count("done"))
+            if "moving" not in states:
+                break
+            time.sleep(_LOOK_SECONDS)
+    if states.count("done") < len(states):
+        raise click.ClickException("some partitions were given another target meanwhile; see `verify`")
+    note(f"{len(targets)} partitions are where they should be")
+
+
+def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:
+    moving = admin.reassignments(list(targets))
+    topics = {name: admin.describe_topic(name) for name in dict.fromkeys(place.topic for place in targets)}
+    rows = []
+    for place, target in targets.items():
+        partitions = topics[place.topic].partitions
+        now = partitions[place.partition].replicas if place.partition < len(partitions) else ()
+        move = moving.get(place)
+        rows.append({
+            "topic": place.topic, "partition": place.partition,
+            "state": "moving" if move else "done" if now == target else "different",
+            "replicas": list(now),
+            "adding": list(move.adding) if move else [], "removing": list(move.removing) if move else [],
+        })  # fmt: skip
+    return rows
+
+
+def _throttle(admin: Admin, targets: Placement, rate: int) -> None:
+    for broker in admin.describe_cluster().brokers:
+        admin.alter_configs("broker", str(broker.node_id), dict.fromkeys(_RATES, str(rate)))
+    for topic in {place.topic for place in targets}:
+        admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, "*"))
+
+
+def _unthrottle(admin: Admin, places: Mapping[TopicPartition, object]) -> None:
+    """Take back what `_throttle` set, where it is set."""
+    for topic in {place.topic for place in places}:
+        if any(entry.source == "topic" for entry in admin.describe_configs("topic", topic, _THROTTLED)):
+            admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED))
+    for broker in admin.describe_cluster().brokers:
+        name = str(broker.node_id)
+        if any("run time" in entry.source for entry in admin.describe_configs("broker", name, _RATES)):
+            admin.alter_configs("broker", name, dict.fromkeys(_RATES))
+
+
+def _check(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> None:
+    errors = [f"{place}: {error}" for place, error in outcome.items() if error is not None]
+    for error in errors:
+        note(f"Error: {error}")
+    if errors:
+        raise click.ClickException(f"{len(errors)} {what}")
+
+
+def _read(file: Path) -> Placement:
+    """The targets of a plan's file, `-` for standard input."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        partitions = json.loads(text)["partitions"]
+        found = {
+            TopicPartition(str(one["topic"]), int(one["partition"])): tuple(map(int, one["replicas"]))
+            for one in partitions
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{file} is not a plan: {error!r}") from None
+    if not found:
+        raise click.ClickException(f"{file} moves nothing")
+    return found
+
+
+def _entry(place: TopicPartition, nodes: Sequence[int]) -> dict[str, Any]:
+    return {"topic": place.topic, "partition": place.partition, "replicas": list(nodes)}
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of broker ids") from None
+
+
+def _seconds(text: str) -> float:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdigit() or unit not in _UNITS:
+        raise click.BadParameter(f"{text!r} is not a time such as 90s, 15m, 2h or 3d")
+    return int(number) * _UNITS[unit]

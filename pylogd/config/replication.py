@@ -1,0 +1,134 @@
+"""The table of broker settings that are about replication: followers, in-sync sets, throttles.
+
+A part of the table in `broker`, which says how to read it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pylogd.config.storage import MIB
+from pylogd.config.values import LONG_MAX, ConfigType, Mode, Setting
+
+_STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_DYNAMIC: Final = Mode.DYNAMIC
+_FOLLOWERS: Final = "Followers"
+
+#: What `replica.selector.class` may say: nobody is sent elsewhere, or to a replica in the client's rack.
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+REPLICATION_SETTINGS: Final = [
+    Setting(
+        "replica.lag.time.max.ms",
+        _LONG,
+        30_000,
+        "A follower that has not had all that its leader has for so long leaves the in-sync set.",
+        _FOLLOWERS,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "replica.fetch.max.bytes",
+        _INT,
+        MIB,
+        "Most bytes of one partition in one fetch of a follower. A first batch larger than this still comes whole.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.response.max.bytes",
+        _INT,
+        10 * MIB,
+        "Most bytes in the answer to one fetch of a follower.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.min.bytes",
+        _INT,
+        1,
+        "Bytes that a follower's fetch waits for, for at most `replica.fetch.wait.max.ms`.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.wait.max.ms",
+        _INT,
+        500,
+        "Most time that a follower's fetch waits at its leader. Should be well below `replica.lag.time.max.ms`.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.fetch.backoff.ms",
+        _INT,
+        1000,
+        "Pause of a follower after a fetch, or a partition of one, that failed.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.socket.timeout.ms",
+        _INT,
+        30_000,
+        "Time after which a follower gives up a connection whose leader does not answer.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        5000,
+        "How often the high watermarks of replicated partitions are written to disk.",
+        _FOLLOWERS,
+        minimum=1,
+    ),
+    Setting(
+        "replica.selector.class",
+        _STRING,
+        None,
+        f"`{RACK_AWARE}` sends a consumer to an in-sync replica in its own rack (KIP-392). Unset: consumers read from "
+        "the leader.",
+        _FOLLOWERS,
+        nullable=True,
+        choices=(RACK_AWARE,),
+    ),
+    Setting(
+        "leader.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "Most bytes a second that this broker sends to throttled replicas that are not in sync. (Kafka takes it only "
+        "as a dynamic setting.)",
+        _FOLLOWERS,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "follower.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "Most bytes a second that this broker fetches for throttled replicas that are not in sync. (Kafka takes it "
+        "only as a dynamic setting.)",
+        _FOLLOWERS,
+        minimum=1,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "leader.replication.throttled.replicas",
+        _LIST,
+        (),
+        "Replicas whose fetches are throttled by their leader: `partition:broker, ...`, or `*` for all. Set it for a "
+        "topic. (Kafka has no such broker setting.)",
+        _FOLLOWERS,
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "follower.replication.throttled.replicas",
+        _LIST,
+        (),
+        "Replicas that throttle their own fetches: `partition:broker, ...`, or `*` for all. Set it for a topic. "
+        "(Kafka has no such broker setting.)",
+        _FOLLOWERS,
+        mode=_DYNAMIC,
+    ),
+]

@@ -1,0 +1,172 @@
+"""Elections and moves of replicas that clients ask for: any broker works them out and writes them.
+
+Strategy: a request is worked out by `decisions` on this broker's view and written with the versions of that view. If
+the tree has moved on, the write fails, the view catches up, and it is worked out anew; so it doesn't matter which broker
+does it, and nothing is forwarded. What the view did not know yet (a broker that has just died) the controller puts
+right, which looks at every topic that changes.
+
+Rules: each partition of a request is answered by itself. A move is answered once it has begun.
+
+Must not know: requests, who the controller is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+
+from pylogd.controller import decisions
+from pylogd.controller.decisions import Snapshot
+from pylogd.errors import PylogdError
+from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.configs import ATTEMPTS
+from pylogd.metadata.errors import (
+    BadVersion,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidChange,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoNode,
+    NoReassignmentInProgress,
+    PreferredLeaderNotAvailable,
+    StalePartition,
+    TopicError,
+    UnknownTopic,
+)
+from pylogd.metadata.image import NO_LEADER, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.topics import TopicRegistry
+
+#: (topic name, partition)
+Key = tuple[str, int]
+Outcomes = dict[Key, PylogdError | None]
+_Change = Callable[[PartitionState], PartitionState]
+
+
+class PartitionAdmin:
+    """What clients may have done to partitions."""
+
+    def __init__(self, cluster: Cluster, topics: TopicRegistry, now_ms: Callable[[], int]) -> None:
+        """`now_ms`: the time of day, ms since 1970."""
+        self._cluster = cluster
+        self._topics = topics
+        self._now_ms = now_ms
+
+    def elect(self, partitions: Sequence[Key] | None, *, unclean: bool) -> Deferred[Outcomes]:
+        """Have the preferred replicas lead, or with `unclean` any that is alive where none leads; of all partitions
+        where there is something to do with None. What became of each: `ElectionNotNeeded`,
+        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable`, `UnknownTopic`, or None.
+        """
+        change = self._elect_unclean if unclean else self._elect_preferred
+        if partitions is None:
+            partitions = [
+                (topic.name, state.index)
+                for topic in self._topics.all()
+                for state in topic.partitions
+                if (state.leader == NO_LEADER if unclean else state.leader != state.replicas[0])
+            ]
+        return Deferred.fromCoroutine(self._do(dict.fromkeys(partitions, change)))
+
+    def move(
+        self,
+        targets: Mapping[Key, Sequence[int] | None],
+        *,
+        latest_wait_ms: int | None = None,
+        keep_factor: bool = False,
+    ) -> Deferred[Outcomes]:
+        """Begin to move each partition to other replicas, or with None go back to those that there were before.
+
+        `latest_wait_ms`: replicas that are added begin with the latest offset, and are in sync when every group has
+        read that far, or after so long. `keep_factor`: a partition may not get another number of replicas. What became
+        of each: `InvalidReplicaAssignment`, `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic`, or
+        None.
+        """
+        until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
+        changes = {key: self._mover(target, until, keep_factor) for key, target in targets.items()}
+        return Deferred.fromCoroutine(self._do(changes))
+
+    async def _do(self, changes: Mapping[Key, _Change]) -> Outcomes:
+        outcomes: Outcomes = dict.fromkeys(changes)
+        left = list(changes)
+        for _ in range(ATTEMPTS):
+            left, updates = self._work_out(left, changes, outcomes)
+            if not left:
+                return outcomes
+            try:
+                await self._topics.write_states(updates)
+                return outcomes
+            except (BadVersion, NoNode, StalePartition):
+                await self._topics.catch_up()
+        late = InvalidChange("the topic is being changed by others, try again")
+        return {**outcomes, **dict.fromkeys(left, late)}
+
+    def _work_out(
+        self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes
+    ) -> tuple[list[Key], list[TopicUpdate]]:
+        """What is to be written, and how. What can't be done gets its outcome."""
+        found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
+        left = []
+        for key in keys:
+            name, index = key
+            topic = self._topics.get(name)
+            try:
+                if topic is None or not 0 <= index < len(topic.partitions):
+                    raise UnknownTopic(f"there is no partition {name[:249]}-{index}")
+                before = topic.partitions[index]
+                after = changes[key](before)
+            except TopicError as error:
+                outcomes[key] = error
+                continue
+            if after is not before:
+                found.setdefault(name, (topic, {}))[1][index] = after
+                left.append(key)
+        updates = [
+            TopicUpdate(topic, tuple(states.get(state.index, state) for state in topic.partitions))
+            for topic, states in found.values()
+        ]
+        return left, updates
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._cluster.brokers, self._cluster.acknowledged)
+
+    def _elect_preferred(self, state: PartitionState) -> PartitionState:
+        if state.leader == state.replicas[0]:
+            raise ElectionNotNeeded(f"broker {state.leader}, the preferred leader, leads already")
+        after = decisions.prefer(state, self._snapshot)
+        if after is None:
+            raise PreferredLeaderNotAvailable(f"broker {state.replicas[0]} is not alive and in sync")
+        return after
+
+    def _elect_unclean(self, state: PartitionState) -> PartitionState:
+        after = decisions.elect_unclean(state, self._snapshot)
+        if after is state:
+            raise ElectionNotNeeded(f"broker {state.leader} leads")
+        if after is None:
+            raise EligibleLeadersNotAvailable("no replica is alive")
+        return after
+
+    def _mover(self, target: Sequence[int] | None, until: int | None, keep_factor: bool) -> _Change:
+        def move(state: PartitionState) -> PartitionState:
+            before = decisions.origin(state)
+            if target is None:
+                if not state.moving:
+                    raise NoReassignmentInProgress("no replica of the partition is being moved")
+            else:
+                self._check(target, state)
+                if keep_factor and len(target) != len(before):
+                    raise InvalidReplicationFactor(f"the partition has {len(before)} replicas, not {len(target)}")
+            after = decisions.move(state, before if target is None else target, self._snapshot, until)
+            if after is None:
+                raise InvalidReplicaAssignment("none of those replicas is in sync and could lead")
+            return after
+
+        return move
+
+    def _check(self, target: Sequence[int], state: PartitionState) -> None:
+        if not target or len(set(target)) < len(target):
+            raise InvalidReplicaAssignment(f"replicas are different brokers, at least one: {list(target)}")
+        for broker in target:
+            if broker not in state.replicas and broker not in self._cluster.brokers:
+                raise InvalidReplicaAssignment(f"broker {broker} is not alive")

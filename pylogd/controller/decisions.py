@@ -1,0 +1,207 @@
+"""Who leads a partition, and who is in sync after brokers came and went: pure functions over a snapshot of the tree.
+
+Strategy: one function takes a partition's state to the state that it should have (`settle`), whatever happened before:
+a broker died, came back, came back unnoticed, is stopping, a reassignment is done. So an event is nothing but a reason
+to look again, one pass decides for all partitions, and a pass over its own result changes nothing.
+
+Rules:
+- A leader comes from the in-sync set. Only where the topic allows unclean elections, and nobody of it is alive, another
+  replica may lead; it is then the only one in sync.
+- A broker that registered anew since the last decisions has died in between, even if nobody saw it: its log may be
+  shorter now. It leaves the in-sync sets, unless nobody else alive is in one; where it leads on, it does so in a new
+  leader epoch, so that its followers see where their logs part.
+- The last of an in-sync set stay in it when they die: one of them has to lead next.
+- A broker that is stopping is given nothing, leads on only where nobody else can, and follows nobody.
+- Epochs only grow. A partition with one replica keeps its leader epoch: nobody's log can part from its own.
+- Replicas that are added join the in-sync set by their leader's word; when all that are to stay are in sync, the others
+  are dropped.
+
+Must not know: stores, time, who carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, TopicUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The brokers as the decisions see them.
+
+    `brokers`: those alive, by id. `known`: their incarnations that earlier decisions took into account, by id.
+    `steady`: those alive that did not die in between. `open`: those of them that may be given something.
+    """
+
+    brokers: Mapping[int, Broker]
+    known: Mapping[int, int] = field(default_factory=dict)
+    steady: frozenset[int] = field(init=False)
+    open: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers = {node: broker.incarnation for node, broker in self.brokers.items()}
+        steady = frozenset(node for node, number in numbers.items() if self.known.get(node, number) == number)
+        object.__setattr__(self, "steady", steady)
+        object.__setattr__(self, "open", frozenset(node for node in steady if not self.brokers[node].stopping))
+
+    @property
+    def incarnations(self) -> dict[int, int]:
+        """What is `known` once decisions over this snapshot have been written."""
+        return {node: broker.incarnation for node, broker in sorted(self.brokers.items())}
+
+    def may_lead(self, node: int) -> bool:
+        """Whether a broker may be made a leader."""
+        broker = self.brokers.get(node)
+        return broker is not None and not broker.stopping
+
+
+def settle_all(snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[str]) -> list[TopicUpdate]:
+    """Every topic of which a partition should have another state. `unclean`: names of those that allow unclean
+    elections.
+    """
+    return updates_of(topics, lambda topic, state: settle(state, snapshot, topic.name in unclean))
+
+
+def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False) -> PartitionState:
+    """The state that a partition should have; the state itself if that is it."""
+    if state.leader in snapshot.open and snapshot.open.issuperset(state.isr) and not (state.adding or state.removing):
+        return state
+    after = _finish_move(_fail_over(state, snapshot, unclean), snapshot)
+    if after is state or after == state:
+        return state
+    return replace(after, partition_epoch=state.partition_epoch + 1)
+
+
+def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
+    """The state with the preferred leader leading; None if that one can't."""
+    preferred = state.replicas[0]
+    if preferred not in state.isr or preferred not in snapshot.open:
+        return None
+    return state if state.leader == preferred else _led_by(state, preferred, state.isr)
+
+
+def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
+    """The state with somebody leading, in sync before or not; None if no replica is alive."""
+    if state.leader in snapshot.brokers:
+        return state
+    after = settle(state, snapshot, unclean=True)
+    return None if after.leader == NO_LEADER else after
+
+
+def imbalanced(snapshot: Snapshot, topics: Sequence[Topic], percentage: int) -> list[TopicUpdate]:
+    """Preferred leaders for the partitions of every broker that leads too few of those that it should.
+
+    `percentage`: how many of a hundred partitions that prefer a broker may be led by others. Partitions whose replicas
+    are being moved are left alone.
+    """
+    preferring: dict[int, int] = {}
+    elsewhere: dict[int, int] = {}
+    for topic in topics:
+        for state in topic.partitions:
+            preferred = state.replicas[0]
+            if not state.moving:
+                preferring[preferred] = preferring.get(preferred, 0) + 1
+                if state.leader != preferred:
+                    elsewhere[preferred] = elsewhere.get(preferred, 0) + 1
+    due = {node for node, count in elsewhere.items() if count * 100 > preferring[node] * percentage}
+    if not due:
+        return []
+
+    def balance(_: Topic, state: PartitionState) -> PartitionState:
+        if state.moving or state.replicas[0] not in due:
+            return state
+        return prefer(state, snapshot) or state
+
+    return updates_of(topics, balance)
+
+
+def move(
+    state: PartitionState, target: Sequence[int], snapshot: Snapshot, latest_until_ms: int | None = None
+) -> PartitionState | None:
+    """The state at the beginning of a reassignment to `target`, which takes the place of one that is under way.
+
+    To go back to where one began is to cancel it. None if no replica that stays is in sync and could lead.
+    """
+    original = origin(state)
+    adding = tuple(node for node in target if node not in original)
+    removing = tuple(node for node in original if node not in target)
+    replicas = (*target, *removing)
+    isr = tuple(node for node in state.isr if node in replicas)
+    if not isr:
+        return None
+    until = latest_until_ms if adding else None
+    after = replace(state, replicas=replicas, adding=adding, removing=removing, isr=isr, latest_until_ms=until)
+    if state.leader not in replicas and state.leader != NO_LEADER:
+        successor = next((node for node in replicas if node in isr and snapshot.may_lead(node)), None)
+        if successor is None:
+            return None
+        return _led_by(after, successor, isr)
+    return state if after == state else replace(after, partition_epoch=state.partition_epoch + 1)
+
+
+def origin(state: PartitionState) -> tuple[int, ...]:
+    """The replicas that a partition had before the reassignment under way."""
+    return tuple(node for node in state.replicas if node not in state.adding)
+
+
+def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState], PartitionState]) -> list[TopicUpdate]:
+    """Every topic that `change` makes something else of, partition by partition."""
+    updates = []
+    for topic in topics:
+        after = [change(topic, state) for state in topic.partitions]
+        if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
+            updates.append(TopicUpdate(topic, tuple(after)))
+    return updates
+
+
+def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool) -> PartitionState:
+    if len(state.replicas) == 1 and state.leader in snapshot.brokers:
+        return state
+    staying = tuple(node for node in state.isr if node in snapshot.open)
+    if state.leader in snapshot.steady and (state.leader in staying or not staying):
+        return replace(state, isr=staying or (state.leader,))
+    leader = _choose(state, snapshot, unclean)
+    if leader is None:
+        return state if state.leader == NO_LEADER else _led_by(state, NO_LEADER, state.isr)
+    return _led_by(state, leader, staying if leader in staying else (leader,))
+
+
+def _choose(state: PartitionState, snapshot: Snapshot, unclean: bool) -> int | None:
+    """Who leads next: of those in sync the first replica that did not die in between, or the first; else, where it is
+    allowed, the first replica alive.
+    """
+    in_sync = [node for node in state.replicas if node in state.isr and snapshot.may_lead(node)]
+    in_sync.sort(key=lambda node: node not in snapshot.steady)
+    if in_sync:
+        return in_sync[0]
+    if state.leader in snapshot.brokers:
+        return state.leader  # it is stopping, and came back unnoticed before that
+    return next((node for node in state.replicas if unclean and snapshot.may_lead(node)), None)
+
+
+def _finish_move(state: PartitionState, snapshot: Snapshot) -> PartitionState:
+    if not state.moving or state.leader == NO_LEADER:
+        return state
+    target = state.target
+    if not set(target).issubset(state.isr):
+        return state
+    after = replace(
+        state,
+        replicas=target,
+        isr=tuple(node for node in state.isr if node in target),
+        adding=(),
+        removing=(),
+        latest_until_ms=None,
+    )
+    if state.leader in target:
+        return after
+    successor = next((node for node in target if node in snapshot.open), None)
+    return state if successor is None else _led_by(after, successor, after.isr)
+
+
+def _led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
+    return replace(
+        state, leader=leader, isr=isr, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
+    )

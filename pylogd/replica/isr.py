@@ -1,0 +1,171 @@
+"""Keeps the in-sync sets of the partitions that this broker leads: out with who lags, in with who caught up.
+
+Strategy: a follower's fetch tells when it may join; a look at all led partitions, every half of
+`replica.lag.time.max.ms`, tells who has to leave. Both only ask: the metadata is written with the version that the
+change was worked out from, and the new set counts when it comes back as a state of the partition. Changes asked for in
+one turn of the reactor, or while a write is under way, leave together.
+
+Rules: a change that was asked for stays asked for until a newer state of the partition is known, since a write without
+an answer may have been done; it is asked for again once a second. Only one that was refused at the first try, because
+the replica may not join, is known not to have been done.
+
+Source: KIP-497.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.metadata.errors import IneligibleReplica, TopicError
+from pylogd.metadata.image import IsrChange, PartitionState
+from pylogd.replica.partition import Partition, Role
+
+log = Logger()
+
+RETRY_SECONDS = 1.0
+
+Alter = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
+"""Writes the changes: a Deferred of a list with, for each, the new PartitionState or the error."""
+
+
+class IsrKeeper:
+    """See the module.
+
+    `written` is told each partition's new state once a write of ours is done, or None where a change was taken back.
+    """
+
+    def __init__(
+        self,
+        alter: Alter,
+        clock: IReactorTime,
+        partitions: Callable[[], Iterable[Partition]],
+        written: Callable[[Partition, PartitionState | None], object],
+        most_lag: Callable[[], float],
+    ) -> None:
+        """`partitions`: those that may have followers. `most_lag`: `replica.lag.time.max.ms`, in seconds."""
+        self._alter = alter
+        self._clock = clock
+        self._partitions = partitions
+        self._written = written
+        self._most_lag = most_lag
+        self._asked: dict[tuple[str, int], Partition] = {}
+        self._unsure: set[tuple[str, int]] = set()  # what was asked for and not answered
+        self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
+        self._writing = False
+        self._stopped = False
+        self._flush: IDelayedCall | None = None
+        self._look: IDelayedCall | None = None
+
+    def watch(self) -> None:
+        """There are partitions to look at for followers that lag."""
+        if self._look is None and not self._stopped:
+            self._look = self._clock.callLater(self._pause(), self._look_again)
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        for call in (self._look, self._flush):
+            if call is not None and call.active():
+                call.cancel()
+        self._look = self._flush = None
+        self._asked.clear()
+        self._stopped = True
+
+    def _pause(self) -> float:
+        return min(self._most_lag() / 2, RETRY_SECONDS)
+
+    def _look_again(self) -> None:
+        self._look = None
+        if any(True for _ in self._partitions()):
+            self.watch()
+            self.look()
+
+    def look(self) -> None:
+        """Ask for everybody who lags to leave, and again for what was asked for a while ago."""
+        now, most = self._clock.seconds(), self._most_lag()
+        lost = 0
+        for partition in list(self._partitions()):
+            pending = partition.pending_isr
+            if pending is not None:
+                if now - pending.asked_at >= RETRY_SECONDS:
+                    self._ask(partition, pending.isr)
+                continue
+            lagging = partition.lagging(now, most)
+            if lagging:
+                lost += len(lagging)
+                self._ask(partition, tuple(node_id for node_id in partition.isr if node_id not in lagging))
+
+        if lost:
+            log.info("{count} replicas can't keep up: they are to leave their in-sync sets", count=lost)
+
+    def follower_came(self, partition: Partition, node_id: int) -> None:
+        """A follower out of sync has fetched: ask for it to join if it may."""
+        state = partition.state
+        if state is None or not partition.may_join(node_id):
+            return
+        until = state.latest_until_ms
+        refused = self._refused.get(partition.key)
+        if refused is not None and self._clock.seconds() - refused < RETRY_SECONDS:
+            return  # it asks with every fetch
+        if until is not None and node_id in state.adding and self._clock.seconds() * 1000 < until:
+            return
+        self._ask(partition, (*partition.isr, node_id))
+
+    def _ask(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        partition.propose_isr(isr, self._clock.seconds())
+        self._asked[partition.key] = partition
+        self._later()
+
+    def _later(self) -> None:
+        if not self._writing and not self._stopped and self._flush is None and self._asked:
+            self._flush = self._clock.callLater(0, self._write)
+
+    def _write(self) -> None:
+        self._flush = None
+        asked = [
+            partition
+            for partition in self._asked.values()
+            if partition.role is Role.LEADING and partition.pending_isr is not None
+        ]
+        self._asked.clear()
+        if not asked:
+            return
+        self._writing = True
+        done = self._alter([_change(partition) for partition in asked])
+        done.addCallbacks(self._done, self._failed, callbackArgs=(asked,), errbackArgs=(asked,))
+        done.addErrback(lambda failure: log.failure("could not follow a change of in-sync sets", failure))
+
+    def _done(self, results: Sequence[PartitionState | BaseException], asked: list[Partition]) -> None:
+        self._writing = False
+        for partition, result in zip(asked, results, strict=True):
+            if isinstance(result, PartitionState):
+                self._unsure.discard(partition.key)
+                self._written(partition, result)
+                continue
+            if not isinstance(result, TopicError):
+                self._unsure.add(partition.key)  # the store's trouble: nobody knows whether it was written
+                log.warn("{partition!r}: its in-sync set is not written: {error}", partition=partition, error=result)
+            elif isinstance(result, IneligibleReplica) and partition.key not in self._unsure:
+                self._refused[partition.key] = self._clock.seconds()
+                partition.withdraw_isr()
+                self._written(partition, None)
+        self._later()
+
+    def _failed(self, failure: Failure, asked: list[Partition]) -> None:
+        self._writing = False
+        self._unsure.update(partition.key for partition in asked)
+        log.warn("in-sync sets could not be written, and will be again: {error}", error=failure.value)
+        self._later()
+
+
+def _change(partition: Partition) -> IsrChange:
+    assert partition.state is not None and partition.pending_isr is not None
+    return IsrChange(
+        partition.topic, partition.topic_id, partition.index, partition.leader_epoch,
+        partition.state.partition_epoch, partition.pending_isr.isr,
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Follows every partition that another broker leads: a fetcher for each leader, its partitions given and taken.
+
+Rules: a partition is with one fetcher at most, that of its leader in the newest epoch known here. A fetcher with
+nothing to fetch is stopped.
+
+Must not know: requests, how a fetcher works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.config import Settings
+from pylogd.replica.fetcher import Connect, FetcherConfig, LeaderFetcher
+from pylogd.replica.partition import Partition, Role
+from pylogd.replica.throttle import ReplicationQuota
+
+if TYPE_CHECKING:
+    from pylogd.replica.manager import ReplicaManager
+
+
+class Replication:
+    """See the module. `connect` opens a connection to a broker by its id."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        connect: Connect,
+        settings: Settings,
+        clock: IReactorTime,
+        node_id: int,
+        cluster_id: str | None = None,
+    ) -> None:
+        self._replicas = replicas
+        self._connect = connect
+        self._clock = clock
+        integer = settings.integer
+        self._config = FetcherConfig(
+            node_id=node_id,
+            max_bytes=integer("replica.fetch.max.bytes"),
+            max_response_bytes=integer("replica.fetch.response.max.bytes"),
+            min_bytes=integer("replica.fetch.min.bytes"),
+            max_wait_ms=integer("replica.fetch.wait.max.ms"),
+            backoff=integer("replica.fetch.backoff.ms") / 1000,
+            timeout=integer("replica.socket.timeout.ms") / 1000,
+            cluster_id=cluster_id,
+        )
+        self._quota = ReplicationQuota(lambda: integer("follower.replication.throttled.rate"), clock.seconds)
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._leader_of: dict[tuple[bytes, int], int] = {}  # which fetcher has a partition
+        self._running = False
+
+    def start(self) -> None:
+        """Follow what is to be followed now, and all that changes from now on."""
+        self._running = True
+        self._replicas.subscribe(self._changed)
+        for partition in list(self._replicas.partitions.values()):
+            self._changed(partition)
+
+    def stop(self) -> Deferred[None]:
+        """Follow nothing more; fires when every fetcher has ended."""
+        self._running = False
+        self._leader_of.clear()
+        fetchers, self._fetchers = self._fetchers, {}
+        ended: Deferred[None] = DeferredList([fetcher.stop() for fetcher in fetchers.values()]).addCallback(
+            lambda _: None
+        )
+        return ended
+
+    def _changed(self, partition: Partition) -> None:
+        if not self._running:
+            return
+        key = partition.topic_id, partition.index
+        leader = partition.leader_id if partition.role is Role.FOLLOWING else -1
+        before = self._leader_of.pop(key, -1)
+        if before >= 0 and before != leader:
+            fetcher = self._fetchers[before]
+            fetcher.unfollow(partition)
+            if not len(fetcher):
+                del self._fetchers[before]
+                fetcher.stop()
+        if leader >= 0 and leader != partition.node_id:
+            self._leader_of[key] = leader
+            self._fetcher(leader).follow(partition)
+
+    def _fetcher(self, leader: int) -> LeaderFetcher:
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = LeaderFetcher(
+                leader, self._replicas, self._connect, self._clock, self._config, self._quota
+            )
+        return fetcher

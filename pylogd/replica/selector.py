@@ -1,0 +1,44 @@
+"""Which replica a consumer should read from: one in its own rack, where the broker is told to look (KIP-392).
+
+Rules: only in-sync followers that are alive and have what is asked for; of several the one that has most. A leader in
+the consumer's rack keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pylogd.replica.partition import Partition
+
+if TYPE_CHECKING:
+    from pylogd.metadata.image import Broker
+
+#: The consumer stays with the leader.
+NO_PREFERENCE = -1
+
+
+class RackAwareSelector:
+    """`brokers`: the live ones by id."""
+
+    def __init__(self, brokers: Callable[[], Mapping[int, Broker]]) -> None:
+        self._brokers = brokers
+
+    def preferred(self, partition: Partition, rack: str, offset: int) -> int:
+        """The follower that a consumer in `rack` should read `offset` from, or NO_PREFERENCE."""
+        brokers = self._brokers()
+        ours = brokers.get(partition.node_id)
+        if ours is not None and ours.rack == rack:
+            return NO_PREFERENCE
+        best, best_end = NO_PREFERENCE, -1
+        for node_id in partition.isr:
+            follower, broker = partition.followers.get(node_id), brokers.get(node_id)
+            if (
+                follower is not None
+                and broker is not None
+                and broker.rack == rack
+                and 0 <= follower.log_start <= offset <= follower.log_end
+                and follower.log_end > best_end
+            ):
+                best, best_end = node_id, follower.log_end
+        return best

@@ -1,0 +1,79 @@
+"""Remembers on disk what was committed, so that a restarted replica need not ask the others before it shows anything.
+
+Strategy: every `replica.high.watermark.checkpoint.interval.ms`, and at a stop, the high watermarks of all replicated
+partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. A crash loses the
+last moves, which is no harm: a high watermark that is too low is raised again by the leader, or by the followers.
+
+Must not know: roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+if TYPE_CHECKING:
+    from pylogd.log.manager import LogManager
+    from pylogd.replica.partition import Partition
+
+log = Logger()
+
+
+class WatermarkKeeper:
+    """See the module. `partitions`: the replicated ones. `seconds`: the time between two writes."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        partitions: Mapping[tuple[str, int], Partition],
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        seconds: float,
+    ) -> None:
+        self._logs = logs
+        self._partitions = partitions
+        self._clock = clock
+        self._in_thread = in_thread
+        self._seconds = seconds
+        self._timer: IDelayedCall | None = None
+        self._written: dict[tuple[str, int], int] = {}
+        self._stopped = False
+
+    def watch(self) -> None:
+        """There are replicated partitions."""
+        if self._timer is None and not self._stopped:
+            self._timer = self._clock.callLater(self._seconds, self._due)
+
+    def stop(self) -> Deferred[None]:
+        """Write a last time."""
+        self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        return self.write()
+
+    def write(self) -> Deferred[None]:
+        """Write what has moved; it never fails."""
+        offsets = {key: partition.high_watermark for key, partition in self._partitions.items()}
+        if offsets == self._written:
+            done: Deferred[None] = Deferred()
+            done.callback(None)
+            return done
+        self._written = offsets
+        return self._in_thread(self._logs.checkpoint_high_watermarks, offsets).addErrback(self._failed)
+
+    def _due(self) -> None:
+        self.write().addBoth(self._again)
+
+    def _again(self, _: object) -> None:
+        self._timer = None
+        if self._partitions:
+            self.watch()
+
+    def _failed(self, failure: Failure) -> None:
+        self._written = {}
+        log.error("the high watermarks can't be written: {error}", error=failure.value)

@@ -1,0 +1,32 @@
+"""Two minutes of it; `make chaos` is an hour. In a process of its own, which may have namespaces of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Brokers, and for how many seconds they are troubled. What it takes to start, heal and compare comes on top.
+ROOT = Path(__file__).parents[2]
+RUNS = [(3, 60), (5, 40)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("brokers", "seconds"), RUNS)
+def test_what_was_acknowledged_is_there_once_in_order_and_everywhere(
+    tmp_path: Path, brokers: int, seconds: int
+) -> None:
+    results = tmp_path / "results.json"
+    command = [
+        sys.executable, "-m", "tests.chaos", "--seconds", str(seconds), "--seed", "1", "--brokers", str(brokers),
+        "--folder", str(tmp_path), "--json", str(results),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, cwd=ROOT)
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+    (outcome,) = json.loads(results.read_text())
+    assert outcome["faults"] == []
+    assert outcome["acknowledged"] > 0
+    assert outcome["troubles"]

@@ -1,0 +1,135 @@
+"""Who works while the nemesis is about: idempotent producers of two makes, consumers, and what they saw.
+
+Every message says who wrote it, and which of its own it is: `producer:sequence`. A producer writes to one partition of
+its own choice, in order, and notes what was acknowledged, and where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Producer as ConfluentProducer
+
+from pylogd.client import Producer
+from pylogd.errors import PylogdError
+
+#: Messages a second of one producer: enough to have some in every trouble, few enough for a small machine.
+RATE = 100.0
+
+
+class Worker(threading.Thread):
+    """A thread with an end. `failure`: what it died of."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.failure = ""
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:
+            self.failure = f"{self.name}: {error!r}"
+
+    def work(self) -> None:
+        """What it does until `stopping` is set."""
+        raise NotImplementedError
+
+
+class ConfluentWriter(Worker):
+    """librdkafka's idempotent producer. `acked`: offset by sequence."""
+
+    def __init__(self, bootstrap: str, topic: str, number: int, partition: int) -> None:
+        super().__init__(f"librdkafka producer {number}")
+        self.number, self.partition, self.topic = number, partition, topic
+        self.acked: dict[int, int] = {}
+        self.refused: list[str] = []
+        self._producer = ConfluentProducer(
+            {
+                "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
+                "message.timeout.ms": 600_000, "request.timeout.ms": 5000, "socket.timeout.ms": 6000,
+                "topic.metadata.refresh.interval.ms": 2000, "reconnect.backoff.max.ms": 1000, "log_level": 0,
+            }
+        )  # fmt: skip
+
+    def work(self) -> None:
+        sequence = 0
+        while not self.stopping.is_set():
+            with contextlib.suppress(BufferError):
+                self._producer.produce(
+                    self.topic, f"{self.number}:{sequence}".encode(), partition=self.partition,
+                    on_delivery=lambda error, message, sequence=sequence: self._delivered(sequence, error, message),
+                )  # fmt: skip
+                sequence += 1
+            self._producer.poll(1 / RATE)
+        left = self._producer.flush(120)
+        if left:
+            raise RuntimeError(f"{left} messages were not acknowledged long after everything had healed")
+
+    def _delivered(self, sequence: int, error: Any, message: Any) -> None:
+        if error is None:
+            self.acked[sequence] = message.offset()
+        else:
+            self.refused.append(f"{sequence}: {error}")
+
+
+class PylogdWriter(Worker):
+    """pylogd's own idempotent producer."""
+
+    def __init__(self, bootstrap: str, topic: str, number: int, partition: int) -> None:
+        super().__init__(f"pylogd producer {number}")
+        self.number, self.partition, self.topic, self.bootstrap = number, partition, topic, bootstrap
+        self.acked: dict[int, int] = {}
+        self.refused: list[str] = []
+
+    def work(self) -> None:
+        pending: list[tuple[int, Any]] = []
+        sequence = 0
+        with Producer(self.bootstrap, delivery_timeout=600.0, request_timeout=5.0) as producer:
+            while not self.stopping.is_set():
+                value = f"{self.number}:{sequence}".encode()
+                pending.append((sequence, producer.send(self.topic, value=value, partition=self.partition)))
+                sequence += 1
+                time.sleep(1 / RATE)
+            producer.flush(120.0)
+            for number, delivery in pending:
+                try:
+                    self.acked[number] = delivery.result(0.0)
+                except PylogdError as error:
+                    self.refused.append(f"{number}: {error}")
+
+
+class Reader(Worker):
+    """A consumer of all partitions, from their start. `seen`: by partition, (offset, value) in order."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, number: int, rack: str = "") -> None:
+        super().__init__(f"consumer {number}")
+        self.seen: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap, "group.id": f"chaos-{number}", "enable.auto.commit": False,
+                "auto.offset.reset": "error", "socket.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 2000,
+                "reconnect.backoff.max.ms": 1000, "client.rack": rack, "log_level": 0, "check.crcs": True,
+            }
+        )  # fmt: skip
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+
+    def work(self) -> None:
+        while not self.stopping.is_set():
+            self.read(0.2)
+        self._consumer.close()
+
+    def read(self, seconds: float) -> None:
+        """Take a message, if one comes in so many seconds."""
+        message = self._consumer.poll(seconds)
+        if message is None:
+            return
+        if message.error() is not None:
+            if message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise KafkaException(message.error())  # what it has read is gone
+            return
+        self.seen[message.partition()].append((message.offset(), message.value()))

@@ -1,0 +1,155 @@
+"""Three brokers on a real ZooKeeper: leaders that die, stop, pause and come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pylogd.client import Consumer, NewTopic, Producer
+from tests.brokers import BrokerProcess
+from tests.clusters import PATIENCE_SECONDS, BrokerCluster
+
+StartCluster = Callable[..., BrokerCluster]
+
+
+def make(cluster: BrokerCluster, name: str, partitions: int = 3, factor: int = 3, **configs: str) -> None:
+    """Make a topic, and wait until all of it is in sync."""
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    outcome = cluster.ask(lambda admin: admin.create_topics([NewTopic(name, partitions, factor, named)]))
+    assert outcome[name] is None, outcome[name]
+    cluster.wait_for_isr(name, factor)
+
+
+def send(cluster: BrokerCluster, name: str, values: range, partitions: int = 3) -> None:
+    """Write each value, waiting for all replicas in sync."""
+    with Producer(cluster.bootstrap, acks="all") as producer:
+        sent = [producer.send(name, b"%d" % value, partition=value % partitions) for value in values]
+        for delivery in sent:
+            delivery.result(PATIENCE_SECONDS)
+
+
+def read(cluster: BrokerCluster, name: str, count: int, partitions: int = 3) -> list[int]:
+    """The values of the first `count` records that are there, in order."""
+    found: list[int] = []
+    with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, index) for index in range(partitions)])
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(found) < count and time.monotonic() < deadline:
+            found += [int(record.value or b"") for record in consumer.poll(1)]
+    return sorted(found)
+
+
+def controller(cluster: BrokerCluster, nodes: Sequence[int]) -> int:
+    """The controller, once all these brokers agree on one of them."""
+
+    def agreed() -> int:
+        seen = {cluster.ask(lambda admin: admin.describe_cluster(), node).controller for node in nodes}
+        return seen.pop() if len(seen) == 1 and seen <= set(nodes) else 0
+
+    return cluster.until(agreed, f"that {list(nodes)} agree on a controller")
+
+
+def test_leaders_move_when_their_broker_dies(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    make(cluster, "t")
+    send(cluster, "t", range(300))
+    assert {one.leader for one in cluster.partitions("t")} == {1, 2, 3}
+    cluster.kill(2)
+    after = cluster.wait_for_leaders("t", [1, 3])
+    assert all(2 not in one.isr for one in after)
+    send(cluster, "t", range(300, 600))
+    cluster.start(2)
+    cluster.wait_for_isr("t", 3)
+    # What it missed it has: it can lead alone.
+    cluster.kill(1)
+    cluster.kill(3)
+    cluster.wait_for_leaders("t", [2])
+    assert read(cluster, "t", 600) == list(range(600))
+
+
+def test_a_dead_controller_is_followed_by_another(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    make(cluster, "t")
+    first = controller(cluster, [1, 2, 3])
+    cluster.kill(first)
+    left = [node for node in (1, 2, 3) if node != first]
+    assert controller(cluster, left) != first
+    cluster.wait_for_leaders("t", left)
+    second = controller(cluster, left)
+    cluster.kill(second)
+    (last,) = (node for node in left if node != second)
+    assert controller(cluster, [last]) == last
+    cluster.wait_for_leaders("t", [last])
+    send(cluster, "t", range(30))
+    assert read(cluster, "t", 30) == list(range(30))
+
+
+def test_a_broker_that_stops_hands_over_first(start_cluster: StartCluster) -> None:
+    """Nobody waits for a session to expire, whoever the controller is."""
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "30000"})
+    make(cluster, "t")
+    send(cluster, "t", range(30))
+    first = controller(cluster, [1, 2, 3])
+    for node in [first, *(node for node in (1, 2, 3) if node != first)][:2]:
+        assert cluster.stop(node) == 0
+        left = sorted(cluster.brokers)
+        cluster.wait_for_leaders("t", left)
+        controller(cluster, left)
+        assert "before others lead" not in cluster.log(node)
+    assert read(cluster, "t", 30) == list(range(30))
+    # The last one has nobody to hand over to, and is back as the leader of everything.
+    (last,) = cluster.brokers
+    cluster.restart(last)
+    cluster.wait_for_leaders("t", [last])
+
+
+def test_all_brokers_die_and_come_back(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    make(cluster, "t")
+    send(cluster, "t", range(300))
+    before = {one.index: one.leader_epoch for one in cluster.partitions("t")}
+    cluster.kill_all()
+    for node in (1, 2, 3):
+        cluster.start(node)
+    after = cluster.wait_for_isr("t", 3)
+    # Whoever died leads in a new epoch, if it leads again.
+    assert all(one.leader_epoch > before[one.index] for one in after)
+    assert read(cluster, "t", 300) == list(range(300))
+
+
+def test_a_topic_deleted_while_a_broker_was_away_is_gone_there_too(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    make(cluster, "gone")
+    make(cluster, "anew")
+    send(cluster, "gone", range(30))
+    send(cluster, "anew", range(30))
+    cluster.kill(3)
+    assert not any(cluster.ask(lambda admin: admin.delete_topics(["gone", "anew"])).values())
+    cluster.wait_for_brokers([1, 2])
+    make(cluster, "anew", factor=2)
+    data = cluster.folder / "broker3"
+    assert list(data.glob("gone-*"))
+    cluster.start(3)
+    cluster.until(lambda: not [*data.glob("gone-?"), *data.glob("anew-?")], "that broker 3 has nothing of the topics")
+    send(cluster, "anew", range(1000, 1005))
+    assert read(cluster, "anew", 5) == list(range(1000, 1005))
+
+
+def test_a_second_broker_of_one_number_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:
+    cluster = start_cluster(size=1)
+    settings = {**cluster.settings, "node.id": "1"}
+    with pytest.raises(RuntimeError, match=r"another broker with node\.id 1 is alive"):
+        BrokerProcess(tmp_path / "other", tmp_path / "other.log", settings)
+    assert cluster.ask(lambda admin: admin.describe_cluster()).controller == 1
+
+
+def test_a_broker_of_another_cluster_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:
+    alone = BrokerProcess(tmp_path / "other", tmp_path / "other.log", {"node.id": "2"})
+    alone.stop()
+    cluster = start_cluster(size=1)
+    with pytest.raises(RuntimeError, match="belongs to cluster"):
+        BrokerProcess(tmp_path / "other", tmp_path / "other.log", {**cluster.settings, "node.id": "2"})
+    assert [broker.node_id for broker in cluster.ask(lambda admin: admin.describe_cluster()).brokers] == [1]

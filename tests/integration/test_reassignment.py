@@ -1,0 +1,114 @@
+"""Replicas moved and leaders elected by admin clients that others wrote, on three real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from confluent_kafka import ElectionType
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import NewTopic as KafkaNewTopic
+
+from pylogd.client import Consumer, Producer
+from tests.clusters import PATIENCE_SECONDS, BrokerCluster
+
+StartCluster = Callable[..., BrokerCluster]
+
+
+def fill(cluster: BrokerCluster, name: str, count: int = 300) -> None:
+    """Write numbers to partition 0, committed by all in sync."""
+    with Producer(cluster.bootstrap, acks="all") as producer:
+        for delivery in [producer.send(name, b"%d" % value, partition=0) for value in range(count)]:
+            delivery.result(PATIENCE_SECONDS)
+
+
+def check(cluster: BrokerCluster, name: str, count: int = 300) -> None:
+    """The same numbers come back."""
+    with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, 0)])
+        found: list[int] = []
+        cluster.until(lambda: found.extend(int(r.value or b"") for r in consumer.poll(1)) or len(found) >= count, "all")
+    assert found == list(range(count))
+
+
+def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+    try:
+        admin.create_topics([KafkaNewTopic("spread", 6, 3), KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})])
+        leaders = [one.leader for one in cluster.wait_for_isr("spread", 3)]
+        assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+        fill(cluster, "moved")
+        place = TopicPartition("moved", 0)
+        assert list(admin.alter_partition_reassignments({place: [3, 2]}).values()) == [None]
+        cluster.until(lambda: cluster.partitions("moved")[0].replicas == (3, 2), "that the replicas are moved")
+        assert admin.list_partition_reassignments() == {}
+        after = cluster.partitions("moved")[0]
+        assert set(after.isr) == {2, 3}
+        assert after.leader in (2, 3)
+        check(cluster, "moved")
+        # The old replica's log goes.
+        gone = cluster.folder / "broker1" / "moved-0"
+        cluster.until(lambda: not gone.exists(), "that broker 1 has nothing of it")
+    finally:
+        admin.close()
+
+
+def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    admin = KafkaAdminClient(bootstrap_servers=cluster.address(1))
+    try:
+        admin.create_topics([KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})])
+        fill(cluster, "moved")
+        place = TopicPartition("moved", 0)
+        cluster.pause(3)
+        assert list(admin.alter_partition_reassignments({place: [1, 3]}).values()) == [None]
+        found = admin.list_partition_reassignments([place])[place]
+        assert (found["replicas"], found["adding_replicas"], found["removing_replicas"]) == ([1, 3, 2], [3], [2])
+        assert list(admin.alter_partition_reassignments({place: None}).values()) == [None]
+        assert set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}
+        cluster.resume(3)
+        check(cluster, "moved")
+    finally:
+        admin.close()
+
+
+def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.create_topics([NewTopic("t", 3, 3), NewTopic("u", 1, replica_assignment=[[1, 2, 3]])]).values():
+        future.result(PATIENCE_SECONDS)
+    admin.create_partitions([NewPartitions("t", 6)])["t"].result(PATIENCE_SECONDS)
+    assert len(cluster.wait_for_isr("t", 3)) == 6
+    cluster.wait_for_isr("u", 3)
+    described = admin.describe_cluster().result(PATIENCE_SECONDS)
+    assert described.controller.id in (1, 2, 3)
+    assert sorted(node.id for node in described.nodes) == [1, 2, 3]
+    # The preferred leader dies, comes back, and leads again when it is asked to.
+    cluster.kill(1)
+    assert cluster.wait_for_leaders("u", [2, 3])[0].leader == 2
+    cluster.start(1)
+    cluster.wait_for_isr("u", 3)
+    outcome = admin.elect_leaders(ElectionType.PREFERRED, [Place("u", 0)]).result(PATIENCE_SECONDS)
+    assert not any(outcome.values()), outcome
+    assert cluster.partitions("u")[0].leader == 1
+
+
+def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    new = NewTopic("t", 1, replica_assignment=[[1, 2]])
+    admin.create_topics([new])["t"].result(PATIENCE_SECONDS)
+    del admin  # its threads ask for dead brokers without a pause
+    cluster.wait_for_isr("t", 2)
+    cluster.kill(2)
+    cluster.until(lambda: cluster.partitions("t")[0].isr == (1,), "that broker 1 is alone in sync")
+    cluster.kill(1)
+    cluster.start(2)
+    cluster.until(lambda: cluster.partitions("t", 3)[0].leader == -1, "that nobody leads")
+    # librdkafka would wait for the controller that it knew, which may be dead.
+    admin = AdminClient({"bootstrap.servers": cluster.address(3)})
+    outcome = admin.elect_leaders(ElectionType.UNCLEAN, [Place("t", 0)]).result(PATIENCE_SECONDS)
+    assert not any(outcome.values()), outcome
+    assert cluster.wait_for_leaders("t", [2, 3])[0].leader == 2

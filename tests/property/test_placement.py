@@ -1,0 +1,59 @@
+"""Plans for moves: every partition gets its replicas, nobody more than others, and not more moves than needed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylogd.client.model import TopicPartition
+from pylogd.client.placement import plan
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], int]:
+    """Partitions as they lie, brokers to lie on, and how many replicas there shall be."""
+    brokers: dict[int, str | None] = dict.fromkeys(draw(st.sets(st.integers(1, 6), min_size=1)))
+    if draw(st.booleans()):
+        brokers = {node: draw(st.sampled_from("abc")) for node in brokers}
+    factor = draw(st.integers(1, len(brokers)))
+    replicas = st.lists(st.integers(1, 8), min_size=1, max_size=4, unique=True).map(tuple)
+    found = draw(st.lists(replicas, min_size=1, max_size=12))
+    return {TopicPartition("t", index): nodes for index, nodes in enumerate(found)}, brokers, factor
+
+
+@given(clusters())
+def test_a_plan(found: tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], int]) -> None:
+    current, brokers, factor = found
+    planned = plan(current, brokers, factor)
+    assert planned.keys() == current.keys()
+    for nodes in planned.values():
+        assert len(nodes) == len(set(nodes)) == factor
+        assert set(nodes) <= brokers.keys()
+    load = [sum(node in nodes for nodes in planned.values()) for node in brokers]
+    if len(set(brokers.values())) == 1:
+        assert max(load) - min(load) <= 1
+    # What is planned is as it should be: another plan moves nothing.
+    again = plan(planned, brokers, factor)
+    assert {place: set(nodes) for place, nodes in again.items()} == {p: set(nodes) for p, nodes in planned.items()}
+
+
+def test_brokers_that_come_get_their_share_and_no_more_moves() -> None:
+    current = {TopicPartition("t", index): (1 + index % 3, 1 + (index + 1) % 3) for index in range(12)}
+    planned = plan(current, dict.fromkeys(range(1, 5)))
+    moves = sum(len(set(planned[place]) - set(nodes)) for place, nodes in current.items())
+    assert moves == 6  # a quarter of the 24 replicas
+    preferred = [nodes[0] for nodes in planned.values()]
+    assert all(2 <= preferred.count(node) <= 4 for node in range(1, 5))
+
+
+def test_racks_are_kept_apart() -> None:
+    current = {TopicPartition("t", index): (1, 2) for index in range(4)}
+    planned = plan(current, {1: "a", 2: "a", 3: "b", 4: "b"}, 2)
+    moved = [nodes for nodes in planned.values() if nodes not in {(1, 2), (2, 1)}]
+    assert all({node <= 2 for node in nodes} == {True, False} for nodes in moved)
+
+
+def test_too_few_brokers() -> None:
+    with pytest.raises(ValueError, match="3 replicas need as many brokers, there are 2"):
+        plan({TopicPartition("t", 0): (1, 2, 3)}, {1: None, 2: None})

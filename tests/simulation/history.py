@@ -1,0 +1,491 @@
+"""One seeded history: producers and consumers at work while a nemesis breaks things, and what must hold meanwhile.
+
+Checked as it happens, whenever a replica's log, high watermark or place in the in-sync set has changed:
+
+- what any replica shows as committed is what every other one has shown there, or will: nothing shown is lost;
+- every in-sync replica, as the store has it, holds all that was ever shown, whether it is up or not (but for a machine
+  that lost its power, until it is back);
+- what was acknowledged with acks=all is committed;
+- no two brokers take clients' batches in one leader epoch.
+
+And at the end, with everything healed: all replicas are the same bytes; each producer's messages are there once and in
+order; what was acknowledged is where the acknowledgement said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+
+from pylogd.api import HANDLERS
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode
+from pylogd.metadata.layout import TOPICS, decode_states, decode_topic
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import decode_batch, encode_batch, iter_batches
+from tests.simulation.world import FETCH_VERSION, SimBroker, World, _freeze
+
+TOPIC = "t"
+PRODUCE_VERSION = 9
+_PATIENCE = 0.3  # seconds that a producer waits for an answer
+_TRIES_SECONDS = 0.02
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What was ever shown as committed of one partition: its bytes, and where each batch ends."""
+
+    data: bytearray = field(default_factory=bytearray)
+    end: int = 0
+    places: dict[int, int] = field(default_factory=lambda: {0: 0})  # offset -> byte
+
+    def extend(self, log: bytes, high_watermark: int) -> None:
+        """A replica shows up to `high_watermark`, which is more than anybody has yet."""
+        at = len(self.data)
+        for header, view in iter_batches(memoryview(log)[at:], allow_partial=True):
+            if header.last_offset >= high_watermark:
+                break
+            self.data += view
+            at += len(view)
+            self.end = header.next_offset
+            self.places[self.end] = at
+
+
+class Producer:
+    """An idempotent producer of one partition: one batch at a time, again and again until it is acknowledged."""
+
+    def __init__(self, history: History, number: int, partition: int) -> None:
+        self.history = history
+        self.number = number
+        self.partition = partition
+        self.sequence = 0
+        self.acked: dict[int, int] = {}  # sequence -> offset
+        self.attempt = 0
+        self.stopped = False
+
+    def send(self) -> None:
+        """Try to have the present message taken by whoever is thought to lead."""
+        world = self.history.world
+        self.attempt += 1
+        attempt = self.attempt
+        world.clock.callLater(_PATIENCE, self._again, attempt)
+        asked = world.rng.choice(list(world.brokers.values()))
+        topic = asked.topics.get(TOPIC) if asked.alive and asked.ready else None
+        leader = topic.partitions[self.partition].leader if topic is not None else -1
+        if leader not in world.brokers:
+            return
+        batch = encode_batch(
+            [(None, f"{self.number}:{self.sequence}".encode(), int(world.time.now * 1000), ())],
+            producer_id=self.number, producer_epoch=0, base_sequence=self.sequence,
+        )  # fmt: skip
+        data = PartitionProduceData(self.partition, memoryview(batch))
+        request = ProduceRequest(None, -1, 5000, [TopicProduceData(TOPIC, partition_data=[data])])
+        world.clock.callLater(world.network.delay(), self._arrive, attempt, world.brokers[leader], request)
+
+    def _arrive(self, attempt: int, broker: SimBroker, request: ProduceRequest) -> None:
+        if broker.alive and broker.ready:
+            broker.run(broker.boots, self._handle, attempt, broker, request)
+
+    def _handle(self, attempt: int, broker: SimBroker, request: ProduceRequest) -> None:
+        context = RequestContext(cast(Any, broker), cast(Any, broker), PRODUCE_VERSION, "producer")
+        response = HANDLERS[ProduceRequest.API_KEY](context, request)
+        if isinstance(response, Deferred):
+            response.addCallback(self._answer, attempt, broker)
+        else:
+            self._answer(response, attempt, broker)
+
+    def _answer(self, response: Any, attempt: int, broker: SimBroker) -> None:
+        if broker.alive and not broker.time.paused:
+            answer = response.responses[0].partition_responses[0]
+            delay = self.history.world.network.delay()
+            self.history.world.clock.callLater(delay, self._answered, attempt, answer.error_code, answer.base_offset)
+        # Whoever acknowledged has to have it, even if the answer is lost on its way.
+
+    def _answered(self, attempt: int, code: int, offset: int) -> None:
+        if attempt != self.attempt:
+            return
+        if code == ErrorCode.NONE:
+            self.acked[self.sequence] = offset
+            self.history.acknowledged(self.partition, offset, f"{self.number}:{self.sequence}")
+            self.sequence += 1
+            self._soon(attempt, self.history.world.rng.uniform(0, 0.02))
+        else:
+            self._soon(attempt, _TRIES_SECONDS)
+
+    def _soon(self, attempt: int, seconds: float) -> None:
+        self.history.world.clock.callLater(seconds, self._again, attempt)
+
+    def _again(self, attempt: int) -> None:
+        if attempt == self.attempt and not self.stopped:
+            self.send()
+
+
+class History(World):
+    """See the module. `run` is the history; it raises Violation."""
+
+    partitions = 2
+
+    def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
+        super().__init__(seed, brokers, **settings)
+        self.world = self
+        self.ledgers = [Ledger() for _ in range(self.partitions)]
+        self.took: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> broker
+        self.producers = [Producer(self, number, number % self.partitions) for number in range(self.partitions * 2)]
+        self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self.powerless: set[int] = set()
+        self.states: tuple[Any, ...] = ()
+        self._stored = -1
+        self.events: list[str] = []
+        self.steps = 0
+        self.consumed = [0] * self.partitions
+
+    def say(self, text: str) -> None:
+        """Note an event, for whoever reads the history of a failure."""
+        self.events.append(f"{self.time.now - 1_700_000_000:9.3f} {text}")
+
+    # -- running
+
+    def run(self, seconds: float = 4.0, nemesis: bool = True) -> None:
+        """Start everything, let it run for so long with the nemesis about, heal, and look at the end."""
+        for broker in self.brokers.values():
+            broker.start()
+        self.advance(2.0, lambda: all(broker.ready for broker in self.brokers.values()))
+        self.advance(5.0, lambda: all(len(b.cluster.brokers) == len(self.brokers) for b in self.brokers.values()))
+        self._create_topic()
+        if not self.advance(20.0, self._topic_is_everywhere):
+            raise Violation(f"the cluster did not start: {self.describe()}")
+        for producer in self.producers:
+            producer.send()
+        self._consume()
+        if nemesis:
+            self._next_evil()
+        self.advance(seconds)
+        self._nemesis_over = True
+        self._recover()
+        self._conclude()
+
+    _nemesis_over = False
+
+    def _create_topic(self) -> None:
+        """Ask for the topic until it is there."""
+        broker = self.brokers[1]
+        if broker.ready and broker.topics.get(TOPIC) is None:
+            broker.topics.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
+        if not self._topic_is_everywhere():
+            self.clock.callLater(0.5, self._create_topic)
+
+    def _topic_is_everywhere(self) -> bool:
+        there = sum(len(broker.replicas.partitions) for broker in self.brokers.values() if broker.ready)
+        return there == self.partitions * self.brokers[1].settings.integer("default.replication.factor")
+
+    def advance(self, seconds: float, until: Any = None) -> bool:
+        """Let events happen for so long, or until something holds; whether it came to hold."""
+        end = self.time.now + seconds
+        while self.time.now < end:
+            if until is not None and until():
+                return True
+            if not self.time.step():
+                break
+            self.steps += 1
+            self.check()
+        return until is None or bool(until())
+
+    def _recover(self) -> None:
+        self.say("everything heals")
+        self.heal()
+        for broker in self.brokers.values():
+            if not broker.alive:
+                broker.start()
+        if not self.advance(20.0, self._is_whole):
+            raise Violation(f"the cluster did not recover: {self.describe()}")
+        for producer in self.producers:
+            target = producer.sequence + 2
+            if not self.advance(10.0, lambda producer=producer, target=target: producer.sequence >= target):
+                raise Violation(f"producer {producer.number} can't go on: {self.describe()}")
+        for producer in self.producers:
+            producer.stopped = True
+        if not self.advance(10.0, self._is_level):
+            raise Violation(f"the replicas did not come to the same end: {self.describe()}")
+
+    def _is_whole(self) -> bool:
+        self._read_states()
+        return bool(self.states) and all(
+            state.leader >= 0 and len(state.isr) == len(state.replicas) and not state.adding for state in self.states
+        )
+
+    def _is_level(self) -> bool:
+        for index, state in enumerate(self.states):
+            found = [self.brokers[node].partition(TOPIC, index) for node in state.replicas]
+            if any(one is None or one.high_watermark != one.log.log_end_offset for one in found):
+                return False
+            if len({one.log.log_end_offset for one in found}) != 1:
+                return False
+        return True
+
+    def heal(self) -> None:
+        """All links up, all processes running."""
+        self.network.heal()
+        for broker in self.brokers.values():
+            if broker.alive:
+                if broker.time.paused:
+                    self._resume(broker)
+                broker.store.heal()
+
+    def describe(self) -> str:
+        """Where things stand."""
+        lines = [f"{state}" for state in self.states]
+        for node, broker in self.brokers.items():
+            found = broker.replicas.partitions.values() if broker.alive and broker.ready else ()
+            lines.append(
+                f"broker {node}: {'alive' if broker.alive else 'dead'} {'ready' if broker.ready else ''} "
+                + ", ".join(f"{one!r} hw {one.high_watermark} end {one.log.log_end_offset}" for one in found)
+            )
+        return "\n".join([*lines, *self.events])
+
+    # -- the nemesis
+
+    def _next_evil(self) -> None:
+        if not self._nemesis_over:
+            evil = self.rng.choice(self._evils)
+            if not self.powerless or evil in self._harmless:  # who has lost its tail must not be the last one left
+                evil(self)
+            self.clock.callLater(self.rng.uniform(0.05, 0.8), self._next_evil)
+
+    def _alive(self) -> list[SimBroker]:
+        return [broker for broker in self.brokers.values() if broker.alive]
+
+    def _kill(self) -> None:
+        alive = self._alive()
+        if alive:
+            broker = self.rng.choice(alive)
+            self.say(f"kill {broker.node_id}")
+            broker.kill()
+            self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
+
+    def _start(self, broker: SimBroker) -> None:
+        if not broker.alive:
+            self.say(f"start {broker.node_id}")
+            broker.start()
+
+    def _cut_power(self) -> None:
+        """One machine loses its power, where every partition has another in-sync replica that is up."""
+        self._read_states()
+        alive = {broker.node_id for broker in self._alive() if broker.ready}
+        candidates = [node for node in sorted(alive) if all((set(state.isr) - {node}) & alive for state in self.states)]
+        calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
+        if candidates and not self.powerless and calm:
+            broker = self.brokers[self.rng.choice(candidates)]
+            self.say(f"cut the power of {broker.node_id}")
+            self.powerless.add(broker.node_id)
+            broker.kill(power=True)
+            self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
+
+    def _pause(self) -> None:
+        alive = [broker for broker in self._alive() if not broker.time.paused]
+        if alive:
+            broker = self.rng.choice(alive)
+            self.say(f"pause {broker.node_id}")
+            broker.time.paused = True
+            clock, session = broker.time, broker.store.session_id
+            self.clock.callLater(self.session_timeout, lambda: clock.paused and self.tree.expire(session))
+            self.clock.callLater(
+                self.rng.uniform(0.05, 2.0), lambda: clock.paused and clock is broker.time and self._resume(broker)
+            )
+
+    def _resume(self, broker: SimBroker) -> None:
+        self.say(f"resume {broker.node_id}")
+        expired = broker.store.session_id not in self.tree.sessions
+        broker.time.resume()
+        if expired:
+            broker.store.expire()
+
+    def _cut_link(self) -> None:
+        source, target = self.rng.sample(sorted(self.brokers), 2)
+        both = self.rng.random() < 0.5
+        self.say(f"cut {source} {'<->' if both else '->'} {target}")
+        self.network.cut(source, target)
+        if both:
+            self.network.cut(target, source)
+
+    def _isolate(self) -> None:
+        node = self.rng.choice(sorted(self.brokers))
+        self.say(f"isolate {node}")
+        for other in self.brokers:
+            if other != node:
+                self.network.cut(node, other)
+                self.network.cut(other, node)
+        if self.rng.random() < 0.5 and self.brokers[node].alive:
+            self.brokers[node].store.cut()
+
+    def _heal_links(self) -> None:
+        self.say("heal the links")
+        self.network.heal()
+        for broker in self._alive():
+            broker.store.heal()
+
+    def _lose_connections(self) -> None:
+        broker = self.rng.choice(list(self.brokers.values()))
+        connections, broker.connections = broker.connections, []
+        self.say(f"lose {len(connections)} connections of {broker.node_id}")
+        for connection in connections:
+            connection.lost()
+
+    def _expire(self) -> None:
+        alive = self._alive()
+        if alive:
+            broker = self.rng.choice(alive)
+            self.say(f"expire the session of {broker.node_id}")
+            broker.store.expire()
+
+    def _cut_store(self) -> None:
+        alive = self._alive()
+        if alive:
+            broker = self.rng.choice(alive)
+            self.say(f"cut {broker.node_id} from the store")
+            broker.store.cut()
+
+    _evils = (
+        _kill, _kill, _cut_power, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links, _lose_connections,
+        _expire, _cut_store,
+    )  # fmt: skip
+
+    _harmless = (_cut_link, _heal_links, _lose_connections)
+
+    # -- consumers
+
+    def _consume(self) -> None:
+        """Read a little from anybody, as a consumer does, and compare."""
+        if not self._nemesis_over:
+            self.clock.callLater(0.05, self._consume)
+        broker = self.rng.choice(list(self.brokers.values()))
+        index = self.rng.randrange(self.partitions)
+        topic = broker.topics.get(TOPIC) if broker.alive and broker.ready else None
+        if topic is None:
+            return
+        wanted = FetchPartition(index, fetch_offset=self.consumed[index], partition_max_bytes=10_000)
+        request = FetchRequest(topics=[FetchTopic(topic_id=topic.topic_id, partitions=[wanted])])
+        context = RequestContext(cast(Any, broker), cast(Any, broker), FETCH_VERSION, "consumer")
+        response = HANDLERS[FetchRequest.API_KEY](context, request)
+        if isinstance(response, Deferred):
+            return  # it would have to be read in a thread
+        _freeze(response)
+        for data in response.responses[0].partitions:
+            ledger = self.ledgers[index]
+            for header, view in iter_batches(memoryview(data.records or b""), allow_partial=True):
+                place = ledger.places.get(header.next_offset)
+                if place is None or ledger.data[place - len(view) : place] != view:
+                    raise Violation(f"a consumer of {broker.node_id} saw {header} that is not committed")
+                self.consumed[index] = header.next_offset
+
+    # -- what must hold
+
+    def accepted(self, broker: SimBroker, partition: Any) -> None:
+        """A leader has taken a client's batch."""
+        holder = self.took.setdefault((partition.index, partition.leader_epoch), broker.node_id)
+        if holder != broker.node_id:
+            raise Violation(f"{holder} and {broker.node_id} both lead {partition!r} in one epoch")
+
+    def acknowledged(self, index: int, offset: int, value: str) -> None:
+        """A producer was told that its message is at `offset`."""
+        ledger = self.ledgers[index]
+        if offset >= ledger.end:
+            raise Violation(f"{value} was acknowledged at {offset}, and only {ledger.end} are committed")
+
+    def check(self) -> None:
+        """Look at all that has changed."""
+        if self.faults:
+            raise Violation(f"a handler failed: {self.faults[0].getTraceback()}")
+        changed = self._read_states()
+        for node, broker in self.brokers.items():
+            if not broker.ready or broker.time is not self.time.ran:
+                continue  # nothing has happened there
+            for index in range(self.partitions):
+                partition = broker.replicas.partitions.get((TOPIC, index))
+                if partition is None or not partition.online:
+                    continue
+                now = broker.boots, partition.high_watermark, partition.log.log_end_offset
+                if self.seen.get((node, index)) != now:
+                    before = self.seen.get((node, index))
+                    self.seen[node, index] = now
+                    self._check_replica(broker, index, now[1], before, now)
+                    changed = True
+        if changed:
+            self._check_in_sync()
+
+    def _check_replica(self, broker: SimBroker, index: int, high_watermark: int, before: Any, now: Any) -> None:
+        ledger = self.ledgers[index]
+        log = broker.bytes_of(TOPIC, index)
+        if high_watermark > ledger.end:
+            ledger.extend(log, high_watermark)
+            if ledger.end != high_watermark:
+                raise Violation(f"broker {broker.node_id} shows {high_watermark} of {index}: not the end of a batch")
+        place = ledger.places.get(high_watermark)
+        if place is None or log[:place] != ledger.data[:place]:
+            raise Violation(
+                f"broker {broker.node_id} shows {high_watermark} of partition {index}, and has something else there "
+                f"than was shown before ({before} -> {now})"
+            )
+
+    def _check_in_sync(self) -> None:
+        for state in self.states:
+            ledger = self.ledgers[state.index]
+            for node in state.isr:
+                if node in self.powerless:
+                    continue
+                log = self.brokers[node].bytes_of(TOPIC, state.index)
+                if log[: len(ledger.data)] != ledger.data:
+                    raise Violation(f"{node} is in sync in {state}, and lacks what is committed, up to {ledger.end}")
+
+    def _read_states(self) -> bool:
+        """Read the partitions' states in the store; whether they are others."""
+        if self._stored == self.tree.transaction:
+            return False
+        self._stored = self.tree.transaction
+        topic = self.tree.nodes.get(f"{TOPICS}/{TOPIC}")
+        if topic is None:
+            return False
+        assignment = decode_topic(TOPIC, topic.data)
+        for child in self.tree.children[f"{TOPICS}/{TOPIC}"]:
+            states = decode_states(TOPIC, self.tree.nodes[child].data, assignment)[1]
+            self.powerless -= {
+                node
+                for node in self.powerless
+                if self.brokers[node].alive and not any(node in state.isr for state in states)
+            }
+            if states != self.states:
+                self.states = states
+                self.say(" | ".join(f"{s.index}: {s.leader}@{s.leader_epoch} {s.isr} of {s.replicas}" for s in states))
+                return True
+        return False
+
+    def _conclude(self) -> None:
+        for index, state in enumerate(self.states):
+            logs = {node: self.brokers[node].bytes_of(TOPIC, index) for node in state.replicas}
+            if len(set(logs.values())) != 1:
+                raise Violation(f"the replicas of {index} differ: {[(node, len(log)) for node, log in logs.items()]}")
+            values: dict[str, int] = {}
+            for header, view in iter_batches(next(iter(logs.values()))):
+                for record in decode_batch(view, header):
+                    value = (record.value or b"").decode()
+                    if value in values:
+                        raise Violation(f"{value} is in {index} twice, at {values[value]} and {record.offset}")
+                    values[value] = record.offset
+            self._check_order(index, values)
+
+    def _check_order(self, index: int, values: dict[str, int]) -> None:
+        for producer in self.producers:
+            if producer.partition != index:
+                continue
+            for sequence, offset in producer.acked.items():
+                if values.get(f"{producer.number}:{sequence}") != offset:
+                    raise Violation(f"{producer.number}:{sequence} was acknowledged at {offset} and is not there")
+            sequences = [int(v.partition(":")[2]) for v in values if v.startswith(f"{producer.number}:")]
+            if sequences != sorted(sequences):
+                raise Violation(f"the messages of producer {producer.number} are out of order")

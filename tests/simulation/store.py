@@ -1,0 +1,352 @@
+"""ZooKeeper for simulations: a tree in memory, sessions over a link that is slow, fails, and loses answers.
+
+`SimTree` is the server, `SimStore` one client of it. Every call takes its time to the server and back, in order. A link
+that is cut fails what is under way, done or not; a session that is cut off for longer than its time-out expires, with
+its ephemeral nodes, and the client hears of it when it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from pylogd.metadata.errors import (
+    BadVersion,
+    ConnectionLost,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    StoreClosed,
+    StoreError,
+)
+from pylogd.metadata.interfaces import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    EventType,
+    IMetadataStore,
+    Node,
+    NodeStat,
+    Operation,
+    Result,
+    SessionListener,
+    SessionState,
+    SetData,
+    Watch,
+    WatchEvent,
+    parent_of,
+)
+
+
+class SimTree:
+    """The server's side: nodes, and the sessions that live."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {"/": Node(b"", NodeStat(0, 0, 0, 0))}
+        self.children: dict[str, set[str]] = {"/": set()}
+        self.sequences: dict[str, int] = {}
+        self.transaction = 0
+        self.sessions: dict[int, SimStore] = {}
+        self._next_session = 0
+        self._watches: dict[tuple[str, bool], list[tuple[SimStore, int, Watch]]] = {}
+
+    def open(self, store: SimStore) -> int:
+        self._next_session += 1
+        self.sessions[self._next_session] = store
+        return self._next_session
+
+    def expire(self, session: int) -> None:
+        """End a session: its ephemeral nodes go."""
+        if self.sessions.pop(session, None) is None:
+            return
+        self.transaction += 1
+        for path in [path for path, node in self.nodes.items() if node.stat.owner == session]:
+            self._delete(path)
+
+    def watch(self, path: str, child: bool, store: SimStore, watch: Watch | None) -> None:
+        if watch is not None:
+            self._watches.setdefault((path, child), []).append((store, store.session_id, watch))
+
+    def get(self, path: str) -> Node:
+        if path not in self.nodes:
+            raise NoNode(path)
+        return self.nodes[path]
+
+    def names(self, path: str) -> list[str]:
+        self.get(path)
+        return sorted(child.rpartition("/")[2] for child in self.children[path])
+
+    def multi(self, operations: Sequence[Operation], session: int) -> list[Result]:
+        """All or none."""
+        before = dict(self.nodes), {path: set(found) for path, found in self.children.items()}, dict(self.sequences)
+        fired: list[tuple[str, bool, EventType]] = []
+        self.transaction += 1
+        results: list[Result] = []
+        for index, operation in enumerate(operations):
+            try:
+                results.append(self._do(operation, session, fired))
+            except NodeError as error:
+                self.nodes, self.children, self.sequences = before
+                error.operation = index
+                raise
+        for path, child, kind in fired:
+            self._fire(path, child, kind)
+        return results
+
+    def _do(self, operation: Operation, session: int, fired: list[tuple[str, bool, EventType]]) -> Result:
+        path = operation.path
+        if isinstance(operation, Create):
+            parent = parent_of(path)
+            self.get(parent)
+            if operation.sequence:
+                number = self.sequences.get(parent, 0)
+                self.sequences[parent] = number + 1
+                path = f"{path}{number:010d}"
+            if path in self.nodes:
+                raise NodeExists(path)
+            owner = session if operation.ephemeral else 0
+            self.nodes[path] = Node(operation.data, NodeStat(0, self.transaction, self.transaction, owner))
+            self.children[path] = set()
+            self.children[parent].add(path)
+            fired += [(path, False, EventType.CREATED), (parent, True, EventType.CHILDREN)]
+            return path
+        node = self.get(path)
+        if operation.version not in (ANY_VERSION, node.stat.version):
+            raise BadVersion(path)
+        if isinstance(operation, SetData):
+            version = node.stat.version + 1
+            stat = NodeStat(version, node.stat.created, self.transaction, node.stat.owner)
+            self.nodes[path] = Node(operation.data, stat)
+            fired.append((path, False, EventType.CHANGED))
+            return version
+        if isinstance(operation, Delete):
+            if self.children[path]:
+                raise NotEmpty(path)
+            self._remove(path)
+            fired += _deletion(path)
+        return None
+
+    def _remove(self, path: str) -> None:
+        del self.nodes[path], self.children[path]
+        self.children[parent_of(path)].discard(path)
+
+    def _delete(self, path: str) -> None:
+        self._remove(path)
+        for event in _deletion(path):
+            self._fire(*event)
+
+    def _fire(self, path: str, child: bool, kind: EventType) -> None:
+        for store, session, watch in self._watches.pop((path, child), ()):
+            store.event(session, watch, WatchEvent(kind, path))
+
+
+def _deletion(path: str) -> list[tuple[str, bool, EventType]]:
+    return [
+        (path, False, EventType.DELETED), (path, True, EventType.DELETED),
+        (parent_of(path), True, EventType.CHILDREN),
+    ]  # fmt: skip
+
+
+@implementer(IMetadataStore)
+class SimStore:
+    """One client. `delay()` is what one way takes, in seconds."""
+
+    def __init__(
+        self, tree: SimTree, clock: IReactorTime, server: IReactorTime, delay: Callable[[], float], timeout: float
+    ) -> None:
+        """`clock` is the client's, which may stop; `server` goes on."""
+        self.session_id = 0
+        self._tree = tree
+        self._clock = clock
+        self._server = server
+        self._delay = delay
+        self._timeout = timeout
+        self.up = True
+        self._closed = False
+        self._arrives = self._returns = 0.0  # when the last call does
+        self._waiting: dict[int, Deferred[Any]] = {}
+        self._number = 0
+        self._listeners: list[SessionListener] = []
+        self._missed: list[tuple[int, Watch, WatchEvent]] = []
+
+    # -- life
+
+    def start(self) -> Deferred[None]:
+        self.session_id = self._tree.open(self)
+        return self._call(lambda: None)
+
+    def close(self) -> Deferred[None]:
+        if self._closed:
+            return self._call(lambda: None)
+        done = self._call(lambda: self._tree.expire(self.session_id)) if self.up else Deferred()
+        if not self.up:
+            done.callback(None)
+        self._closed = True
+        return done
+
+    def vanish(self) -> None:
+        """The client's process is gone; the server finds out when the session times out."""
+        self._closed = True
+        self.up = False
+        self._waiting.clear()
+        self._missed.clear()
+        self._listeners.clear()
+        self._server.callLater(self._timeout, self._tree.expire, self.session_id)
+
+    def cut(self) -> None:
+        """The link is down."""
+        if self._closed or not self.up:
+            return
+        self.up = False
+        waiting, self._waiting = self._waiting, {}
+        for deferred in waiting.values():
+            deferred.errback(ConnectionLost("the link to the store is down"))
+        self._tell(SessionState.SUSPENDED)
+        session = self.session_id
+        self._server.callLater(self._timeout, lambda: self.up or self._closed or self._tree.expire(session))
+
+    def heal(self) -> None:
+        """The link is up again."""
+        if self._closed or self.up:
+            return
+        self.up = True
+        if self.session_id not in self._tree.sessions:
+            self._missed.clear()
+            self._tell(SessionState.EXPIRED)
+            self.session_id = self._tree.open(self)
+            self._tell(SessionState.CONNECTED)
+            return
+        self._tell(SessionState.CONNECTED)
+        missed, self._missed = self._missed, []
+        for event in missed:
+            self.event(*event)
+
+    def expire(self) -> None:
+        """The server gives the session up, though the link is up."""
+        self.cut()
+        self._tree.expire(self.session_id)
+        self.heal()
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _tell(self, state: SessionState) -> None:
+        for listener in list(self._listeners):
+            listener(state)
+
+    def event(self, session: int, watch: Watch, event: WatchEvent) -> None:
+        """A watch was set off on the server."""
+        if self._closed or session != self.session_id:
+            return
+        if not self.up:
+            self._missed.append((session, watch, event))
+            return
+        self._returns = max(self._clock.seconds() + self._delay(), self._returns)
+        self._clock.callLater(self._returns - self._clock.seconds(), self._deliver, session, watch, event)
+
+    def _deliver(self, session: int, watch: Watch, event: WatchEvent) -> None:
+        if self.up and not self._closed and session == self.session_id:
+            watch(event)
+        elif not self._closed and session == self.session_id:
+            self._missed.append((session, watch, event))
+
+    # -- calls
+
+    def _call(self, work: Callable[[], Any]) -> Deferred[Any]:
+        if self._closed:
+            return fail(StoreClosed("the store is closed"))
+        if not self.up:
+            return fail(ConnectionLost("the link to the store is down"))
+        self._number += 1
+        number, session = self._number, self.session_id
+        done: Deferred[Any] = Deferred()
+        self._waiting[number] = done
+        now = self._clock.seconds()
+        self._arrives = max(now + self._delay(), self._arrives)
+        self._server.callLater(self._arrives - now, self._arrive, number, session, work)
+        return done
+
+    def _arrive(self, number: int, session: int, work: Callable[[], Any]) -> None:
+        if number not in self._waiting or session not in self._tree.sessions:
+            return
+        try:
+            result, error = work(), None
+        except StoreError as raised:
+            result, error = None, raised
+        now = self._clock.seconds()
+        self._returns = max(now + self._delay(), self._returns)
+        self._clock.callLater(self._returns - now, self._return, number, result, error)
+
+    def _return(self, number: int, result: Any, error: StoreError | None) -> None:
+        done = self._waiting.pop(number, None)
+        if done is not None:
+            if error is None:
+                done.callback(result)
+            else:
+                done.errback(error)
+
+    def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
+        def work() -> Node:
+            node = self._tree.get(path)
+            self._tree.watch(path, False, self, watch)
+            return node
+
+        return self._call(work)
+
+    def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
+        def work() -> NodeStat | None:
+            self._tree.watch(path, False, self, watch)
+            node = self._tree.nodes.get(path)
+            return None if node is None else node.stat
+
+        return self._call(work)
+
+    def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
+        def work() -> list[str]:
+            names = self._tree.names(path)
+            self._tree.watch(path, True, self, watch)
+            return names
+
+        return self._call(work)
+
+    def children_data(self, path: str) -> Deferred[Mapping[str, Node]]:
+        def work() -> dict[str, Node]:
+            base = path.rstrip("/")
+            return {name: self._tree.nodes[f"{base}/{name}"] for name in self._tree.names(path)}
+
+        return self._call(work)
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
+        return self._call(lambda: self._tree.multi([Create(path, data, ephemeral, sequence)], self.session_id)[0])
+
+    def ensure(self, path: str) -> Deferred[None]:
+        def work() -> None:
+            missing = []
+            at = path
+            while at not in self._tree.nodes:
+                missing.append(Create(at))
+                at = parent_of(at)
+            self._tree.multi(missing[::-1], self.session_id)
+
+        return self._call(work)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
+        return self._call(lambda: self._tree.multi([SetData(path, data, version)], self.session_id)[0])
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> Deferred[None]:
+        return self._call(lambda: self._tree.multi([Delete(path, version)], self.session_id)[0])
+
+    def multi(self, operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
+        return self._call(lambda: self._tree.multi(list(operations), self.session_id))
+
+
+def slowly(rng: Random, usual: float = 0.001, worst: float = 0.02) -> Callable[[], float]:
+    """Delays that are short, and now and then long."""
+    return lambda: rng.uniform(usual / 2, usual * 2) if rng.random() < 0.95 else rng.uniform(usual, worst)

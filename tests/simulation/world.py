@@ -1,0 +1,404 @@
+"""Simulated time, network and brokers: real controllers, registries, replica managers, fetchers, handlers and logs.
+
+All that is random comes from one seed, all that happens is an event in one queue: a history is what its seed says.
+What is simulated: time, threads, the network between brokers (delays, cuts both ways and one way, lost connections),
+ZooKeeper (`store`), the disk (a file system in memory), processes (killed, paused, short of power). Nothing else is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from random import Random
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.api import HANDLERS
+from pylogd.api.context import RequestContext
+from pylogd.config import Settings
+from pylogd.controller.controller import Controller
+from pylogd.errors import BrokerUnavailable
+from pylogd.log.manager import LogManager
+from pylogd.metadata.image import Broker, Endpoint
+from pylogd.metadata.service import Metadata
+from pylogd.replica.configs import log_config
+from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.replication import Replication
+from tests.fakes.filesystem import MemoryFileSystem
+from tests.simulation.store import SimStore, SimTree, slowly
+
+EPOCH_SECONDS = 1_700_000_000.0
+_FETCH = 1
+FETCH_VERSION = 17
+
+
+class Call:
+    """An `IDelayedCall`."""
+
+    __slots__ = ("_args", "_function", "_state", "_time", "clock")
+
+    def __init__(self, clock: SimClock, time: float, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.clock, self._time, self._function, self._args = clock, time, function, args
+        self._state = "active"
+
+    def active(self) -> bool:
+        return self._state == "active"
+
+    def getTime(self) -> float:
+        return self._time
+
+    def cancel(self) -> None:
+        if self._state == "called":
+            raise AlreadyCalled
+        if self._state == "cancelled":
+            raise AlreadyCancelled
+        self._state = "cancelled"
+
+    def due(self) -> None:
+        """Its time has come."""
+        if self._state == "active" and not self.clock.dead:
+            if self.clock.paused:
+                self.clock.held.append(self)
+            else:
+                self._state = "called"
+                self._function(*self._args)
+
+
+class SimTime:
+    """The one queue of events."""
+
+    def __init__(self) -> None:
+        self.now = EPOCH_SECONDS
+        self.ran: SimClock | None = None  # whose event was the last
+        self._queue: list[tuple[float, int, Call]] = []
+        self._number = 0
+
+    def add(self, call: Call) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (call.getTime(), self._number, call))
+
+    def step(self) -> bool:
+        """Do the next event; whether there was one."""
+        if not self._queue:
+            return False
+        time, _, call = heapq.heappop(self._queue)
+        self.now = max(self.now, time)
+        self.ran = call.clock
+        call.due()
+        return True
+
+
+class SimClock:
+    """What one process sees of the time; nothing of it runs while it is paused, or dead."""
+
+    def __init__(self, time: SimTime) -> None:
+        self._time = time
+        self.paused = False
+        self.dead = False
+        self.held: list[Call] = []
+
+    def seconds(self) -> float:
+        return self._time.now
+
+    def callLater(self, delay: float, function: Callable[..., Any], *args: Any) -> Call:
+        call = Call(self, self._time.now + delay, function, args)
+        self._time.add(call)
+        return call
+
+    def resume(self) -> None:
+        """The process goes on: what was due in the meantime is due now."""
+        self.paused = False
+        held, self.held = self.held, []
+        for call in held:
+            self._time.add(call)
+
+
+class Network:
+    """Who can reach whom. A message to nowhere waits for the link, as TCP does, or until its connection is lost."""
+
+    def __init__(self, time: SimTime, rng: Random) -> None:
+        self.clock = SimClock(time)
+        self.delay = slowly(rng, 0.0005, 0.05)
+        self._cut: set[tuple[int, int]] = set()
+        self._stuck: list[tuple[int, int, Callable[[], None]]] = []
+
+    def cut(self, source: int, target: int) -> None:
+        """Nothing gets from `source` to `target`."""
+        self._cut.add((source, target))
+
+    def heal(self) -> None:
+        """Every link is up, and what was stuck goes on."""
+        self._cut.clear()
+        stuck, self._stuck = self._stuck, []
+        for source, target, deliver in stuck:
+            self.send(source, target, deliver)
+
+    def send(self, source: int, target: int, deliver: Callable[[], None]) -> None:
+        def arrive() -> None:
+            if (source, target) in self._cut:
+                self._stuck.append((source, target, deliver))
+            else:
+                deliver()
+
+        self.clock.callLater(self.delay(), arrive)
+
+
+class SimConnection:
+    """A connection from one process to a broker. Requests arrive in order, and so do the answers."""
+
+    def __init__(self, world: Any, clock: SimClock, source: int, target: SimBroker) -> None:
+        self._world = world
+        self._clock = clock
+        self._source = source
+        self._target = target
+        self._boot = target.boots
+        self._out: list[tuple[Any, int, Deferred[Any]]] = []
+        self._replies: dict[int, Any] = {}
+        self._sent = self._handled = self._answered = 0
+        self._arrived: dict[int, Any] = {}
+        self._waiting: dict[int, Deferred[Any]] = {}
+        self._context = RequestContext(cast(Any, target), cast(Any, target), FETCH_VERSION, "sim")
+        self.closed = False
+        target.connections.append(self)
+
+    def request(self, message: Any, *, timeout: float | None = None) -> Deferred[Any]:
+        if self.closed:
+            return fail(BrokerUnavailable("the connection is closed"))
+        number = self._sent
+        self._sent += 1
+        done: Deferred[Any] = Deferred(lambda _: self._waiting.pop(number, None))
+        self._waiting[number] = done
+        self._world.network.send(self._source, self._target.node_id, lambda: self._arrive(number, message))
+        if timeout is not None:
+            self._clock.callLater(timeout, self._late, number)
+        return done
+
+    def _late(self, number: int) -> None:
+        if number in self._waiting:
+            self.lost()
+
+    def _arrive(self, number: int, message: Any) -> None:
+        self._arrived[number] = message
+        while self._handled in self._arrived:
+            message, handled = self._arrived.pop(self._handled), self._handled
+            self._handled += 1
+            self._target.run(self._boot, self._handle, handled, message)
+
+    def _handle(self, number: int, message: Any) -> None:
+        if self.closed:
+            return
+        highest = {_FETCH: FETCH_VERSION}.get(message.API_KEY, 9)
+        context = RequestContext(cast(Any, self._target), cast(Any, self._target), highest, "sim")
+        maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
+            lambda response: self._reply(number, response), self._world.fault
+        )
+
+    def _reply(self, number: int, response: Any) -> None:
+        _freeze(response)
+        self._world.network.send(self._target.node_id, self._source, lambda: self._return(number, response))
+
+    def _return(self, number: int, response: Any) -> None:
+        self._replies[number] = response
+        while self._answered in self._replies:
+            done = self._waiting.pop(self._answered, None)
+            answer = self._replies.pop(self._answered)
+            self._answered += 1
+            if done is not None and not self.closed:
+                self._clock.callLater(0, done.callback, answer)
+
+    def lost(self) -> None:
+        """The connection has broken."""
+        if not self.closed:
+            self.closed = True
+            waiting, self._waiting = self._waiting, {}
+            for done in waiting.values():
+                self._clock.callLater(0, done.errback, BrokerUnavailable("the connection is lost"))
+
+    def close(self) -> None:
+        self.lost()
+
+
+def _freeze(response: Any) -> None:
+    """Read what an answer refers to, as the sender does: the log may change while it is under way."""
+    for topic in getattr(response, "responses", ()):
+        for data in getattr(topic, "partitions", ()):
+            if data.records is not None and not isinstance(data.records, bytes):
+                data.records = data.records.read()
+
+
+class SimBroker:
+    """One broker: what lasts is its disk; the rest is made anew at each `start`. As handlers see it too."""
+
+    host = "sim"
+    listener = "PLAINTEXT"
+
+    def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.fs = MemoryFileSystem()
+        self.settings = Settings({"node.id": node_id, "log.dirs": "/data", **settings})
+        self.boots = 0
+        self.alive = False
+        self.ready = False
+        self.connections: list[SimConnection] = []
+        self._starts = settings
+
+    @property
+    def cluster_id(self) -> str:
+        return self.cluster.cluster_id
+
+    def advertised(self, _: str) -> tuple[str, int]:
+        return "sim", self.node_id
+
+    def start(self) -> None:
+        """Start the process."""
+        world = self.world
+        self.alive = True
+        self.boots += 1
+        self.settings = Settings({"node.id": self.node_id, "log.dirs": "/data", **self._starts})
+        self.time = SimClock(world.time)
+        self.clock = cast(IReactorTime, self.time)
+        self.store = SimStore(
+            world.tree, self.clock, cast(IReactorTime, world.clock), world.store_delay, world.session_timeout
+        )
+        self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
+        self.cluster = self.metadata.cluster
+        self.topics = self.metadata.topics
+        self.broker_configs = self.metadata.broker_configs
+        self.logs = LogManager(
+            ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, node_id=self.node_id,
+            recovery_threads=1,
+        )  # fmt: skip
+        self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread)
+        self.replication = Replication(self.replicas, self._connect, self.settings, self.clock, self.node_id)
+        self.controller = Controller(self.metadata.store, self.cluster, self.topics, self.settings, self.clock)
+        append = self.replicas.append
+
+        def note(partition: Any, *args: Any) -> Any:
+            result = append(partition, *args)
+            world.accepted(self, partition)
+            return result
+
+        self.replicas.append = note  # type: ignore[method-assign]
+        self.ready = False
+        Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
+
+    async def _start(self) -> None:
+        self.logs.load()
+        await self.metadata.start()
+        self.logs.adopt_cluster_id(self.cluster_id)
+        await self.cluster.register(Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),)))
+        await self.controller.start()
+        await self.cluster.until_accepted()
+        await self.replicas.start()
+        self.replication.start()
+        self.ready = True
+
+    def _start_failed(self, failure: Any, boot: int) -> None:
+        """As a supervisor would: try again."""
+        if self.alive and boot == self.boots:
+            self.kill()
+            self.world.clock.callLater(0.5, lambda: self.alive or self.start())
+
+    def now_ms(self) -> int:
+        return int(self.world.time.now * 1000)
+
+    def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
+        """A message has come for this process: handle it, unless the process is another one by now."""
+        if self.alive and boot == self.boots:
+            self.time.callLater(0, lambda: self.ready and function(*args))
+
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        seconds = self.world.rng.uniform(0, 0.003)
+        self.time.callLater(seconds, lambda: maybeDeferred(function, *args).chainDeferred(done))
+        return done
+
+    def _connect(self, node_id: int) -> Deferred[Any]:
+        if node_id not in self.cluster.brokers:
+            return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
+        return self.world.connect(self.time, self.node_id, node_id)
+
+    def kill(self, power: bool = False) -> None:
+        """End the process at once; with `power`, the machine too."""
+        if not self.alive:
+            return
+        self.alive = self.ready = False
+        self.time.dead = True
+        self.store.vanish()
+        if power:
+            self.fs.lose_power()
+        else:
+            self.fs.kill()
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            self.world.clock.callLater(0.001, connection.lost)
+
+    def partition(self, name: str, index: int) -> Any:
+        """The partition, None if it is not here."""
+        return self.replicas.partitions.get((name, index)) if self.alive and self.ready else None
+
+    def bytes_of(self, name: str, index: int) -> bytes:
+        """All segments of a partition, whether the broker is up or not."""
+        prefix = f"/data/{name}-{index}/"
+        paths = sorted(path for path in self.fs.files if path.startswith(prefix) and path.endswith(".log"))
+        return b"".join([self.fs.files[path].data for path in paths])
+
+
+class World:
+    """Brokers, network, store and time of one history."""
+
+    session_timeout = 1.0
+
+    def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.time = SimTime()
+        self.clock = SimClock(self.time)
+        self.tree = SimTree()
+        self.store_delay = slowly(self.rng)
+        self.network = Network(self.time, self.rng)
+        self.faults: list[Any] = []
+        named = {
+            "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100, "replica.fetch.backoff.ms": 200,
+            "replica.socket.timeout.ms": 400, "min.insync.replicas": 2, "default.replication.factor": 3,
+            "auto.leader.rebalance.enable": "true",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }  # fmt: skip
+        self.brokers = {node: SimBroker(self, node, named) for node in range(1, brokers + 1)}
+
+    def connect(self, clock: SimClock, source: int, target: int) -> Deferred[Any]:
+        """A connection, after the time that takes; the broker may be dead."""
+        broker = self.brokers[target]
+        done: Deferred[Any] = Deferred()
+
+        def arrive() -> None:
+            if broker.alive and broker.ready:
+                connection = SimConnection(self, clock, source, broker)
+                self.network.send(target, source, lambda: clock.callLater(0, _fire, done, connection))
+            else:
+                clock.callLater(0, _fail, done, BrokerUnavailable(f"broker {target} does not listen"))
+
+        self.network.send(source, target, arrive)
+        clock.callLater(0.5, _fail, done, BrokerUnavailable(f"broker {target} can't be reached"))
+        return done
+
+    def accepted(self, broker: SimBroker, partition: Any) -> None:
+        """A leader has taken a client's batch."""
+
+    def fault(self, failure: Any) -> None:
+        """A handler failed in a way that it should not."""
+        self.faults.append(failure)
+
+
+def _fire(done: Deferred[Any], result: Any) -> None:
+    if not done.called:
+        done.callback(result)
+
+
+def _fail(done: Deferred[Any], error: Exception) -> None:
+    if not done.called:
+        done.errback(error)

@@ -1,0 +1,290 @@
+"""The controller: elected, fenced, and doing what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.metadata.errors import BadVersion, ConnectionLost
+from pylogd.metadata.image import NO_LEADER, IsrChange, PartitionState, TopicUpdate
+from pylogd.metadata.interfaces import SessionState
+from pylogd.metadata.layout import (
+    BROKERS,
+    CHANGES,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    INCARNATIONS,
+    decode_controller,
+    decode_incarnations,
+    encode_controller,
+)
+from tests.fakes.metadata import result_of
+from tests.unit.controller.conftest import Town
+
+
+def version(town: Town) -> int:
+    """How many writes there were."""
+    return result_of(town.store.get(CHANGES)).stat.version
+
+
+def test_the_first_broker_is_the_controller(town: Town) -> None:
+    peer = town.start(1)
+    controller = town.controllers[1]
+    assert controller.active
+    assert controller.epoch == 1
+    assert peer.cluster.controller_id == 1
+    assert decode_controller(result_of(town.store.get(CONTROLLER)).data) == 1
+    assert result_of(town.store.get(CONTROLLER_EPOCH)).data == b"1"
+    assert peer.cluster.accepted
+
+
+def test_every_broker_that_comes_is_taken_into_account(three: Town) -> None:
+    known = decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
+    assert known == {node: broker.incarnation for node, broker in three.peers[1].cluster.brokers.items()}
+    assert all(peer.cluster.accepted for peer in three.peers.values())
+
+
+def test_a_leader_that_dies_is_followed_in_one_batch(three: Town) -> None:
+    for name in ("a", "b", "c"):
+        three.make(name, (1, 2, 3))
+    three.make("d", (2, 3))
+    before = version(three)
+    three.die(1)
+    assert version(three) == before + 1
+    for name in ("a", "b", "c"):
+        state = three.state(name)
+        assert (state.leader, state.leader_epoch, state.isr, state.partition_epoch) == (2, 1, (2, 3), 1)
+    assert three.state("d").partition_epoch == 0
+
+
+def test_the_last_replica_in_sync_is_waited_for(three: Town) -> None:
+    three.make()
+    for node in (1, 2, 3):
+        three.die(node)
+    assert (three.state().leader, three.state().isr) == (NO_LEADER, (3,))
+    three.come(1)
+    assert three.state().leader == NO_LEADER
+    three.come(3)
+    assert (three.state().leader, three.state().isr, three.state().leader_epoch) == (3, (3,), 4)
+
+
+def test_an_unclean_election_where_the_topic_allows_it(three: Town) -> None:
+    three.make("clean")
+    three.make("unclean", unclean_leader_election_enable="true")
+    for node in (1, 2, 3):
+        three.die(node)
+    three.come(1)
+    assert three.state("clean").leader == NO_LEADER
+    assert (three.state("unclean").leader, three.state("unclean").isr) == (1, (1,))
+
+
+def test_unclean_elections_may_be_allowed_while_it_runs(three: Town) -> None:
+    three.make()
+    for node in (1, 2, 3):
+        three.die(node)
+    three.come(1)
+    result_of(three.peers[1].configs.replace(None, {"unclean.leader.election.enable": "true"}))
+    three.settle()
+    assert three.state().leader == 1
+
+
+def test_a_broker_that_came_back_unnoticed_leaves_what_it_led(three: Town) -> None:
+    three.make("t")
+    three.make("alone", (1,))
+    three.bounce(1)
+    assert (three.state().leader, three.state().isr) == (2, (2, 3))
+    assert three.state("alone") == PartitionState(0, (1,), (1,), 1)
+    assert three.peers[1].cluster.acknowledged[1] == three.peers[1].cluster.brokers[1].incarnation
+
+
+def test_the_next_controller_knows_who_came_back_unnoticed(three: Town) -> None:
+    three.make()
+    result_of(three.controllers[1].stop())
+    three.bounce(1)
+    assert three.state().leader == 1
+    result_of(three.controllers[2].start())
+    three.settle()
+    assert three.controllers[2].epoch == 2
+    assert (three.state().leader, three.state().isr) == (2, (2, 3))
+
+
+def test_a_controller_that_stops_makes_room_at_once(three: Town) -> None:
+    result_of(three.controllers[1].stop())
+    assert result_of(three.store.exists(CONTROLLER)) is None
+    result_of(three.controllers[3].start())
+    assert three.controllers[3].active
+    assert not three.controllers[1].active
+    assert three.peers[3].cluster.controller_id == 3
+
+
+def test_the_writes_of_a_former_controller_fail(three: Town) -> None:
+    three.make()
+    former = three.controllers[1]
+    result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
+    three.die(2)
+    # It found out by its write, and looked again: the node is its own, so it is elected with that epoch.
+    assert former.epoch == 7
+    three.settle()
+    assert three.state().isr == (1, 3)
+
+
+def test_a_former_controller_that_sees_another_ends_its_term(three: Town) -> None:
+    three.controllers[1]._seen(2, ours=False)
+    assert not three.controllers[1].active
+    assert three.peers[1].cluster.controller_id == 2
+
+
+def test_an_expired_session_ends_the_term_and_a_new_one_tries_again(three: Town) -> None:
+    store = three.store
+    store._tell(SessionState.EXPIRED)
+    assert not three.controllers[1].active
+    result_of(store.delete(CONTROLLER))  # which the watch tells of, so that it is elected anew
+    assert three.controllers[1].active
+    store._tell(SessionState.CONNECTED)
+    three.settle()
+    assert three.controllers[1].active
+
+
+def test_a_lost_node_is_made_again(three: Town) -> None:
+    three.lose_controller()
+    assert three.controllers[1].active
+    assert three.controllers[1].epoch == 2
+    assert decode_controller(result_of(three.store.get(CONTROLLER)).data) == 1
+
+
+def test_a_topic_is_looked_at_when_it_changes(three: Town) -> None:
+    topic = three.make()
+    state = replace(topic.partitions[0], leader=NO_LEADER, partition_epoch=5)
+    result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (state,))]))
+    three.settle()
+    assert three.state().leader == 1
+    assert three.state().partition_epoch == 6
+
+
+def test_a_reassignment_ends_when_all_are_in_sync(three: Town) -> None:
+    topic = three.make(replicas=(1, 2))
+    state = replace(topic.partitions[0], replicas=(2, 3, 1), adding=(3,), removing=(1,), partition_epoch=1)
+    result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (state,))]))
+    three.settle()
+    assert three.state() == state
+    change = IsrChange("t", topic.topic_id, 0, 0, 1, (1, 2, 3))
+    (joined,) = result_of(three.peers[1].topics.alter_isr([change]))
+    assert isinstance(joined, PartitionState)
+    three.settle()
+    after = three.state()
+    assert (after.replicas, after.isr, after.leader, after.leader_epoch) == ((2, 3), (2, 3), 2, 1)
+    assert not after.moving
+
+
+def test_preferred_leaders_come_back_after_a_while(three: Town) -> None:
+    topic = three.make()
+    three.die(1)
+    three.come(1)
+    assert three.state().leader == 2
+    result_of(three.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    three.clock.advance(301)
+    three.settle()
+    assert (three.state().leader, three.state().leader_epoch) == (1, 2)
+    three.clock.advance(301)
+    assert three.state().leader_epoch == 2
+
+
+def test_preferred_leaders_may_be_left_alone(town: Town) -> None:
+    for node in (1, 2, 3):
+        town.start(node, auto_leader_rebalance_enable=False)
+    topic = town.make()
+    town.die(1)
+    town.come(1)
+    result_of(town.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    town.clock.advance(301)
+    town.settle()
+    assert town.state().leader == 2
+
+
+def test_a_broker_that_stops_hands_over(three: Town) -> None:
+    three.make()
+    three.controllers[2]._running = True
+    three.controllers[2]._undo = [three.peers[2].topics.subscribe(three.controllers[2]._topic_changed)]
+    three.make("mine", (2, 1))
+    leaving = three.controllers[2].stop_leading()
+    assert not leaving.called
+    three.settle()
+    three.settle()
+    assert leaving.called
+    assert (three.state("mine").leader, three.state("mine").isr) == (1, (1,))
+    assert three.state().isr == (1, 3)
+    assert three.peers[1].cluster.brokers[2].stopping
+
+
+def test_a_broker_with_nobody_beside_it_stops_at_once(town: Town) -> None:
+    town.start(1)
+    town.make(replicas=(1,))
+    assert town.controllers[1].stop_leading().called
+    assert town.state().leader == 1
+
+
+def test_who_waits_to_hand_over_may_give_up(three: Town) -> None:
+    three.make(replicas=(2, 1))
+    result_of(three.controllers[1].stop())
+    three.controllers[2]._running = True
+    leaving: Deferred[None] = three.controllers[2].stop_leading()
+    leaving.addErrback(lambda failure: failure.trap(Exception) and None)
+    leaving.cancel()
+    assert leaving.called
+
+
+def test_a_write_that_fails_is_tried_again(three: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    three.make()
+    topics = three.peers[1].topics
+    real = topics.write_states
+    failures = [BadVersion("/x"), BadVersion("/x")]
+
+    def fail_first(*arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(topics, "write_states", fail_first)
+    three.die(1)
+    assert not failures
+    assert three.state().leader == 2
+
+
+def test_a_store_that_fails_is_tried_again_later(three: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    three.make()
+    topics = three.peers[1].topics
+    real = topics.write_states
+    failures = [ConnectionLost("gone")]
+
+    def fail_first(*arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(topics, "write_states", fail_first)
+    three.die(1)
+    assert three.state().leader == 1
+    three.clock.advance(1.1)
+    assert three.state().leader == 2
+
+
+def test_a_damaged_controller_node_is_looked_at_again(town: Town) -> None:
+    result_of(town.store.create(CONTROLLER, b"?"))
+    town.start(1)
+    assert town.active is None
+    result_of(town.store.delete(CONTROLLER))
+    town.clock.advance(1.1)
+    assert town.controllers[1].active
+
+
+def test_the_other_controllers_node_is_watched(town: Town) -> None:
+    result_of(town.store.ensure(BROKERS))
+    result_of(town.store.create(CONTROLLER, encode_controller(9, 0)))  # of no session
+    peer = town.start(1)
+    assert not town.controllers[1].active
+    # It lives in the same session here, so it is told apart by its id alone.
+    assert peer.cluster.controller_id == 9
+    result_of(town.store.delete(CONTROLLER))
+    assert town.controllers[1].active

@@ -1,0 +1,213 @@
+"""A follower's decisions: what to ask for, where to cut, what to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pylogd.errors import ErrorCode
+from pylogd.log.errors import InvalidAppend
+from pylogd.log.validator import AppendOrigin
+from pylogd.replica.asking import FetchConversation, next_epoch
+from pylogd.replica.following import Asked, Followed, Move, cut_at, parts
+from pylogd.replica.partition import Partition, Role
+from pylogd.wire.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
+from pylogd.wire.records import HEADER, BatchHeader
+from tests.fakes.parts import Parts, batch
+
+
+@pytest.fixture
+def parts_of(tmp_path: Path) -> Iterator[Parts]:
+    made = Parts(tmp_path)
+    yield made
+    made.close()
+
+
+def placed(offset: int, epoch: int, values: int = 1) -> bytes:
+    """A batch as a leader sends it."""
+    raw = bytearray(batch(*[b"v"] * values))
+    header = BatchHeader._make(HEADER.unpack_from(raw))
+    HEADER.pack_into(raw, 0, *header._replace(base_offset=offset, leader_epoch=epoch))
+    return bytes(raw)
+
+
+def followed(parts_of: Parts, *epochs: int) -> Followed:
+    """A partition that follows broker 2 in epoch 9, with one record of each of `epochs`."""
+    parts_of.create("t")
+    partition = parts_of.set_state("t", replicas=(2, 1), isr=(2, 1), leader=2, leader_epoch=9)
+    assert partition.role is Role.FOLLOWING
+    for epoch in epochs:
+        partition.append_fetched(placed(partition.log.log_end_offset, epoch), 0, 0)
+    return Followed(partition, 1.0)
+
+
+def answer(**fields: object) -> PartitionData:
+    return PartitionData(0, **fields)  # type: ignore[arg-type]
+
+
+class TestWhereToCut:
+    @pytest.mark.parametrize(
+        ("ours", "leader_epoch", "leader_end", "cut"),
+        [
+            ((1, 1, 1), 1, 2, 2),  # the leader's part of our epoch is shorter
+            ((1, 1, 3), 1, 2, 2),  # our newest epoch is none of the leader's
+            ((1, 1, 3), 1, 9, 2),
+            ((1, 1, 3, 3), 2, 3, 2),  # nor has it ours: cut where our epoch before it ends
+            ((3, 3), 1, 4, 0),  # nothing in common that is known
+            ((1, 2, 3), 0, 0, 0),
+        ],
+    )
+    def test_by_epochs(
+        self, parts_of: Parts, ours: tuple[int, ...], leader_epoch: int, leader_end: int, cut: int
+    ) -> None:
+        log = followed(parts_of, *ours).partition.log
+        assert cut_at(log, leader_epoch, leader_end) == cut
+
+
+class TestAnswers:
+    def test_it_asks_from_its_end_with_the_epoch_of_its_last_record(self, parts_of: Parts) -> None:
+        assert followed(parts_of, 4, 7).asks() == Asked(2, 7, 0, 9)
+
+    def test_a_diverging_leader(self, parts_of: Parts) -> None:
+        one = followed(parts_of, 4, 4, 7)
+        step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), one.asks())
+        assert (step.move, step.offset) == (Move.TRUNCATE, 1)
+
+    def test_a_leader_that_parts_where_we_do_not_is_asked_again_later(self, parts_of: Parts) -> None:
+        one = followed(parts_of, 4, 4)
+        step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 5)), one.asks())
+        assert step.move is Move.PAUSE
+
+    def test_a_late_answer_is_passed_over(self, parts_of: Parts) -> None:
+        one = followed(parts_of, 4, 4)
+        late = one.asks()._replace(offset=1)
+        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), late).move is Move.FETCH
+
+    def test_an_answer_of_another_epoch_is_passed_over(self, parts_of: Parts) -> None:
+        one = followed(parts_of, 4, 4)
+        asked = one.asks()
+        parts_of.set_state("t", leader_epoch=10)
+        assert not one.current
+        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), asked).move is Move.FETCH
+
+    def test_errors(self, parts_of: Parts) -> None:
+        one = followed(parts_of)
+        passing = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
+        assert passing.move is Move.PAUSE
+        assert passing.seconds < 0.1
+        again = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
+        assert again.seconds > passing.seconds
+        other = one.answered(answer(error_code=ErrorCode.KAFKA_STORAGE_ERROR), one.asks())
+        assert other.seconds == 1.0
+        assert one.answered(answer(error_code=12345), one.asks()).move is Move.PAUSE
+        assert one.answered(answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), one.asks()).move is Move.LOCATE
+
+
+class TestLost:
+    def test_the_leaders_log_starts_behind_our_end(self, parts_of: Parts) -> None:
+        step = followed(parts_of, 4).located(50, 90)
+        assert (step.move, step.offset) == (Move.BEGIN, 50)
+
+    def test_the_leaders_log_ends_before_ours(self, parts_of: Parts) -> None:
+        step = followed(parts_of, 4, 4, 4).located(0, 2)
+        assert (step.move, step.offset) == (Move.TRUNCATE, 2)
+
+    def test_it_was_a_misunderstanding(self, parts_of: Parts) -> None:
+        assert followed(parts_of, 4).located(0, 90).move is Move.FETCH
+
+    def test_a_replica_that_starts_at_the_latest_offset(self, parts_of: Parts) -> None:
+        parts_of.create("t")
+        partition = parts_of.set_state(
+            "t", replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9, adding=(1,), latest_until_ms=0
+        )
+        one = Followed(partition, 1.0)
+        assert one.starts_at_latest
+        step = one.located(10, 90)
+        assert (step.move, step.offset) == (Move.BEGIN, 90)
+        assert not one.starts_at_latest
+
+
+class TestParts:
+    def test_whole_batches_only(self) -> None:
+        raw = placed(0, 0) + placed(1, 0, 3) + placed(4, 0)
+        assert b"".join(parts(memoryview(raw))) == raw
+        assert b"".join(parts(memoryview(raw)[:-1])) == placed(0, 0) + placed(1, 0, 3)
+        assert list(parts(memoryview(raw)[:20])) == []
+        assert list(parts(memoryview(b""))) == []
+
+    def test_of_so_many_bytes_and_batches(self) -> None:
+        one = placed(0, 0)
+        assert [len(part) for part in parts(memoryview(one * 7), len(one) * 3)] == [
+            3 * len(one),
+            3 * len(one),
+            len(one),
+        ]
+        assert [len(part) for part in parts(memoryview(one * 5), 1 << 20, 2)] == [2 * len(one), 2 * len(one), len(one)]
+        assert [len(part) for part in parts(memoryview(one * 2), 1)] == [len(one), len(one)]
+
+    def test_a_length_that_can_not_be(self) -> None:
+        with pytest.raises(InvalidAppend):
+            list(parts(memoryview(bytes(100))))
+
+
+class TestAppending:
+    def test_what_the_leader_sends_is_kept_as_it_is(self, parts_of: Parts) -> None:
+        partition = followed(parts_of, 4).partition
+        assert partition.append_fetched(placed(1, 9, 2), 2, 0)
+        assert (partition.log.log_end_offset, partition.high_watermark) == (3, 2)
+        assert partition.log.epochs.entries() == [(4, 0), (9, 1)]
+        assert not partition.append_fetched(b"", 1, 0)  # the high watermark does not go back
+        assert partition.high_watermark == 2
+
+    @pytest.mark.parametrize("bad", [placed(0, 9), placed(1, 3), placed(1, 10), placed(1, 9)[:-1] + b"x"])
+    def test_what_does_not_continue_the_log_is_refused(self, parts_of: Parts, bad: bytes) -> None:
+        partition: Partition = followed(parts_of, 4).partition
+        with pytest.raises(InvalidAppend):
+            partition.append_fetched(bad, 2, 0)
+        assert partition.log.log_end_offset == 1
+        partition.log.append(placed(1, 9), leader_epoch=9, origin=AppendOrigin.REPLICATION)
+
+    def test_the_log_start_follows_the_leaders_up_to_what_is_committed(self, parts_of: Parts) -> None:
+        partition = followed(parts_of, 4, 4, 4).partition
+        partition.heard(2, 3)
+        assert partition.log.log_start_offset == 2
+        partition.heard(3, 3)
+        assert partition.log.log_start_offset == 3
+
+
+class TestConversation:
+    KEY = (b"i" * 16, 0)
+    ASKED = Asked(0, -1, 0, 0)
+
+    def test_everything_first_then_what_changed(self) -> None:
+        talk = FetchConversation()
+        topics, gone = talk.request({self.KEY: self.ASKED}, [], 100)
+        assert talk.session == (0, 0)
+        assert [one.partitions[0].fetch_offset for one in topics] == [0]
+        assert gone == []
+        talk.answered(FetchResponse(session_id=7))
+        assert talk.session == (7, 1)
+        assert talk.request({self.KEY: self.ASKED}, [], 100) == ([], [])
+        topics, _ = talk.request({self.KEY: replace_offset(self.ASKED, 5)}, [], 100)
+        assert topics[0].partitions[0].fetch_offset == 5
+        talk.answered(FetchResponse(session_id=7))
+        _, gone = talk.request({}, [self.KEY, (b"j" * 16, 3)], 100)
+        assert [(one.topic_id, one.partitions) for one in gone] == [(self.KEY[0], [0])]
+        assert talk.asked == {}
+
+    def test_a_leader_without_room_is_told_everything_each_time(self) -> None:
+        talk = FetchConversation()
+        for _ in range(2):
+            topics, _ = talk.request({self.KEY: self.ASKED}, [], 100)
+            assert len(topics) == 1
+            talk.answered(FetchResponse(session_id=0))
+            assert talk.session == (0, 0)
+
+    def test_epochs_start_over(self) -> None:
+        assert next_epoch(0x7FFFFFFF) == 1
+
+
+def replace_offset(asked: Asked, offset: int) -> Asked:
+    return asked._replace(offset=offset)
