@@ -18,6 +18,7 @@ from pylogd.errors import KafkaError
 
 #: Between two looks at how far the moves are.
 _LOOK_SECONDS = 1.0
+_LOOKS_AT_DIFFERENT = 5  # before a partition counts as given another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -134,11 +135,15 @@ def _follow(admin: Admin, targets: Placement) -> None:
     columns = TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("moving", total=len(targets))
+        looks_left = _LOOKS_AT_DIFFERENT
         while True:
             states = [row["state"] for row in _progress(admin, targets)]
             bar.update(task, completed=states.count("done"))
             if "moving" not in states:
-                break
+                # A broker may hear that a move is over before another hears where the replicas are.
+                looks_left -= 1
+                if states.count("done") == len(states) or not looks_left:
+                    break
             time.sleep(_LOOK_SECONDS)
     if states.count("done") < len(states):
         raise click.ClickException("some partitions were given another target meanwhile; see `verify`")

@@ -94,15 +94,15 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
 
 
 def test_the_console_script() -> None:
-    done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=180, check=True)
     assert distribution("pylogd").version in done.stdout
 
 
 def test_twistd_finds_the_plugin(tmp_path: Path) -> None:
-    done = subprocess.run([*TWISTD, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*TWISTD, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True)
     assert re.search(r"^\s+pylogd\s+A log broker", done.stdout, re.MULTILINE)
     done = subprocess.run(
-        [*TWISTD, "pylogd", "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [*TWISTD, "pylogd", "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True
     )
     assert "--listen" in done.stdout
     assert "--data" in done.stdout
@@ -136,7 +136,7 @@ def free_port() -> int:
 def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> None:
     pidfile, log = tmp_path / "pylogd.pid", tmp_path / "pylogd.log"
     command = [*TWISTD, f"--pidfile={pidfile}", f"--logfile={log}", "pylogd", "--listen", f"127.0.0.1:{free_port}"]
-    subprocess.run([*command, "--data", str(tmp_path / "data")], cwd=tmp_path, timeout=60, check=True)
+    subprocess.run([*command, "--data", str(tmp_path / "data")], cwd=tmp_path, timeout=180, check=True)
     pid = int(pidfile.read_text())
     try:
         wait_until_it_accepts(free_port, log)
