@@ -9,17 +9,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 import pylogd
 
+T = TypeVar("T")
 STOP_SECONDS = 60
 _PACKAGES = Path(pylogd.__file__).resolve().parent.parent
+
+
+def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
+    """What `action` returns. Spark gives the Python process of a streaming query ten seconds to start, by a number in
+    its code; a machine that is busy does not always keep to that, and then the action is done again.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not is_slow_start(error) or time.monotonic() > deadline:
+                raise
+
+
+def is_slow_start(error: BaseException | None) -> bool:
+    """Whether a query failed only because its Python process did not start in time."""
+    return "Python worker failed to connect back" in str(error)
 
 
 @contextlib.contextmanager
