@@ -36,8 +36,10 @@ PARTITIONS = 4
 SMALL_DISK_NODE = 1
 _DISK_MIB = 64
 _PORT = 9092
-_HEAL_SECONDS = 120.0
-_LEVEL_SECONDS = 30.0
+_HEAL_SECONDS = 300.0
+_LEVEL_SECONDS = 120.0
+#: Shorter than what a broker may be cut off for.
+_SESSION_MS = 4000
 
 Writer = ConfluentWriter | PylogdWriter
 
@@ -48,7 +50,8 @@ class ChaosCluster(BrokerCluster):
     def __init__(self, folder: Path, connect: str, size: int, links: Links | None) -> None:
         self.links = links
         settings = {
-            "min.insync.replicas": "2", "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
+            "zookeeper.session.timeout.ms": str(_SESSION_MS), "min.insync.replicas": "2",
+            "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
             "log.retention.ms": "-1", "log.segment.bytes": "100000", "log.roll.jitter.ms": "0",
             "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
         }  # fmt: skip
@@ -170,7 +173,7 @@ class Chaos:
         for writer in writers:
             writer.stopping.set()
         for writer in writers:
-            writer.join(150)
+            writer.join(400)
         cluster.until(lambda: self._whole(cluster), "that all replicas are in sync", _HEAL_SECONDS)
         self._compare(cluster, writers, readers)
 
@@ -361,7 +364,7 @@ class Chaos:
         self._let_them_finish(readers, {index: messages[-1][0] for index, messages in logs.items() if messages})
         for worker in [*writers, *readers]:
             worker.stopping.set()
-            worker.join(30)
+            worker.join(_LEVEL_SECONDS)
             if worker.failure:
                 faults.append(worker.failure)
         outcome.epochs = sum(state.leader_epoch for state in states)
@@ -395,8 +398,8 @@ class Chaos:
             time.sleep(0.2)
 
     def _let_them_finish(self, readers: list[Reader], ends: Mapping[int, int]) -> None:
-        """Until every consumer has everything, or for a minute."""
-        deadline = time.monotonic() + 60
+        """Until every consumer has everything, within bounds."""
+        deadline = time.monotonic() + _HEAL_SECONDS
 
         def done(reader: Reader) -> bool:
             return all(reader.seen[index] and reader.seen[index][-1][0] >= last for index, last in ends.items())
