@@ -1,5 +1,7 @@
 """`pylogd reassign`: move replicas between brokers, and see how far that is."""
 
+# ruff: noqa: PLC0415 - rich is imported when there are bars to draw
+
 from __future__ import annotations
 
 import json
@@ -84,7 +86,8 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
     with connect(bootstrap) as connected, Admin(connected) as admin:
         if throttle is not None:
             _throttle(admin, targets, throttle)
-        _check(admin.reassign(targets, latest_wait=seconds), "moves could not begin")
+        wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
+        _check(admin.reassign(wanted, latest_wait=seconds), "moves could not begin")
         note(f"{len(targets)} partitions are moved")
         if not no_wait:
             _follow(admin, targets)

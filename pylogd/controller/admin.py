@@ -1,9 +1,9 @@
 """Elections and moves of replicas that clients ask for: any broker works them out and writes them.
 
 Strategy: a request is worked out by `decisions` on this broker's view and written with the versions of that view. If
-the tree has moved on, the write fails, the view catches up, and it is worked out anew; so it doesn't matter which broker
-does it, and nothing is forwarded. What the view did not know yet (a broker that has just died) the controller puts
-right, which looks at every topic that changes.
+the tree has moved on, the write fails, the view catches up, and it is worked out anew; so it doesn't matter which
+broker does it, and nothing is forwarded. What the view did not know yet (a broker that has just died) the controller
+puts right, which looks at every topic that changes.
 
 Rules: each partition of a request is answered by itself. A move is answered once it has begun.
 
