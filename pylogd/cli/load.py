@@ -31,6 +31,9 @@ _MEGABYTE = 1 << 20
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="What the column of values holds.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="How the files are compressed.")
+@click.option("--by", type=click.Choice(["hour", "day"]), default="hour", show_default=True,
+              help="A directory for each hour, or for each day.")  # fmt: skip
+@click.option("--gather", is_flag=True, help="Write one file for each directory and commit: fewer, at some cost.")
 @click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about so many records in a commit.")
 @click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least so many tasks.")
 @click.option("--follow", is_flag=True, help="Go on until interrupted: a commit each time that something is new.")
@@ -86,6 +89,8 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             codec=given["codec"],
             fail_on_data_loss=not given["accept_data_loss"],
             tasks=given["min_tasks"],
+            by=given["by"],
+            gather=given["gather"],
         )
         if given["follow"]:
             loading.follow(

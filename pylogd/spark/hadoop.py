@@ -1,6 +1,6 @@
 """A directory on any file system that Hadoop knows (file:, hdfs:, s3a:), through the JVM that Spark runs in.
 
-Must not know: what is in the files.
+Must not know: what the rows of a file are.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class HadoopFiles:
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        configuration = spark._jsc.hadoopConfiguration()
+        self._configuration: Any = spark._jsc.hadoopConfiguration()
         self._root: Any = self._jvm.org.apache.hadoop.fs.Path(root)
         try:
-            self._fs: Any = self._root.getFileSystem(configuration)
+            self._fs: Any = self._root.getFileSystem(self._configuration)
             self._root = self._fs.makeQualified(self._root)
             self._context: Any = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-                self._root.toUri(), configuration
+                self._root.toUri(), self._configuration
             )
         except Py4JJavaError as error:
             raise _reason(root, error) from error
@@ -117,6 +117,19 @@ class HadoopFiles:
         """Remove a file or a directory."""
         try:
             self._fs.delete(self._at(path), True)
+        except Py4JJavaError as error:
+            raise _reason(path, error) from error
+
+    def parquet_rows(self, path: str) -> int:
+        """How many rows a Parquet file has, from its footer."""
+        hadoop = self._jvm.org.apache.parquet.hadoop
+        try:
+            file = hadoop.util.HadoopInputFile.fromPath(self._at(path), self._configuration)
+            reader = hadoop.ParquetFileReader.open(file)
+            try:
+                return int(reader.getRecordCount())
+            finally:
+                reader.close()
         except Py4JJavaError as error:
             raise _reason(path, error) from error
 

@@ -2,7 +2,9 @@
 
 Strategy: each commit is one batch query from where the lake's last commit ended to what is latest now (at most
 `max_offsets`), written below staging by Spark's own writer, partitioned by topic, and date and hour of the records'
-time stamps in UTC; then committed with its offsets (`lake`). Streaming is the same again and again.
+time stamps in UTC; then committed with its offsets (`lake`). Streaming is the same again and again. Time stamps become
+dates by integer arithmetic, and a task keeps a few files open at once, so that rows are written as they come instead
+of sorted first: both cost more than the compression.
 
 Rules: a load that fails adds nothing, and the next one starts where it started. Partitions that are new are read from
 their beginning. Must not know: file systems beyond `hadoop`.
@@ -11,10 +13,10 @@ their beginning. Must not know: file systems beyond `hadoop`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from pylogd.spark.errors import OptionError
 from pylogd.spark.hadoop import HadoopFiles
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE_KINDS: Final = ("binary", "string")
-_PARTITIONED_BY: Final = ("topic", "date", "hour")
+DIRECTORIES: Final = {"hour": ("topic", "date", "hour"), "day": ("topic", "date")}
+_OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,9 @@ class LoadPlan:
     """What is to be loaded, and how.
 
     subscription: one of the source's options `subscribe`, `subscribePattern`, `assign` with its value. client: options
-    that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds.
+    that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds. by: a
+    directory for each "hour" or each "day". gather: one file a directory and commit, at the price of a shuffle, instead
+    of one for each task.
     """
 
     bootstrap: str
@@ -46,12 +51,16 @@ class LoadPlan:
     fail_on_data_loss: bool = True
     headers: bool = True
     tasks: int | None = None
+    by: str = "hour"
+    gather: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
         """Those of the source, without offsets."""
         if self.value not in VALUE_KINDS:
             raise OptionError(f"values are loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
+        if self.by not in DIRECTORIES:
+            raise OptionError(f"there is a directory for each {' or '.join(DIRECTORIES)}, not {self.by!r}")
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
             self.subscription[0]: self.subscription[1],
@@ -72,8 +81,8 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], fl
     options = {**plan.options(), "startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
     rows = spark.read.format("pylogd").options(**options).load()
     staging = lake.staging()
-    _write(_with_time(rows, plan.value), files.path(staging), plan.codec)
-    added = _staged(spark, lake, files, staging)
+    _write(_with_time(rows, plan.value), files.path(staging), plan)
+    added = _staged(lake, files, staging)
     commit = loaded(lake.last, lake.next_number, int(now() * 1000), start, end, added)
     lake.commit(commit)
     return commit
@@ -114,7 +123,7 @@ def compact(
         rows = spark.read.parquet(*(files.path(file.path) for file in group))
         rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
         rows.write.option("compression", codec).parquet(files.path(f"{staging}/{directory}"))
-    added = _staged(spark, lake, files, staging)
+    added = _staged(lake, files, staging)
     removed = [file.path for group in small.values() for file in group]
     before = sum(file.rows for group in small.values() for file in group)
     if sum(file.rows for file in added) != before:
@@ -141,28 +150,43 @@ def _what_is_new(lake: Lake, plan: LoadPlan) -> tuple[ByPartition, ByPartition]:
 
 
 def _with_time(rows: DataFrame, value: str) -> DataFrame:
-    from pyspark.sql.functions import col, date_format, to_utc_timestamp  # noqa: PLC0415 - needs a session
+    from pyspark.sql.functions import col, expr  # noqa: PLC0415 - needs a session
 
-    zone = str(rows.sparkSession.conf.get("spark.sql.session.timeZone"))
-    moment = to_utc_timestamp(col("timestamp"), zone)
-    found = rows.withColumns({"date": date_format(moment, "yyyy-MM-dd"), "hour": date_format(moment, "HH")})
+    seconds = "unix_seconds(timestamp)"
+    found = rows.withColumns(
+        {
+            "date": expr(f"date_from_unix_date(cast(({seconds} - pmod({seconds}, 86400)) div 86400 as int))"),
+            "hour": expr(f"lpad(cast(pmod({seconds}, 86400) div 3600 as string), 2, '0')"),
+        }
+    )
     return found.withColumn("value", col("value").cast("string")) if value == "string" else found
 
 
-def _write(rows: DataFrame, path: str, codec: str) -> None:
-    rows.write.partitionBy(*_PARTITIONED_BY).option("compression", codec).parquet(path)
+def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
+    directories = DIRECTORIES[plan.by]
+    if "hour" not in directories:
+        rows = rows.drop("hour")
+    if plan.gather:
+        rows = rows.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
+    with _setting(rows.sparkSession, *_OPEN_FILES):
+        rows.write.partitionBy(*directories).option("compression", plan.codec).parquet(path)
 
 
-def _staged(spark: SparkSession, lake: Lake, files: HadoopFiles, staging: str) -> Sequence[DataFile]:
+@contextmanager
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """A setting of the session for a while, unless the user has one of their own."""
+    if spark.conf.get(name, "0") != "0":
+        yield
+        return
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+def _staged(lake: Lake, files: HadoopFiles, staging: str) -> Sequence[DataFile]:
     """What lies in staging, with the rows that Parquet's footers tell."""
-    found = files.data_files(staging)
-    rows = _row_counts(spark, staging, [files.path(path) for path, _ in found])
-    return [DataFile(lake.place_of(path), path, size, rows.get(path, 0)) for path, size in found]
-
-
-def _row_counts(spark: SparkSession, staging: str, paths: Sequence[str]) -> dict[str, int]:
-    """Rows by path; Spark tells paths as URIs. One without rows is not there."""
-    if not paths:
-        return {}
-    counted = spark.read.parquet(*paths).groupBy("_metadata.file_path").count().collect()
-    return {staging + unquote(str(row[0])).rpartition(staging)[2]: int(row[1]) for row in counted}
+    return [
+        DataFile(lake.place_of(path), path, size, files.parquet_rows(path)) for path, size in files.data_files(staging)
+    ]

@@ -1,0 +1,58 @@
+"""What the tests of the lake share: a log with hours in it, and the comparison of a lake with a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pylogd.client import Consumer, Producer
+
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Row(NamedTuple):
+    """A record as a lake and a log have it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    time_ms: int
+
+
+def fill(address: str, topic: str, numbers: Iterable[int], partitions: int = 2, *, step_ms: int = 60_000) -> None:
+    """Records of these numbers, round about the partitions, a minute apart; every seventh has no value."""
+    with Producer(address) as producer:
+        for number in numbers:
+            producer.send(
+                topic, None if number % 7 == 6 else b"value %d" % number, key=b"key %d" % (number % 5),
+                partition=number % partitions, timestamp=START_MS + number * step_ms, headers=[("n", b"%d" % number)],
+            )  # fmt: skip
+
+
+def log_of(address: str, topic: str) -> list[Row]:
+    """All records, in order of partition and offset, by the blocking consumer."""
+    found: list[Row] = []
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        places = consumer.partitions(topic)
+        ends = consumer.end_offsets(places)
+        consumer.assign(places)
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            found += [
+                Row(each.partition, each.offset, each.key, each.value, each.timestamp) for each in consumer.poll(1.0)
+            ]
+    return sorted(found, key=lambda row: row[:2])
+
+
+def lake_of(spark: Any, root: Path, topic: str) -> list[Row]:
+    """All rows of a topic in a lake, as any reader of Parquet finds them."""
+    rows = spark.read.parquet(str(root)).where(f"topic = '{topic}'")
+    found = rows.selectExpr("partition", "offset", "key", "value", "unix_millis(timestamp)").collect()
+    # Spark's rows may have bytearrays, or texts if the lake has them
+    return sorted((Row(row[0], row[1], *map(_bytes, row[2:4]), row[4]) for row in found), key=lambda row: row[:2])
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)

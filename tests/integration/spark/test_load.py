@@ -1,0 +1,213 @@
+"""`pylogd load` on a real Spark and a real broker: what is in the lake is what is in the log.
+
+The command runs in this process, with the session that all tests share; `test_kills` runs it as a user does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pylogd.cli.main import pylogd
+from pylogd.client import Admin, NewTopic
+from pylogd.spark.hadoop import HadoopFiles
+from pylogd.spark.lake import Commit, Lake
+from pylogd.spark.load import LoadPlan, follow
+from tests.integration.conftest import Address
+from tests.integration.spark.lakes import START_MS, fill, lake_of, log_of
+
+pytestmark = pytest.mark.timeout(600)
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`pylogd COMMAND ...` on the broker, with the shared session."""
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr("pylogd.cli.load.session", lambda *_: spark)
+    monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
+    return lambda *arguments: CliRunner().invoke(pylogd, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def create(broker: Address) -> Callable[..., None]:
+    def made(topic: str, partitions: int = 2) -> None:
+        with Admin(broker.address) as admin:
+            admin.create_topics([NewTopic(topic, partitions, 1, {"retention.ms": "-1"})])  # the records are of 2023
+
+    return made
+
+
+def documents(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def files_below(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*.parquet") if "_pylogd" not in path.parts]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_what_is_new_is_added(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, zone: str
+) -> None:
+    create(topic)
+    fill(broker.address, topic, range(200))
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        (first,) = documents(run("load", topic, "--to", tmp_path, "--json"))
+        assert (first["rows"], first["offsets"], first["kind"]) == (200, 200, "load")
+        assert "nothing to do" in run("load", topic, "--to", tmp_path).stderr
+        fill(broker.address, topic, range(200, 230))
+        (second,) = documents(run("load", topic, "--to", tmp_path, "--json"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert (second["commit"], second["rows"]) == (2, 30)
+    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+    moments = [datetime.fromtimestamp(START_MS / 1000 + 60 * number, UTC) for number in range(230)]
+    found = {str(path.parent.relative_to(tmp_path)) for path in files_below(tmp_path)}
+    assert found == {f"topic={topic}/date={moment:%Y-%m-%d}/hour={moment:%H}" for moment in moments}
+    rows = spark.read.parquet(str(tmp_path))
+    assert {"key", "value", "headers", "timestamp", "topic", "date", "hour"} <= set(rows.columns)
+    assert rows.where("offset = 3 and partition = 1").first().headers[0].value == b"7"
+    history = run("load", "--to", tmp_path, "--history")
+    assert [line.split("\t")[:2] for line in history.stdout.splitlines()] == [["1", "load"], ["2", "load"]]
+
+
+def test_small_files_are_written_together(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(topic)
+    for begin in range(0, 90, 30):
+        fill(broker.address, topic, range(begin, begin + 30))
+        run("load", topic, "--to", tmp_path)
+    before = len(files_below(tmp_path))
+    (done,) = documents(run("load", "--to", tmp_path, "--compact", "--json"))
+    directories = {path.parent for path in files_below(tmp_path)}
+    assert len(files_below(tmp_path)) == len(directories) < before
+    assert (done["kind"], done["replaced"] > done["files"]) == ("compaction", True)
+    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+    assert "nothing to do" in run("load", "--to", tmp_path, "--compact").stderr
+    fill(broker.address, topic, range(90, 100))
+    (after,) = documents(run("load", topic, "--to", tmp_path, "--json"))
+    assert after["rows"] == 10
+    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+
+
+def test_topics_by_a_pattern_in_commits_of_a_size(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(f"{topic}-a")
+    fill(broker.address, f"{topic}-a", range(40))
+    load = ("load", "--pattern", f"{topic}-.", "--to", tmp_path, "--json", "--max-offsets", "25", "--min-tasks", "3")
+    assert documents(run(*load))[0]["offsets"] <= 26
+    create(f"{topic}-b", 1)
+    with Admin(broker.address) as admin:
+        admin.create_partitions(f"{topic}-a", 3)
+    fill(broker.address, f"{topic}-a", range(40, 55), partitions=3)
+    fill(broker.address, f"{topic}-b", range(20), partitions=1)
+    assert [len(documents(run(*load))) for _ in range(2)] == [1, 1]
+    assert "nothing to do" in run(*load).stderr
+    for name in (f"{topic}-a", f"{topic}-b"):
+        assert lake_of(spark, tmp_path, name) == log_of(broker.address, name)
+
+
+def test_texts_by_day_one_file_for_each(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(topic)
+    fill(broker.address, topic, range(50), step_ms=3_600_000)
+    run("load", topic, "--to", tmp_path, "--value", "string", "--by", "day", "--gather", "--codec", "snappy")
+    assert dict(spark.read.parquet(str(tmp_path)).dtypes)["value"] == "string"
+    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+    days = {datetime.fromtimestamp(START_MS / 1000 + 3600 * number, UTC).date() for number in range(50)}
+    assert [path.parent.name for path in sorted(files_below(tmp_path))] == [f"date={day}" for day in sorted(days)]
+
+
+def test_following(spark: Any, broker: Address, create: Callable[..., None], topic: str, tmp_path: Path) -> None:
+    create(topic)
+    told: list[Commit] = []
+
+    def wait(_: float) -> bool:
+        if len(told) == 3:
+            return True
+        fill(broker.address, topic, range(len(told) * 10, len(told) * 10 + 10))
+        return False
+
+    follow(spark, str(tmp_path), LoadPlan(broker.address, ("subscribe", topic)), seconds=1.0, told=told.append,
+           wait=wait)  # fmt: skip
+    assert [commit.rows for commit in told] == [10, 10, 10]
+    assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
+
+
+def test_records_that_are_gone(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(topic, 1)
+    fill(broker.address, topic, range(10), partitions=1)
+    run("load", topic, "--to", tmp_path)
+    fill(broker.address, topic, range(10, 40), partitions=1)
+    with Admin(broker.address) as admin:
+        admin.delete_records({(topic, 0): 20})
+    failed = run("load", topic, "--to", tmp_path)
+    assert failed.exit_code == 1
+    assert "Some data may have been lost" in failed.stderr
+    assert len(lake_of(spark, tmp_path, topic)) == 10
+    (done,) = documents(run("load", topic, "--to", tmp_path, "--accept-data-loss", "--json"))
+    assert done["rows"] == 20
+    assert [row.offset for row in lake_of(spark, tmp_path, topic)] == [*range(10), *range(20, 40)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["load", "not-there", "--to", "LAKE"], "not-there"),
+        (["load", "t", "--to", "nowhere://there"], 'No FileSystem for scheme "nowhere"'),
+        (["load", "t", "--to", "GARBAGE"], "is not a commit of a pylogd lake"),
+        (["load", "--to", "GARBAGE", "--compact"], "is not a commit of a pylogd lake"),
+        (["load", "--to", "GARBAGE", "--history"], "is not a commit of a pylogd lake"),
+        (["load", "--to", "FILE", "--history"], "FILE"),
+    ],
+)
+def test_errors_are_one_line(run: Command, tmp_path: Path, arguments: list[str], text: str) -> None:
+    commits = tmp_path / "GARBAGE/_pylogd/commits"
+    commits.mkdir(parents=True)
+    (commits / f"{1:020}.json").write_text('{"version": 1')
+    (tmp_path / "FILE").write_text("no directory")
+    places = {name: str(tmp_path / name) for name in ("LAKE", "GARBAGE", "FILE")}
+    done = run(*(places.get(each, each) for each in arguments))
+    assert done.exit_code == 1, done.output
+    assert text in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "LAKE").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["t", "--pattern", "x"], ["t", "--history"], ["t", "--conf", "x"]])
+def test_wrong_usage(run: Command, tmp_path: Path, arguments: list[str]) -> None:
+    assert run("load", "--to", tmp_path, *arguments).exit_code == 2
+
+
+def test_files_on_hadoops_local_file_system(spark: Any, tmp_path: Path) -> None:
+    """What `lake` asks of a file system, which the tests of the lake have in memory."""
+    files = HadoopFiles(spark, str(tmp_path / "a lake"))
+    assert files.names("x") == [] and not files.exists("x")
+    files.write("x/one", b"1\n")
+    files.write("x/one", b"one\n")
+    assert files.move("x/one", "y/z/two")
+    files.write("x/one", b"again")
+    assert not files.move("x/one", "y/z/two")
+    assert files.read("y/z/two") == b"one\n"
+    with pytest.raises(FileNotFoundError):
+        files.read("x/none")
+    with pytest.raises(FileNotFoundError):
+        files.move("x/none", "y/none")
+    files.delete("x")
+    files.delete("x")
+    assert files.names("y/z") == ["two"]
+    assert Lake(files).last is None
