@@ -159,7 +159,7 @@ def test_errors_come_before_anything_is_written(
     spark: Any, broker: Address, numbers: str, new_topic: Callable[[], str], options: dict[str, str], text: str
 ) -> None:
     target = new_topic()
-    given = {"kafka.bootstrap.servers": broker.address, "kafka.default.api.timeout.ms": "3000"} | options
+    given = {"kafka.bootstrap.servers": broker.address, "kafka.default.api.timeout.ms": "10000"} | options
     with pytest.raises(Exception, match=text):
         frame = spark.read.format("pylogd").options(**given).load().select("value")
         frame.write.format("pylogd").options(
@@ -177,9 +177,8 @@ def test_a_compacted_topic(spark: Any, start_broker: StartBroker) -> None:
     with Producer(broker.address, batch_bytes=2000) as producer:
         for number in range(1000):
             producer.send("c", b"%d" % number + b"." * 90, key=b"k%d" % (number % 10), partition=0)
-    full = sum(path.stat().st_size for path in (broker.data / "c-0").glob("*.log"))
     deadline = time.monotonic() + SECONDS
-    while stored(broker) > full // 2:
+    while stored(broker) > 50_000:  # of more than 100,000 that were written
         assert time.monotonic() < deadline
         time.sleep(0.05)
     rows = source(spark, broker.address, subscribe="c", maxRecordsPerPartition="1000").collect()

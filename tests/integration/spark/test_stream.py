@@ -45,15 +45,18 @@ def run(frame: Any, folder: Path, rows: list[int]) -> list[dict[str, Any]]:
 
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder)).trigger(availableNow=True)
 
-    def once() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def once() -> None:
         query = writer.start()
         try:
             assert query.awaitTermination(SECONDS)
         finally:
             query.stop()
-        return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
+            found.extend(json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows)
 
-    return retried(once)
+    retried(once)
+    return found
 
 
 class Running:
