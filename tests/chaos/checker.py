@@ -49,7 +49,7 @@ class ChaosCluster(BrokerCluster):
         self.links = links
         settings = {
             "min.insync.replicas": "2", "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
-            "log.retention.ms": "-1", "log.segment.bytes": "100000", "log.roll.jitter.ms": "0",
+            "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
             "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
         }  # fmt: skip
         super().__init__(folder, connect, size, settings)
