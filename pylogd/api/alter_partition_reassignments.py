@@ -46,9 +46,9 @@ async def _move(
             latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
             keep_factor=not request.allow_replication_factor_change,
         )
-    except PylogdError as error:  # the store could not be asked
-        code, message = explain(error)
-        return AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
+    except PylogdError as failed:  # the store could not be asked
+        why = explain(failed)
+        return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}
     for (topic, index), error in outcomes.items():
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)

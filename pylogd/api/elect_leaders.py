@@ -39,8 +39,8 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
         partitions = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     try:
         outcomes = await context.broker.partition_admin.elect(partitions, unclean=request.election_type == _UNCLEAN)
-    except PylogdError as error:  # the store could not be asked
-        return ElectLeadersResponse(error_code=explain(error)[0])
+    except PylogdError as failed:  # the store could not be asked
+        return ElectLeadersResponse(error_code=explain(failed)[0])
     results: dict[str, ReplicaElectionResult] = {}
     for (topic, index), error in outcomes.items():
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)
