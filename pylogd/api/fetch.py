@@ -342,7 +342,7 @@ class FetchJob:
         session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
-            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id)
+            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id, self.follower >= 0)
         if session is not None:
             for entry, data in self.served:
                 if data.error_code:
