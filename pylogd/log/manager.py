@@ -455,6 +455,16 @@ class LogManager:
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""
         end = self.logs[topic, partition].truncate_to(offset)
+        self._note_cut()
+        return end
+
+    def begin_at(self, topic: str, partition: int, offset: int) -> None:
+        """Drop all of a log, begin it anew at `offset`, and say so in the checkpoint."""
+        self.logs[topic, partition].truncate_fully_and_start_at(offset)
+        self._note_cut()
+
+    def _note_cut(self) -> None:
+        """Write the checkpoint, together with whoever else has cut a log meanwhile."""
         with self._lock:
             self._truncations[0] += 1
             mine = self._truncations[0]
@@ -463,7 +473,6 @@ class LogManager:
                 done = self._truncations[0]
                 self._checkpoint_all()
                 self._truncations[1] = done
-        return end
 
     def usage(self) -> list[DirectoryUsage]:
         """Bytes by directory and partition."""

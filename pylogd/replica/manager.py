@@ -246,7 +246,7 @@ class ReplicaManager:
 
     def begin_at(self, partition: Partition, offset: int) -> Deferred[None]:
         """Drop all of a follower's log and go on at `offset`. Fails with the log's errors."""
-        return self._cut(partition, partition.log.truncate_fully_and_start_at, offset)
+        return self._cut(partition, self._logs.begin_at, partition.topic, partition.index, offset)
 
     def _cut(self, partition: Partition, function: Callable[..., Any], *args: Any) -> Deferred[None]:
         self._cutting[partition] = None

@@ -348,7 +348,8 @@ class Chaos:
                 self._start(cluster, node)
         for node, broker in list(cluster.brokers.items()):
             if broker.process.poll() is not None:  # it gave up while something was broken
-                self.say(f"{node} had ended with exit code {broker.process.returncode}")
+                self.outcome.faults.append(f"{node} ended by itself, with exit code {broker.process.returncode}")
+                self.say(self.outcome.faults[-1])
                 cluster.kill(node)
                 self._start(cluster, node)
 
