@@ -149,7 +149,7 @@ class Broker:
         await self.replicas.start()
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
-        self.replication.start()
+        self.replication.start(self.cluster_id)
         self._undo.append(self.replication.stop)
         self.smooth_joins.start()
         self._undo.append(self._stop_smooth_joins)

@@ -92,7 +92,12 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
 
 
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
-    """What the request asks for, by itself or together with its session. Raises KafkaError for the session's faults."""
+    """What the request asks for, by itself or together with its session.
+
+    Raises KafkaError for the session's faults, and for a client, as brokers are, that means another cluster.
+    """
+    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
     sessions = context.broker.replicas.sessions
     epoch = request.session_epoch

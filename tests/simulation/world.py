@@ -296,7 +296,7 @@ class SimBroker:
         await self.controller.start()
         await self.cluster.until_accepted()
         await self.replicas.start()
-        self.replication.start()
+        self.replication.start(self.cluster_id)
         self.ready = True
 
     def _start_failed(self, failure: Any, boot: int) -> None:

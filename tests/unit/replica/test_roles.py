@@ -192,6 +192,12 @@ class TestCommitting:
         assert produced(produce(parts)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
+def test_a_follower_of_another_cluster_is_refused(parts: Parts) -> None:
+    three(parts)
+    assert fetch(parts, 2, 0, cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert fetch(parts, 2, 0, cluster_id=parts.cluster_id).error_code == 0
+
+
 class TestLosingLeadership:
     def test_appends_that_wait_are_answered(self, parts: Parts) -> None:
         partition = three(parts)
