@@ -87,7 +87,7 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
             raise RuntimeError("the registration of the killed broker stays")
         admins = [Admin(f"{broker.host}:{broker.port}") for broker in left]
         for admin in admins:
-            wait_until(lambda admin=admin: led(admin, victim.node_id), "all have a leader")  # type: ignore[misc]
+            wait_until(lambda admin=admin: led(admin, victim.node_id), "all have a leader")
         elected = time.monotonic()
         for admin in admins:
             admin.close()
