@@ -1,5 +1,6 @@
 """`pylogd reassign`: move replicas between brokers, and see how far that is."""
 
+# ruff: noqa: PLC0415 - rich is slow to import, and only terminals need it
 from __future__ import annotations
 
 import json
