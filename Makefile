@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash chaos lint conformance bench-smoke bench-clients clean
+.PHONY: help install java demo test crash chaos lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -83,6 +83,18 @@ lint: $(VENV)/.lint ## ruff and mypy --strict
 
 conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
+
+bench: $(VENV)/.bench ## beside other brokers, which are downloaded; writes bench/RESULTS.md (hours; BENCH_ARGS=--quick: minutes)
+	$(BIN)/python -m bench.run $(BENCH_ARGS)
+
+bench-micro: $(VENV)/.bench ## codec, log and sender by themselves, beside the stored baseline in bench/micro.json
+	$(BIN)/python -m bench.micro $(BENCH_ARGS)
+
+conformance-spark: install java ## Spark's own Kafka source beside pylogd's; writes conformance/SPARK.md
+	$(BIN)/python -m conformance.spark_source
+
+bench-spark: install java ## Spark's reading speed through both; writes bench/SPARK.md and bench/spark.json
+	$(BIN)/python -m bench.spark $(BENCH_ARGS)
 
 bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)

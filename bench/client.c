@@ -1,19 +1,25 @@
-/* The client of bench/smoke.py: librdkafka, so that the client is not what is measured.
+/* The client of bench/smoke.py and bench/run.py: librdkafka, so that the client is not what is measured.
  *
  *   client produce HOST:PORT TOPIC COUNT SIZE [NAME=VALUE ...]
  *   client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]
+ *   client latency HOST:PORT TOPIC COUNT SIZE RATE [NAME=VALUE ...]
  *
- * One topic, partition 0. `consume` starts over from the beginning at the end of the log until it has COUNT messages, by
+ * One topic, partition 0; `produce` with bench.partitions=N goes round N of them. `latency` sends RATE messages a second,
+ * reads them with a second client, and prints percentiles of the time from one to the other, in seconds. `consume` starts over from the beginning at the end of the log until it has COUNT messages, by
  * the simple consumer, which needs no group. NAME=VALUE are librdkafka's settings. Prints one JSON object: messages,
- * bytes of their values, seconds from the first message asked for (the connection stands by then) to the last one done.
+ * bytes of their values, seconds from the first message asked for (the connection stands by then) to the last one done, and when they began.
  */
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static long long failed, messages, bytes, wanted;
+static int partitions = 1;
 
 static double now(void) {
     struct timespec t;
@@ -50,13 +56,13 @@ static void wait_for_topic(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
         const struct rd_kafka_metadata *metadata;
         rd_kafka_resp_err_t error = rd_kafka_metadata(rk, 0, topic, &metadata, 5000);
         if (!error) {
-            int partitions = metadata->topic_cnt == 1 ? metadata->topics[0].partition_cnt : 0;
+            int found = metadata->topic_cnt == 1 ? metadata->topics[0].partition_cnt : 0;
             rd_kafka_metadata_destroy(metadata);
-            if (partitions)
+            if (found >= partitions)
                 return;
         }
         if (now() > deadline)
-            die("metadata", error ? rd_kafka_err2str(error) : "the topic has no partition after 30 s");
+            die("metadata", error ? rd_kafka_err2str(error) : "the topic lacks partitions after 30 s");
         rd_kafka_poll(rk, 50);
     }
 }
@@ -66,7 +72,7 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t size) {
     for (size_t i = 0; i < size; i++)
         value[i] = (char)('a' + i % 26);
     while (messages < wanted) {
-        if (rd_kafka_produce(topic, 0, 0, value, size, NULL, 0, NULL) == 0) {
+        if (rd_kafka_produce(topic, (int32_t)(messages % partitions), 0, value, size, NULL, 0, NULL) == 0) {
             messages++;
             bytes += (long long)size;
         } else if (rd_kafka_last_error() == RD_KAFKA_RESP_ERR__QUEUE_FULL)
@@ -96,44 +102,126 @@ static void consume(rd_kafka_t *rk, rd_kafka_topic_t *topic) {
     }
 }
 
-int main(int argc, char **argv) {
-    int producing = argc > 1 && !strcmp(argv[1], "produce");
-    int first = producing ? 6 : 5;
-    char why[512];
-    if (argc < first || (!producing && strcmp(argv[1], "consume"))) {
-        fprintf(stderr, "usage: client produce HOST:PORT TOPIC COUNT SIZE [NAME=VALUE ...]\n"
-                        "       client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]\n");
-        return 2;
-    }
-    wanted = atoll(argv[4]);
-
+static rd_kafka_t *client(rd_kafka_type_t type, char **settings, const char *servers) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
-    rd_kafka_conf_set(conf, "bootstrap.servers", argv[2], why, sizeof why);
-    if (producing) {
+    char why[512];
+    rd_kafka_conf_set(conf, "bootstrap.servers", servers, why, sizeof why);
+    if (type == RD_KAFKA_PRODUCER) {
         rd_kafka_conf_set(conf, "delivery.report.only.error", "true", why, sizeof why);
         rd_kafka_conf_set_dr_msg_cb(conf, delivered);
     }
-    for (int i = first; i < argc; i++) {
-        char *equals = strchr(argv[i], '=');
-        if (!equals)
-            die(argv[i], "is not NAME=VALUE");
-        *equals = 0;
-        if (rd_kafka_conf_set(conf, argv[i], equals + 1, why, sizeof why) != RD_KAFKA_CONF_OK)
+    for (; *settings; settings++) {
+        char name[256], *equals = strchr(*settings, '=');
+        if (!equals || equals - *settings >= (long)sizeof name)
+            die(*settings, "is not NAME=VALUE");
+        snprintf(name, sizeof name, "%.*s", (int)(equals - *settings), *settings);
+        if (!strcmp(name, "bench.partitions"))
+            partitions = atoi(equals + 1);
+        else if (rd_kafka_conf_set(conf, name, equals + 1, why, sizeof why) != RD_KAFKA_CONF_OK)
             die("setting", why);
     }
-    rd_kafka_t *rk = rd_kafka_new(producing ? RD_KAFKA_PRODUCER : RD_KAFKA_CONSUMER, conf, why, sizeof why);
+    rd_kafka_t *rk = rd_kafka_new(type, conf, why, sizeof why);
     if (!rk)
         die("start", why);
+    return rk;
+}
+
+/* Latency: the value begins with when it was sent; 0 is a probe, sent until the reader hears it. */
+static double *taken;
+static atomic_llong seen;
+static atomic_int ready;
+
+static void stamped(rd_kafka_message_t *message, void *opaque) {
+    double sent;
+    (void)opaque;
+    if (message->err)
+        die("consume", rd_kafka_message_errstr(message));
+    memcpy(&sent, message->payload, sizeof sent);
+    if (sent == 0)
+        ready = 1;
+    else if (seen < wanted)
+        taken[seen++] = now() - sent;
+}
+
+static void *read_stamped(void *opaque) {
+    for (;;)
+        rd_kafka_consume_callback(opaque, 0, 1000, stamped, NULL);
+    return NULL;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void put_stamped(rd_kafka_t *rk, rd_kafka_topic_t *topic, char *value, size_t size, double stamp) {
+    memcpy(value, &stamp, sizeof stamp);
+    while (rd_kafka_produce(topic, 0, RD_KAFKA_MSG_F_COPY, value, size, NULL, 0, NULL))
+        rd_kafka_poll(rk, 1);
+}
+
+static void latency(rd_kafka_t *rk, rd_kafka_topic_t *topic, rd_kafka_topic_t *reading, size_t size, double rate) {
+    char *value = calloc(1, size < 8 ? size = 8 : size);
+    pthread_t reader;
+    taken = malloc(sizeof *taken * (size_t)wanted);
+    if (rd_kafka_consume_start(reading, 0, RD_KAFKA_OFFSET_END))
+        die("consume", rd_kafka_err2str(rd_kafka_last_error()));
+    pthread_create(&reader, NULL, read_stamped, reading);
+    for (double end = now() + 30; !ready; usleep(20000)) {
+        put_stamped(rk, topic, value, size, 0);
+        if (now() > end)
+            die("consume", "nothing came for 30 s");
+    }
+    double start = now();
+    for (long long i = 0; i < wanted; i++) {
+        for (double left; (left = start + (double)i / rate - now()) > 0;)
+            usleep(left > 1e-3 ? 1000 : (useconds_t)(left * 1e6));
+        put_stamped(rk, topic, value, size, now());
+        if (i % 64 == 0)
+            rd_kafka_poll(rk, 0);
+    }
+    if (rd_kafka_flush(rk, 300000) || failed)
+        die("produce", "deliveries failed");
+    for (double end = now() + 30; seen < wanted; usleep(1000))
+        if (now() > end)
+            die("consume", "messages did not come back within 30 s");
+    double seconds = now() - start;
+    long long warm = wanted / 10, count = wanted - warm;
+    qsort(taken + warm, (size_t)count, sizeof *taken, ascending);
+    printf("{\"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"p50\": %.6f, \"p99\": %.6f, \"p999\": %.6f, "
+           "\"highest\": %.6f, \"librdkafka\": \"%s\"}\n",
+           wanted, wanted * (long long)size, seconds, taken[warm + count / 2], taken[warm + count * 99 / 100],
+           taken[warm + count * 999 / 1000], taken[wanted - 1], rd_kafka_version_str());
+}
+
+int main(int argc, char **argv) {
+    int producing = argc > 1 && !strcmp(argv[1], "produce"), timing = argc > 1 && !strcmp(argv[1], "latency");
+    int first = timing ? 7 : producing ? 6 : 5;
+    if (argc < first || (!producing && !timing && strcmp(argv[1], "consume"))) {
+        fprintf(stderr, "usage: client produce HOST:PORT TOPIC COUNT SIZE [NAME=VALUE ...]\n"
+                        "       client consume HOST:PORT TOPIC COUNT [NAME=VALUE ...]\n"
+                        "       client latency HOST:PORT TOPIC COUNT SIZE RATE [NAME=VALUE ...]\n");
+        return 2;
+    }
+    wanted = atoll(argv[4]);
+    rd_kafka_t *rk = client(producing || timing ? RD_KAFKA_PRODUCER : RD_KAFKA_CONSUMER, argv + first, argv[2]);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(rk, argv[3], NULL);
     wait_for_topic(rk, topic);
+    if (timing) {
+        char *none[] = {NULL};
+        rd_kafka_t *other = client(RD_KAFKA_CONSUMER, none, argv[2]);
+        latency(rk, topic, rd_kafka_topic_new(other, argv[3], NULL), (size_t)atoll(argv[5]), atof(argv[6]));
+        fflush(stdout);
+        _Exit(0);
+    }
 
     double start = now();
     if (producing)
         produce(rk, topic, (size_t)atoll(argv[5]));
     else
         consume(rk, topic);
-    printf("{\"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"librdkafka\": \"%s\"}\n", messages, bytes,
-           now() - start, rd_kafka_version_str());
+    printf("{\"messages\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"began\": %.6f, \"librdkafka\": \"%s\"}\n", messages,
+           bytes, now() - start, start, rd_kafka_version_str());
     fflush(stdout);
     /* The process ends here: tearing the client down would only wait. */
     _Exit(0);

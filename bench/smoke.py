@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import socket
 import statistics
 import subprocess
@@ -27,10 +26,10 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import frames, report
+from bench.loads.kafka import CLIENT, build
 from bench.peers import HighestResident, Peer, Pylogd, running
 
 HERE = Path(__file__).parent
-CLIENT = HERE.parent / ".cache" / "bench" / "client"
 TOPIC = "t"
 GIB = 1 << 30
 MANY = 1000
@@ -255,21 +254,6 @@ class Bench:
         return work
 
 
-def build_client() -> None:
-    """Compile bench/client.c, or say what it needs."""
-    CLIENT.parent.mkdir(parents=True, exist_ok=True)
-    source = HERE / "client.c"
-    if CLIENT.exists() and CLIENT.stat().st_mtime > source.stat().st_mtime:
-        return
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        sys.exit("bench: needs a C compiler (Debian: apt-get install gcc librdkafka-dev)")
-    command = [compiler, "-O2", "-o", str(CLIENT), str(source), "-lrdkafka"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"bench: needs librdkafka's headers (Debian: apt-get install librdkafka-dev)\n{done.stderr}")
-
-
 def main() -> None:
     """Run the rows and write the tables."""
     parser = argparse.ArgumentParser(description="pylogd beside the bare ceiling")
@@ -279,7 +263,7 @@ def main() -> None:
     parser.add_argument("--peers", default="ceiling,pylogd", help="which brokers (ceiling,pylogd)")
     parser.add_argument("--folder", type=Path, help="where the data goes (a folder under .cache)")
     options = parser.parse_args()
-    build_client()
+    build()
     folder = options.folder or CLIENT.parent
     with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
         repeats, scale = (1, 0.1) if options.quick else (options.repeats, 1.0)

@@ -17,8 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
 _ADDRESS = re.compile(r"([0-9A-Za-z_.\-]+|\[[0-9a-fA-F:]+\]):(\d+)")
 
 

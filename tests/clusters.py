@@ -25,9 +25,9 @@ from tests.zookeeper import ZooKeeper
 T = TypeVar("T")
 
 #: How long a test waits for what has to happen.
-PATIENCE_SECONDS: Final = 60.0
-#: Sessions as short as ZooKeeper's tick of the tests' server allows, so that a death is soon found out.
-SESSION_MS: Final = 4000
+PATIENCE_SECONDS: Final = 180.0
+#: Short, so that a death is soon found out; long enough that a broker on a busy machine is not taken for dead.
+SESSION_MS: Final = 8000
 
 
 class BrokerCluster:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import pylogd
 from tests.clusters import start_cluster  # noqa: F401
@@ -17,6 +18,13 @@ from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: 
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT = Path(pylogd.__file__).resolve().parent.parent == CHECKOUT
+
+# Where a machine is slow, a test is slow: that is no fault. In CI each run tries the same examples.
+settings.register_profile(
+    "pylogd", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")),
+    print_blob=True,
+)  # fmt: skip
+settings.load_profile("pylogd")
 
 
 def pytest_configure(config: pytest.Config) -> None:

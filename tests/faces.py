@@ -20,7 +20,7 @@ from pylogd import client
 from pylogd.client import deferred
 from pylogd.wire.records import Record
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 class BlockingFace:
@@ -146,7 +146,7 @@ Face = BlockingFace | DeferredFace
 FACES: dict[str, Callable[[str], Face]] = {"blocking": BlockingFace, "deferred": DeferredFace}
 
 
-def poll_until(consumers: Iterable[Any], done: Callable[[list[Record]], bool], seconds: float = 30.0) -> list[Record]:
+def poll_until(consumers: Iterable[Any], done: Callable[[list[Record]], bool], seconds: float = 120.0) -> list[Record]:
     """Poll consumers in turn until `done` says so of all that came; what came."""
     records: list[Record] = []
     waiting, deadline = list(consumers), time.monotonic() + seconds

@@ -23,7 +23,7 @@ from pylogd.local.zookeeper import LocalZooKeeper
 from pylogd.metadata.zookeeper import ZooKeeperStore
 
 #: How long a test waits for what has to happen.
-PATIENCE_SECONDS: Final = 60
+PATIENCE_SECONDS: Final = 180
 
 _NUMBERS = itertools.count(1)
 

@@ -7,8 +7,11 @@ Gaps: `timeout_ms` is not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.metadata.image import Topic
 from pylogd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -23,6 +26,7 @@ def list_partition_reassignments(
 ) -> ListPartitionReassignmentsResponse:
     """The moves under way."""
     registry = context.broker.topics
+    asked: list[tuple[Topic, Sequence[int]]]
     if request.topics is None:
         asked = [(topic, [state.index for state in topic.partitions]) for topic in registry.all()]
     else:

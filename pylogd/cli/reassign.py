@@ -1,6 +1,7 @@
 """`pylogd reassign`: move replicas between brokers, and see how far that is."""
 
-# ruff: noqa: PLC0415 - rich is slow to import, and only terminals need it
+# ruff: noqa: PLC0415 - rich is imported when there are bars to draw
+
 from __future__ import annotations
 
 import json
@@ -19,6 +20,7 @@ from pylogd.errors import KafkaError
 
 #: Between two looks at how far the moves are.
 _LOOK_SECONDS = 1.0
+_LOOKS_AT_DIFFERENT = 5  # before a partition counts as given another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -84,7 +86,8 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
     with connect(bootstrap) as connected, Admin(connected) as admin:
         if throttle is not None:
             _throttle(admin, targets, throttle)
-        _check(admin.reassign(targets, latest_wait=seconds), "moves could not begin")
+        wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
+        _check(admin.reassign(wanted, latest_wait=seconds), "moves could not begin")
         note(f"{len(targets)} partitions are moved")
         if not no_wait:
             _follow(admin, targets)
@@ -135,11 +138,15 @@ def _follow(admin: Admin, targets: Placement) -> None:
     columns = TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("moving", total=len(targets))
+        looks_left = _LOOKS_AT_DIFFERENT
         while True:
             states = [row["state"] for row in _progress(admin, targets)]
             bar.update(task, completed=states.count("done"))
             if "moving" not in states:
-                break
+                # A broker may hear that a move is over before another hears where the replicas are.
+                looks_left -= 1
+                if states.count("done") == len(states) or not looks_left:
+                    break
             time.sleep(_LOOK_SECONDS)
     if states.count("done") < len(states):
         raise click.ClickException("some partitions were given another target meanwhile; see `verify`")

@@ -94,18 +94,22 @@ class Batch:
         self.listeners: list[tuple[Any, Callable[[Any], None]]] = []  # what to call when there is a result, with what
 
     def encode(self, compression: int, level: int | None) -> bytes:
-        """The batch as it is sent, encoded once; its records' objects are let go of."""
+        """The batch as it is sent, encoded once; its records' objects are let go of. Empty if it was given up: another
+        thread may do that at any moment.
+        """
         stamp = self.producer_id, self.epoch, self.sequence
-        if not self.encoded:
-            self.encoded = encode_batch(
-                self.records, compression=compression, level=level,
+        encoded, records = self.encoded, self.records
+        if encoded:
+            if stamp != self.stamp:
+                self.encoded = encoded = with_producer(encoded, *stamp)
+        elif records:
+            self.encoded = encoded = encode_batch(
+                records, compression=compression, level=level,
                 producer_id=stamp[0], producer_epoch=stamp[1], base_sequence=stamp[2],
             )  # fmt: skip
             self.records = []
-        elif stamp != self.stamp:
-            self.encoded = with_producer(self.encoded, *stamp)
         self.stamp = stamp
-        return self.encoded
+        return encoded
 
 
 class Accumulator:

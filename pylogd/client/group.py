@@ -224,7 +224,10 @@ class BrokerGroup:
     def close(self, timeout: float) -> None:
         """Commit what waits, leave the group, and end the thread, all within `timeout`."""
         deadline = self._clock.monotonic() + timeout
-        if self._thread is not None:
+        if self._thread is None:
+            self._stopping = True
+            self._wakeup.close()
+        else:
             with self._changed:
                 if self._broken is None:
                     self._wait_until(lambda: not self._queue, timeout, quiet=True)

@@ -417,9 +417,12 @@ class Sender:
             connection = self._cluster.connection(shipment.node, "produce")
             ids = {b.partition.topic: self._cluster.try_topic(b.partition.topic).topic_id for b in shipment.batches}
             version = connection.version_for(ProduceRequest(), highest_version(ids))
-            request, by_place = produce_request(
-                shipment.batches, ids, version, acks=options.acks, timeout_ms=int(options.request_timeout * 1000)
-            )
+            with self.lock:
+                if self._abandoned:  # what they held is gone
+                    return
+                request, by_place = produce_request(
+                    shipment.batches, ids, version, acks=options.acks, timeout_ms=int(options.request_timeout * 1000)
+                )
             sent = True
             reply = connection.send(
                 request, version=version, timeout=options.request_timeout, expect_reply=options.acks != 0

@@ -90,7 +90,7 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file; false if the target is there."""
+        """Rename a file; false if the target is there. FileNotFoundError."""
         options = self._jvm.org.apache.hadoop.fs.Options.Rename
         none = self._jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
         none[0] = options.NONE
@@ -101,6 +101,8 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
                 return False
+            if _is_missing(error):
+                raise FileNotFoundError(source) from error
             raise _reason(source, error) from error
         return True
 

@@ -5,22 +5,28 @@ Layout below the lake's root (what begins with an underscore is passed over by r
     topic=flights/date=2026-11-21/hour=07/000042-part-….parquet     data
     _pylogd/commits/00000000000000000042.json                       what commit 42 added, and up to which offsets
     _pylogd/commits/00000000000000000042.done                       its files are in their places
-    _pylogd/staging/42/…                                            what a commit under way has written
+    _pylogd/staging/42/9f3c…/…                                      what an attempt at commit 42 has written
 
 Strategy: a commit is decided by one rename that fails if the name is taken: of its document, which lists every file in
 staging and the place that it gets. What follows (moving the files there, deleting those that a compaction replaces) is
-done again by whoever opens the lake next, as often as need be, for moving a file that was moved changes nothing. What
-was staged without a document counts for nothing and is deleted. So after a crash at any step the lake has all of a
-commit or none of it, once the next loader, or reader by `files`, has looked.
+done again by whoever opens the lake next, as often as need be, for moving a file that was moved changes nothing. So
+after a crash at any step the lake has all of a commit or none of it, once the next loader, or reader by `files`, has
+looked.
 
-Rules: one loader at a time is meant to write; a second one finds the number of its commit taken and fails. Documents
-are never changed. A reader that lists directories instead of asking `files` may see a commit in the midst of its moves.
+Each attempt stages in a directory of its own, so what a loader that was killed leaves, or its JVM that lives on for a
+moment still writes, is no part of another's commit. What was staged for a number counts for nothing once that commit
+is decided, and is deleted then, not before: it may be the work of a loader that is alive.
+
+Rules: one loader at a time is meant to write; a second one finds the number of its commit taken and fails. Opening a
+lake never disturbs one. Documents are never changed. A reader that lists directories instead of asking `files` may see
+a commit in the midst of its moves, and the files of a compaction that began after it has looked vanish.
 Must not know: Spark, brokers.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -56,7 +62,7 @@ class Files(Protocol):
         """A file, with its directories, in the place of one that may be there. May be cut off by a crash."""
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, making directories; false, with nothing done, if the target is there."""
+        """Rename a file, making directories; false, with nothing done, if the target is there. FileNotFoundError."""
 
     def exists(self, path: str) -> bool:
         """Whether something is there."""
@@ -124,6 +130,7 @@ class Lake:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self._attempt = uuid.uuid4().hex
         self.last: Commit | None = None
         for commit in self.history():
             self.last = commit
@@ -164,14 +171,12 @@ class Lake:
         return 1 if self.last is None else self.last.number + 1
 
     def staging(self) -> str:
-        """Where the next commit's files are to be written: a directory that is not there."""
-        path = f"{_STAGING}/{self.next_number}"
-        self._files.delete(path)
-        return path
+        """Where the next commit's files are to be written: a directory that nobody else writes to."""
+        return f"{_STAGING}/{self.next_number}/{self._attempt}"
 
     def place_of(self, staged: str) -> str:
         """Where a file that was written below `staging` belongs: the same directories, the commit's number in front."""
-        inner = staged.removeprefix(f"{_STAGING}/{self.next_number}/")
+        inner = staged.removeprefix(f"{self.staging()}/")
         directory, _, name = inner.rpartition("/")
         name = f"{self.next_number:06d}-{name}"
         return f"{directory}/{name}" if directory else name
@@ -180,10 +185,13 @@ class Lake:
         """Decide it, then put its files in place. `CommitConflict` if its number is taken."""
         if commit.number != self.next_number:
             raise CommitConflict(f"commit {commit.number} is not the next one, {self.next_number} is")
-        draft = f"{_META}/{commit.number:0{_DIGITS}d}.{commit.at_ms}.draft"
+        draft = f"{_STAGING}/{commit.number}/{self._attempt}.draft"
         self._files.write(draft, commit.as_bytes())
-        if not self._files.move(draft, _document(commit.number)):
-            self._files.delete(draft)
+        try:
+            is_mine = self._files.move(draft, _document(commit.number))
+        except FileNotFoundError:  # cleared away with all else that was staged for that number
+            is_mine = False
+        if not is_mine:
             raise CommitConflict(f"another loader has made commit {commit.number} of this lake: run it again")
         self.last = commit
         self._apply(commit)
@@ -193,21 +201,28 @@ class Lake:
         for commit in self.history():
             if commit.number not in done:
                 self._apply(commit)
-        self._files.delete(_STAGING)
-        for name in self._files.names(_META):
-            if name.endswith(".draft"):
-                self._files.delete(f"{_META}/{name}")
+        for name in self._files.names(_STAGING):
+            if name.isdigit() and int(name) < self.next_number:
+                self._files.delete(f"{_STAGING}/{name}")
 
     def _apply(self, commit: Commit) -> None:
         for file in commit.added:
-            if not self._files.exists(file.path):
-                if not self._files.exists(file.staged):
-                    raise LakeError(f"commit {commit.number} added {file.path}: it is not there, nor in staging")
-                self._files.move(file.staged, file.path)
+            self._place(commit, file)
         for path in commit.removed:
             self._files.delete(path)
         self._files.write(_document(commit.number).removesuffix(".json") + ".done", b"")
         self._files.delete(f"{_STAGING}/{commit.number}")
+
+    def _place(self, commit: Commit, file: DataFile) -> None:
+        if self._files.exists(file.path):
+            return
+        try:
+            self._files.move(file.staged, file.path)
+        except (FileNotFoundError, LakeError):
+            if not self._files.exists(file.path):  # else another process finishes the same commit
+                raise LakeError(
+                    f"commit {commit.number} added {file.path}: it is not there, nor can it be moved from {file.staged}"
+                ) from None
 
 
 def loaded(last: Commit | None, number: int, at_ms: int, start: ByPartition, end: ByPartition,

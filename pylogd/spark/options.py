@@ -189,7 +189,7 @@ class SinkOptions:
 _SINK_PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "acks": ("acks", lambda text: text if text == "all" else {-1: "all", 0: 0, 1: 1}[int(text)]),
-    "compression.type": ("compression", lambda text: None if text == "none" else text),
+    "compression.type": ("compression", str.lower),
     "linger.ms": ("linger_ms", int),
     "batch.size": ("batch_bytes", int),
     "buffer.memory": ("buffer_memory", int),

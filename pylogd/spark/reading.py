@@ -1,7 +1,9 @@
 """Reading one range of offsets on an executor, as Arrow record batches with the columns of Spark's Kafka source.
 
 Strategy: a blocking consumer on the one partition, whose fetches come as columns; the next fetch is under way while
-Spark takes the last. No Python object is made for a record, and no more is held than the consumer's buffers.
+Spark takes the last. No Python object is made for a record, and no more is held than the consumer's buffers. Fetches
+are larger than a consumer's are by default: a batch for Spark costs the same whatever its size, and with 4 MiB half of
+the processor's time went that 1 MiB took; more changed nothing. No thread prefetches: the reply waits in the socket.
 
 Rules: exactly the records with offsets in the range, in order. What compaction took is not missed. What retention took
 is: `failOnDataLoss` decides. Nothing that comes takes longer than `kafkaConsumer.pollTimeoutMs`, or the task fails.
@@ -26,6 +28,7 @@ from pylogd.spark.ranges import OffsetRange
 
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _POLL_SECONDS: Final = 1.0
+_FETCH_BYTES: Final = 4 * 1024 * 1024
 _FIELDS: Final = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -59,7 +62,8 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
     wanted = task.range
     place = (wanted.topic, wanted.partition)
     schema = arrow_schema(task.include_headers)
-    with Consumer(task.bootstrap, auto_offset_reset="none", **task.client) as consumer:
+    settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
+    with Consumer(task.bootstrap, auto_offset_reset="none", prefetch=False, **settings) as consumer:
         consumer.assign({place: wanted.start})
         position = wanted.start
         deadline = time.monotonic() + task.poll_timeout_ms / 1000

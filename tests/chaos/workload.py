@@ -69,7 +69,7 @@ class ConfluentWriter(Worker):
                 )  # fmt: skip
                 sequence += 1
             self._producer.poll(1 / RATE)
-        left = self._producer.flush(120)
+        left = self._producer.flush(300)
         if left:
             raise RuntimeError(f"{left} messages were not acknowledged long after everything had healed")
 
@@ -98,7 +98,7 @@ class PylogdWriter(Worker):
                 pending.append((sequence, producer.send(self.topic, value=value, partition=self.partition)))
                 sequence += 1
                 time.sleep(1 / RATE)
-            producer.flush(120.0)
+            producer.flush(300.0)
             for number, delivery in pending:
                 try:
                     self.acked[number] = delivery.result(0.0)

@@ -93,7 +93,7 @@ def places(topic: str, count: int = 2) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in range(count)]
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Whether it holds within so many seconds: a cluster of several processes knows of a new topic a little later."""
     deadline = time.monotonic() + seconds
     while True:
@@ -104,6 +104,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
             pass
         if time.monotonic() > deadline:
             return False
+        time.sleep(0.02)
 
 
 # The producer

@@ -41,7 +41,8 @@ from tests.crash.points import KINDS, KillPoint, choose
 CHECKOUT = Path(__file__).resolve().parents[2]
 KILLS_A_ROUND = 20
 RANDOM = "random moment"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+STOP_SECONDS = 120.0
 LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
 
 #: Small segments, so that all that happens to a log happens often; each round has one of these on top.
@@ -128,14 +129,14 @@ class ForkedBroker:
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self.is_dead(10)
+            self.is_dead(STOP_SECONDS)
             os.close(self._pidfd)
             self._pidfd = -1
 
     def stop(self) -> None:
         """Stop it in order."""
         signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
-        if not self.is_dead(20):
+        if not self.is_dead(STOP_SECONDS):
             raise CrashFault(f"the broker does not stop; it logged:\n{self._log.read_text()[-4000:]}")
         os.close(self._pidfd)
         self._pidfd = -1
@@ -222,7 +223,7 @@ class Round:
         for writer in self.writers:
             if writer.failed:
                 raise CrashFault(f"not delivered: {writer.failed[:3]}")
-        with Consumer(self.address, fetch_max_wait_ms=5, request_timeout=10, retry_timeout=0.2) as consumer:
+        with Consumer(self.address, fetch_max_wait_ms=5, request_timeout=60, retry_timeout=0.2) as consumer:
             for partition in range(PARTITIONS):
                 self._check_partition(consumer, partition, [of_writer[partition] for of_writer in told])
         self._verify()
@@ -281,7 +282,7 @@ def _read(consumer: Consumer, partition: int, start: int, end: int, *, holes: bo
     """
     consumer.assign({(TOPIC, partition): start})
     found: list[tuple[int, bytes]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + START_SECONDS
     while consumer.position((TOPIC, partition)) < end:
         if time.monotonic() > deadline:
             raise CrashFault(f"partition {partition}: can't read on from {consumer.position((TOPIC, partition))}")

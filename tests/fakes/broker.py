@@ -91,7 +91,7 @@ class FakeBroker:
         """The requests of an API that came, in order."""
         return [request for key, request in self.seen if key == api_key]
 
-    def wait_until_asked(self, api_key: int, count: int = 1, seconds: float = 10.0) -> list[Any]:
+    def wait_until_asked(self, api_key: int, count: int = 1, seconds: float = 60.0) -> list[Any]:
         """As `asked`, once there are `count`: what has no reply may reach its thread a moment after the call."""
         with self._came:
             assert self._came.wait_for(lambda: len(self.asked(api_key)) >= count, seconds), "nothing came"

@@ -148,7 +148,7 @@ class Parts:
         return topic
 
     def set_state(self, name: str, partition: int = 0, **fields: Any) -> Partition:
-        """Make fields of a partition's state something else, as if a controller had; a leader epoch with it if asked."""
+        """Make fields of a partition's state something else, as if a controller had."""
         found = self.replicas.partitions[name, partition]
         assert found.state is not None
         fields.setdefault("partition_epoch", found.state.partition_epoch + 1)

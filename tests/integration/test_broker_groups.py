@@ -24,7 +24,7 @@ from kafka import TopicPartition as KafkaPartition
 from tests.brokers import BrokerProcess
 from tests.integration.conftest import StartBroker
 
-SECONDS = 60.0
+SECONDS = 180.0
 PARTITIONS = 4
 #: Long, so that a slow machine is no dead member.
 SESSION_MS = 20_000

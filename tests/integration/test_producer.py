@@ -16,7 +16,7 @@ from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
 from tests.integration.conftest import StartBroker
 
-SECONDS = 60
+SECONDS = 180
 BURST = 900
 
 

@@ -36,14 +36,15 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
     try:
-        admin.create_topics([KafkaNewTopic("spread", 6, 3), KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})])
+        moved = KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})
+        admin.create_topics([KafkaNewTopic("spread", 6, 3), moved])
         leaders = [one.leader for one in cluster.wait_for_isr("spread", 3)]
         assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
         fill(cluster, "moved")
         place = TopicPartition("moved", 0)
         assert list(admin.alter_partition_reassignments({place: [3, 2]}).values()) == [None]
         cluster.until(lambda: cluster.partitions("moved")[0].replicas == (3, 2), "that the replicas are moved")
-        assert admin.list_partition_reassignments() == {}
+        cluster.until(lambda: admin.list_partition_reassignments() == {}, "that nothing is moved any more")
         after = cluster.partitions("moved")[0]
         assert set(after.isr) == {2, 3}
         assert after.leader in (2, 3)
@@ -56,7 +57,8 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
 
 
 def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
-    cluster = start_cluster()
+    # The paused broker stays a member for as long as the test takes.
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "60000"})
     admin = KafkaAdminClient(bootstrap_servers=cluster.address(1))
     try:
         admin.create_topics([KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})])
@@ -64,10 +66,10 @@ def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
         place = TopicPartition("moved", 0)
         cluster.pause(3)
         assert list(admin.alter_partition_reassignments({place: [1, 3]}).values()) == [None]
-        found = admin.list_partition_reassignments([place])[place]
+        found = cluster.until(lambda: admin.list_partition_reassignments([place]).get(place), "that it is moved")
         assert (found["replicas"], found["adding_replicas"], found["removing_replicas"]) == ([1, 3, 2], [3], [2])
         assert list(admin.alter_partition_reassignments({place: None}).values()) == [None]
-        assert set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}
+        cluster.until(lambda: set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}, "that the move is stopped")
         cluster.resume(3)
         check(cluster, "moved")
     finally:
@@ -80,7 +82,8 @@ def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
     for future in admin.create_topics([NewTopic("t", 3, 3), NewTopic("u", 1, replica_assignment=[[1, 2, 3]])]).values():
         future.result(PATIENCE_SECONDS)
     admin.create_partitions([NewPartitions("t", 6)])["t"].result(PATIENCE_SECONDS)
-    assert len(cluster.wait_for_isr("t", 3)) == 6
+    cluster.until(lambda: len(cluster.partitions("t")) == 6, "that there are more partitions")
+    cluster.wait_for_isr("t", 3)
     cluster.wait_for_isr("u", 3)
     described = admin.describe_cluster().result(PATIENCE_SECONDS)
     assert described.controller.id in (1, 2, 3)
@@ -92,7 +95,7 @@ def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
     cluster.wait_for_isr("u", 3)
     outcome = admin.elect_leaders(ElectionType.PREFERRED, [Place("u", 0)]).result(PATIENCE_SECONDS)
     assert not any(outcome.values()), outcome
-    assert cluster.partitions("u")[0].leader == 1
+    cluster.until(lambda: cluster.partitions("u")[0].leader == 1, "that broker 1 leads again")
 
 
 def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:

@@ -27,7 +27,7 @@ from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, Schem
 from tests.brokers import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
 
-SECONDS = 60
+SECONDS = 180
 FLIGHT = {
     "type": "record",
     "name": "Flight",

@@ -77,7 +77,7 @@ def active_segment(broker: BrokerProcess, topic: str) -> Path:
 def verify(broker: BrokerProcess) -> None:
     """Check the files of a broker that has ended."""
     command = [*pylogd_command(), "verify-log", str(broker.data)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

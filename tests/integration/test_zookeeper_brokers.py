@@ -15,7 +15,7 @@ from pylogd.local.zookeeper import LocalZooKeeper
 from tests.brokers import BrokerProcess
 from tests.zookeeper import ZooKeeper
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 #: Short enough to wait for its end, long enough for a slow machine.
 SESSION_MS = 5000
 VALUES = [b"%d" % number for number in range(40)]
@@ -105,7 +105,8 @@ def test_two_brokers_and_a_topic_made_on_either(zookeeper: ZooKeeper, start: Cal
 def test_a_killed_broker_goes_and_its_next_start_takes_over_its_registration(
     zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]
 ) -> None:
-    one, two = start(zookeeper.connect, 1), start(zookeeper.connect, 2)
+    # Its session outlives it for longer than the next start takes.
+    one, two = start(zookeeper.connect, 1), start(zookeeper.connect, 2, zookeeper_session_timeout_ms="60000")
     until(lambda: seen_by(one) == {1, 2}, "both are known")
     two.kill()
     again = start(zookeeper.connect, 2)  # at once: the dead one's registration is still there

@@ -14,7 +14,7 @@ from tests.brokers import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 
-SECONDS = 60.0
+SECONDS = 180.0
 TP = [TopicPartition("events", index) for index in range(4)]
 Make = Callable[..., Consumer]
 

@@ -71,6 +71,7 @@ class Claims:
         self._new_name = new_name
         self.group = paths.group
         self._lock = DeferredLock()
+        self._names: set[str] = set()  # under which there may be a registration
         self._ensured: set[str] = set()
         self._with_offset: set[TopicPartition] = set()  # whose offset has a node, as far as is known
         self._uncertain: dict[TopicPartition, int | None] = {}  # may be claimed in the tree, and the offset to commit
@@ -99,8 +100,10 @@ class Claims:
             await self._ensure([self._paths.ids, self._paths.owners, self._paths.offsets])
             if not self.consumer:
                 self.consumer = self._new_name()
-            sent = self._clock.seconds()
             consumer = self.consumer
+            await self._lay(self._names - {consumer})
+            self._names.add(consumer)
+            sent = self._clock.seconds()
             path, document = self._paths.member(consumer), encode_member(subscription, now_ms)
             try:
                 with suppress(NodeExists):  # made by a write of this session that was not answered
@@ -108,9 +111,6 @@ class Claims:
             except NoNode:
                 self._ensured.clear()
                 raise
-            if consumer != self.consumer:
-                # The request outlived its session and was done in the next one: nobody goes by that name any more.
-                await self._store.delete(path)
             self._proven(consumer, sent)
             self.registered = True
 
@@ -205,6 +205,15 @@ class Claims:
     def _alone(self, work: Callable[[], Coroutine[Deferred[Any], Any, T]]) -> Deferred[T]:
         result: Deferred[T] = self._lock.run(lambda: Deferred.fromCoroutine(work()))
         return result
+
+    async def _lay(self, ghosts: Iterable[str]) -> None:
+        """Delete registrations under earlier names. One that was asked for in a session may be made in the next one,
+        and would be a member that claims nothing.
+        """
+        for name in sorted(ghosts):
+            with suppress(NoNode):
+                await self._store.delete(self._paths.member(name))
+            self._names.discard(name)
 
     async def _prove(self) -> None:
         await self._write([], {}, {})

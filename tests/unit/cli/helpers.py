@@ -20,5 +20,5 @@ class Outcome(NamedTuple):
 
 def pylogd_process(arguments: Sequence[str], stdin: bytes = b"") -> Outcome:
     """Run it to its end."""
-    done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=180, check=False)
     return Outcome(done.returncode, done.stdout, done.stderr.decode())

@@ -21,7 +21,7 @@ def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
 def process(arguments: Sequence[str], code: str = "") -> subprocess.CompletedProcess[str]:
     program = code or "from pylogd.cli.main import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=180, check=False
     )
 
 

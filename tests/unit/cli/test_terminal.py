@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -17,7 +18,7 @@ import pytest
 from tests.fakes.broker import FakeBroker
 from tests.unit.cli.helpers import COMMAND
 
-SECONDS = 30
+SECONDS = 120
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -37,12 +38,13 @@ class Terminal:
         )
         os.close(theirs)
         self.output = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a piece may end within a character
 
     def read_until(self, text: str) -> None:
         deadline = time.monotonic() + SECONDS
         while text not in self.output:
             assert select.select([self._ours], [], [], deadline - time.monotonic())[0], self.output
-            self.output += os.read(self._ours, 4096).decode()
+            self.output += self._decoder.decode(os.read(self._ours, 4096))
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
@@ -56,7 +58,7 @@ class Terminal:
                 break
             if not piece:
                 break
-            self.output += piece.decode()
+            self.output += self._decoder.decode(piece)
         os.close(self._ours)
         return self._process.wait(SECONDS)
 

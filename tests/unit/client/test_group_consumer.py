@@ -29,7 +29,7 @@ from tests.fakes.broker import Misbehaviour
 from tests.fakes.group_broker import GroupBroker
 
 Make = Callable[..., Consumer]
-SECONDS = 30.0
+SECONDS = 120.0
 TP = [TopicPartition("t", index) for index in range(4)]
 
 
@@ -54,7 +54,7 @@ def make(server: GroupBroker) -> Iterator[Make]:
     def make(**options: Any) -> Consumer:
         options = {
             "group_id": "g", "heartbeat_interval": 0.05, "auto_commit_interval": 0.05, "request_timeout": 5.0,
-            "fetch_max_wait_ms": 20, "session_timeout": 1.0, **options,
+            "fetch_max_wait_ms": 20, "session_timeout": 30.0, **options,
         }  # fmt: skip
         made.append(Consumer(server.address, **options))
         return made[-1]
@@ -155,7 +155,7 @@ def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -
 
 
 def test_what_could_not_be_committed_before_is_not_handed_out(server: GroupBroker, make: Make) -> None:
-    consumer = make(auto_commit="before")
+    consumer = make(auto_commit="before", session_timeout=2.0)
     consumer.subscribe("t")
     server.on(ApiKey.OFFSET_COMMIT, refuse_commit(ErrorCode.UNKNOWN_MEMBER_ID))
     with pytest.raises(CommitFailed):
@@ -169,9 +169,7 @@ def test_by_hand(server: GroupBroker, make: Make) -> None:
     records = read(consumer, 1)
     assert committed(server) == {}
     consumer.commit()
-    assert committed(server) == {
-        partition: consumer.position(partition) for partition in TP if consumer.position(partition) or True
-    }
+    assert committed(server) == {partition: consumer.position(partition) for partition in TP}
     consumer.commit({("t", records[0].partition): 1})
     consumer.commit({("t", records[0].partition): OffsetAndMetadata(2, "a note")})
     assert consumer.committed(TP)[TP[records[0].partition]] == OffsetAndMetadata(2, "a note")
@@ -335,7 +333,7 @@ def test_not_in_a_child_process(server: GroupBroker, make: Make, monkeypatch: py
 
 
 def test_a_slow_application_is_out_and_comes_back(server: GroupBroker, make: Make) -> None:
-    consumer = make(max_poll_interval=0.2)
+    consumer = make(max_poll_interval=0.5)
     lost: list[list[TopicPartition]] = []
     consumer.subscribe("t", on_lost=lost.append)
     until([consumer], lambda: len(consumer.assignment) == 4)
@@ -343,7 +341,7 @@ def test_a_slow_application_is_out_and_comes_back(server: GroupBroker, make: Mak
     with pytest.raises(CommitFailed):
         consumer.commit({TP[0]: 1})
     until([consumer], lambda: lost and len(consumer.assignment) == 4)
-    assert lost == [TP]
+    assert all(partitions == TP for partitions in lost)  # a slow machine may be out more than once
 
 
 # Streams
@@ -452,7 +450,7 @@ HELPED = {
 @pytest.mark.parametrize(("api", "code"), [(api, code) for api, codes in HELPED.items() for code in codes])
 def test_errors_that_are_got_over(server: GroupBroker, make: Make, api: int, code: ErrorCode) -> None:
     server.on(api, refuse(api, code))
-    consumer = make()
+    consumer = make(session_timeout=1.0)  # so that a member that the group lost is soon missed
     consumer.subscribe("t")
     records = until([consumer], lambda: len(committed(server)) == 4 and set(committed(server).values()) == {10})
     records += until([consumer], lambda: len(server.asked(api)) >= 2)
@@ -546,7 +544,7 @@ def test_half_an_answer(server: GroupBroker, make: Make, api: int) -> None:
 @pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT])
 def test_silence_ends_by_the_time_out(server: GroupBroker, make: Make, api: int) -> None:
     server.on(api, fake.silence)
-    consumer = make(request_timeout=0.3)
+    consumer = make(request_timeout=1.0)
     consumer.subscribe("t")
     until([consumer], lambda: len(committed(server)) == 4 and set(committed(server).values()) == {10})
 

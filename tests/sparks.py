@@ -1,0 +1,87 @@
+"""A real Spark for the tests: one session on two threads of this machine, and nothing of it left behind.
+
+Its Python workers find pylogd as a user's do, by the interpreter's site-packages; only where the checkout itself is
+under test are they pointed there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.core.context import SparkContext
+from pyspark.sql import SparkSession
+
+import pylogd
+
+T = TypeVar("T")
+STOP_SECONDS = 60
+_PACKAGES = Path(pylogd.__file__).resolve().parent.parent
+
+
+def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
+    """What `action` returns. Spark gives the Python process of a streaming query ten seconds to start, by a number in
+    its code; a machine that is busy does not always keep to that, and then the action is done again.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not is_slow_start(error) or time.monotonic() > deadline:
+                raise
+
+
+def is_slow_start(error: BaseException | None) -> bool:
+    """Whether a query failed only because its Python process did not start in time."""
+    return "Python worker failed to connect back" in str(error)
+
+
+@contextlib.contextmanager
+def running_spark(folder: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> Iterator[Any]:
+    """A session; its JVM has ended when this returns. `folder` takes its files."""
+    # Safe path: the folder that the tests run in, a checkout, must not hide the package that is installed.
+    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+    if "site-packages" not in _PACKAGES.parts:
+        environment["PYTHONPATH"] = str(_PACKAGES)
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    plain = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.master(master)
+    for name, value in plain.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            yield session
+        finally:
+            gateway = session.sparkContext._gateway
+            for query in session.streams.active:
+                query.stop()
+            session.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(STOP_SECONDS)
+            SparkContext._gateway = SparkContext._jvm = None
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,74 @@
+"""Lag from progress reports as Spark writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pylogd.spark.lag import LagListener, of_progress
+
+
+def report(end: Any, latest: Any, **more: Any) -> dict[str, Any]:
+    sources = [{"description": "pylogd", "endOffset": end, "latestOffset": latest}]
+    return {"id": "an-id", "runId": "a-run", "name": None, "sources": sources} | more
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "found"),
+    [
+        ({"t": {"0": 3, "10": 7}}, {"t": {"0": 5, "10": 7}}, {("t", 0): 2, ("t", 10): 0}),
+        ('{"t":{"0":3}}', '{"t":{"0":5}}', {("t", 0): 2}),
+        ({"t": {"0": 9}}, {"t": {"0": 5}}, {("t", 0): 0}),
+        ({"t": {"0": 3}}, {"t": {"0": 5, "1": 50}}, {("t", 0): 2}),
+        ({"t": {"0": 3}}, None, {}),
+        (None, None, {}),
+        (17, 18, {}),
+        ("17", "not json", {}),
+        ({"logOffset": 3}, {"logOffset": 4}, {}),
+        ({"t": {"x": 3}}, {"t": {"x": 4}}, {}),
+    ],
+)
+def test_the_lag_of_a_report(end: Any, latest: Any, found: dict[Any, int]) -> None:
+    assert of_progress(report(end, latest)) == found
+
+
+def test_a_partition_in_two_sources() -> None:
+    both = report({"t": {"0": 3}}, {"t": {"0": 5}})
+    both["sources"] += report({"t": {"0": 1}}, {"t": {"0": 5}})["sources"]
+    assert of_progress(both) == {("t", 0): 4}
+
+
+def test_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    listener = LagListener()
+    progress = report({"t": {"0": 3, "1": 0}}, {"t": {"0": 5, "1": 9}}, name="copy")
+    with caplog.at_level(logging.INFO):
+        listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress))))  # type: ignore[arg-type]
+    assert "query copy is 11 records behind: t-0:2 t-1:9" in caplog.text
+
+
+def test_a_report_that_can_not_be_read_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    LagListener().onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json="{")))  # type: ignore[arg-type]
+    assert "could not be read" in caplog.text
+
+
+def test_gauges_come_and_go() -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    registry = prometheus.CollectorRegistry()
+    listener = LagListener(registry)
+
+    def value(partition: str) -> float | None:
+        labels = {"query": "an-id", "topic": "t", "partition": partition}
+        found: float | None = registry.get_sample_value("pylogd_spark_lag_records", labels)
+        return found
+
+    listener.note(report({"t": {"0": 3, "1": 4}}, {"t": {"0": 5, "1": 4}}))
+    assert (value("0"), value("1")) == (2, 0)
+    listener.note(report({"t": {"0": 5}}, {"t": {"0": 6}}))
+    assert (value("0"), value("1")) == (1, None)
+    listener.onQueryTerminated(SimpleNamespace(runId="a-run"))  # type: ignore[arg-type]
+    assert value("0") is None
+    listener.onQueryTerminated(SimpleNamespace(runId="another"))  # type: ignore[arg-type]

@@ -1,0 +1,145 @@
+"""One task's reading, against a broker that answers as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pylogd.client import RequestTimedOut
+from pylogd.errors import ErrorCode, KafkaError
+from pylogd.spark.errors import DataLoss
+from pylogd.spark.ranges import OffsetRange
+from pylogd.spark.reading import ReadTask, arrow_schema, read
+from pylogd.wire.messages import ApiKey, fetch
+from pylogd.wire.records import NewRecord, encode_batch
+from tests.fakes.broker import FakeBroker, close, garbage
+
+
+def batch(*values: bytes, stamp: int = 5, headers: Any = ()) -> bytes:
+    return bytes(encode_batch([NewRecord(b"k", value, stamp, headers) for value in values]))
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """One partition: offsets 0 to 2, a gap as compaction leaves it, 10 to 12."""
+    with FakeBroker() as broker:
+        broker.append(0, batch(b"0", b"1", b"2"))
+        broker.ends[0] = 10
+        broker.append(0, batch(b"10", b"11", b"12"))
+        yield broker
+
+
+def task(
+    broker: FakeBroker, start: int, end: int, *, headers: bool = False, fail: bool = True, ms: int = 20_000
+) -> ReadTask:
+    client = {"retry_timeout": 2.0, "fetch_max_wait_ms": 10}
+    return ReadTask(broker.address, client, OffsetRange("t", 0, start, end), headers, fail, ms)
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for found in batches for offset in found.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        (0, 13, [0, 1, 2, 10, 11, 12]),
+        (1, 2, [1]),
+        (2, 11, [2, 10]),
+        (3, 10, []),
+        (0, 10, [0, 1, 2]),
+        (12, 13, [12]),
+        (5, 12, [10, 11]),
+    ],
+)
+def test_exactly_what_lies_in_the_range(broker: FakeBroker, start: int, end: int, found: list[int]) -> None:
+    assert offsets(read(task(broker, start, end))) == found
+
+
+def test_the_rest_of_the_range_is_waited_for(broker: FakeBroker) -> None:
+    def late(request: Any) -> Any:
+        broker.append(0, batch(b"13"))
+        return broker._fetch(request)
+
+    broker.on(ApiKey.FETCH, broker._fetch, late)
+    assert offsets(read(task(broker, 11, 14))) == [11, 12, 13]
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_columns(broker: FakeBroker, headers: bool) -> None:
+    broker.append(0, batch(b"a", stamp=1_700_000_000_123, headers=[("h", b"x"), ("h", None)]))
+    [plain] = read(task(broker, 12, 13, headers=headers))
+    [last] = read(task(broker, 13, 14, headers=headers))
+    for found in (plain, last):
+        assert found.schema == arrow_schema(headers)
+        found.validate(full=True)
+    row = last.to_pylist()[0]
+    assert (row["key"], row["value"], row["topic"], row["partition"]) == (b"k", b"a", "t", 0)
+    assert (row["offset"], row["timestamp"].isoformat(), row["timestampType"]) == (
+        13, "2023-11-14T22:13:20.123000+00:00", 0,
+    )  # fmt: skip
+    if headers:
+        assert row["headers"] == [{"key": "h", "value": b"x"}, {"key": "h", "value": None}]
+        assert plain.to_pylist()[0]["headers"] is None
+
+
+def test_what_retention_took_is_a_loss(broker: FakeBroker) -> None:
+    broker.starts[0] = 2
+    del broker.logs[0][0]
+    with pytest.raises(DataLoss, match="offset 0 of t-0 is not there: it begins with 2 and ends with 13"):
+        offsets(read(task(broker, 0, 13)))
+    assert offsets(read(task(broker, 0, 13, fail=False))) == [10, 11, 12]
+    assert offsets(read(task(broker, 0, 2, fail=False))) == []  # nothing of the range is left
+
+
+def test_what_retention_takes_while_it_is_read(broker: FakeBroker) -> None:
+    def gone(request: Any) -> Any:
+        broker.starts[0] = 12
+        return broker._fetch(request)
+
+    def first_only(request: Any) -> Any:
+        response = broker._fetch(request)
+        response.responses[0].partitions[0].records = broker.logs[0][0]
+        return response
+
+    broker.on(ApiKey.FETCH, first_only, gone)
+    assert offsets(read(task(broker, 0, 13, fail=False))) == [0, 1, 2, 12]
+
+
+def test_a_log_that_ends_before_the_range(broker: FakeBroker) -> None:
+    """As a topic that was deleted and made again: nothing below the range is read in its place."""
+    with pytest.raises(DataLoss, match="offset 20 of t-0 is not there"):
+        offsets(read(task(broker, 20, 30)))
+    assert offsets(read(task(broker, 20, 30, fail=False))) == []
+
+
+def test_a_topic_that_is_gone(broker: FakeBroker) -> None:
+    broker.topic = "another"
+    with pytest.raises(DataLoss, match="topic 't' is gone"):
+        offsets(read(task(broker, 0, 13)))
+    assert offsets(read(task(broker, 0, 13, fail=False))) == []
+
+
+def test_an_end_that_never_comes(broker: FakeBroker) -> None:
+    with pytest.raises(RequestTimedOut, match="Cannot fetch record for offset 13 of t-0 in 100 milliseconds"):
+        offsets(read(task(broker, 12, 20, ms=100)))
+
+
+def test_connections_that_break(broker: FakeBroker) -> None:
+    broker.on(ApiKey.FETCH, close, garbage, close)
+    assert offsets(read(task(broker, 0, 13))) == [0, 1, 2, 10, 11, 12]
+
+
+def test_other_errors_are_raised(broker: FakeBroker) -> None:
+    def refused(request: Any) -> fetch.FetchResponse:
+        response: fetch.FetchResponse = broker._fetch(request)
+        answer = response.responses[0].partitions[0]
+        answer.error_code, answer.records = ErrorCode.TOPIC_AUTHORIZATION_FAILED, b""
+        return response
+
+    broker.on(ApiKey.FETCH, refused)
+    with pytest.raises(KafkaError, match=r"(?i)auth"):
+        offsets(read(task(broker, 0, 13, fail=False)))
