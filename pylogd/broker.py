@@ -45,6 +45,7 @@ from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
+from pylogd.replica.smooth import SmoothJoins
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
@@ -89,6 +90,9 @@ class Broker:
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor)
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, _now_ms)
+        self.smooth_joins = SmoothJoins(
+            self.replicas, self.cluster, self.topics, self._connect, self.partition_admin.release, reactor
+        )
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
@@ -145,8 +149,10 @@ class Broker:
         await self.replicas.start()
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
-        self.replication.start()
+        self.replication.start(self.cluster_id)
         self._undo.append(self.replication.stop)
+        self.smooth_joins.start()
+        self._undo.append(self._stop_smooth_joins)
         self._undo.append(self._hand_over)
         for port in self._ports:
             port.startReading()
@@ -304,6 +310,9 @@ class Broker:
             self._leaving.cancel()
         for factory in self._factories:
             factory.abort()
+
+    async def _stop_smooth_joins(self) -> None:
+        self.smooth_joins.stop()
 
     async def _stop_pool(self) -> None:
         self._pool.stop()

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.errors import ErrorCode
+from pylogd.errors import ErrorCode, PylogdError
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -40,11 +40,15 @@ async def _move(
         for topic in request.topics
         for partition in topic.partitions
     }
-    outcomes = await context.broker.partition_admin.move(
-        targets,
-        latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
-        keep_factor=not request.allow_replication_factor_change,
-    )
+    try:
+        outcomes = await context.broker.partition_admin.move(
+            targets,
+            latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
+            keep_factor=not request.allow_replication_factor_change,
+        )
+    except PylogdError as failed:  # the store could not be asked
+        why = explain(failed)
+        return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}
     for (topic, index), error in outcomes.items():
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.errors import ErrorCode
+from pylogd.errors import ErrorCode, PylogdError
 from pylogd.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -37,7 +37,10 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
     partitions = None
     if request.topic_partitions is not None:
         partitions = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-    outcomes = await context.broker.partition_admin.elect(partitions, unclean=request.election_type == _UNCLEAN)
+    try:
+        outcomes = await context.broker.partition_admin.elect(partitions, unclean=request.election_type == _UNCLEAN)
+    except PylogdError as failed:  # the store could not be asked
+        return ElectLeadersResponse(error_code=explain(failed)[0])
     results: dict[str, ReplicaElectionResult] = {}
     for (topic, index), error in outcomes.items():
         code, message = (ErrorCode.NONE, None) if error is None else explain(error)

@@ -92,7 +92,12 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
 
 
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
-    """What the request asks for, by itself or together with its session. Raises KafkaError for the session's faults."""
+    """What the request asks for, by itself or together with its session.
+
+    Raises KafkaError for the session's faults, and for a client, as brokers are, that means another cluster.
+    """
+    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
+        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
     sessions = context.broker.replicas.sessions
     epoch = request.session_epoch
@@ -342,7 +347,7 @@ class FetchJob:
         session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
-            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id)
+            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id, self.follower >= 0)
         if session is not None:
             for entry, data in self.served:
                 if data.error_code:

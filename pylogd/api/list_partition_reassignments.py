@@ -28,7 +28,7 @@ def list_partition_reassignments(
     registry = context.broker.topics
     asked: list[tuple[Topic, Sequence[int]]]
     if request.topics is None:
-        asked = [(topic, range(len(topic.partitions))) for topic in registry.all()]
+        asked = [(topic, [state.index for state in topic.partitions]) for topic in registry.all()]
     else:
         named = [(registry.get(topic.name), topic.partition_indexes) for topic in request.topics]
         asked = [(topic, indexes) for topic, indexes in named if topic is not None]

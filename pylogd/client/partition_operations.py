@@ -45,7 +45,10 @@ class PartitionOperations:
         }
 
     async def reassign(
-        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, latest_wait: float | None = None
+        self,
+        targets: Mapping[tuple[str, int], Sequence[int] | None] | Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        latest_wait: float | None = None,
     ) -> PartitionOutcome:
         """Begin to move each partition's replicas to these brokers, the preferred leader first; None goes back to those
         that there were before the move under way. What became of each.

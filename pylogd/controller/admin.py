@@ -12,7 +12,8 @@ Must not know: requests, who the controller is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from twisted.internet.defer import Deferred
 
@@ -85,6 +86,10 @@ class PartitionAdmin:
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
         changes = {key: self._mover(target, until, keep_factor) for key, target in targets.items()}
         return Deferred.fromCoroutine(self._do(changes))
+
+    def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
+        """Let replicas that began with the latest offset be in sync from now on. What became of each."""
+        return Deferred.fromCoroutine(self._do(dict.fromkeys(partitions, _release)))
 
     async def _do(self, changes: Mapping[Key, _Change]) -> Outcomes:
         outcomes: Outcomes = dict.fromkeys(changes)
@@ -170,3 +175,9 @@ class PartitionAdmin:
         for broker in target:
             if broker not in state.replicas and broker not in self._cluster.brokers:
                 raise InvalidReplicaAssignment(f"broker {broker} is not alive")
+
+
+def _release(state: PartitionState) -> PartitionState:
+    if not state.latest_until_ms:
+        return state
+    return replace(state, latest_until_ms=0, partition_epoch=state.partition_epoch + 1)

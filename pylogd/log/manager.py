@@ -144,6 +144,8 @@ class LogManager:
         self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
         self._cancelled = False
         self._cleaned_lock = threading.Lock()  # of the writing of that file
+        self._checkpointing = threading.Lock()  # from when the offsets are looked up until they are written
+        self._truncations = [0, 0]  # how many there were, and how many of them the checkpoint knows
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
 
     # Starting ------------------------------------------------------------------------------------------------------
@@ -453,8 +455,24 @@ class LogManager:
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""
         end = self.logs[topic, partition].truncate_to(offset)
-        self.checkpoint()
+        self._note_cut()
         return end
+
+    def begin_at(self, topic: str, partition: int, offset: int) -> None:
+        """Drop all of a log, begin it anew at `offset`, and say so in the checkpoint."""
+        self.logs[topic, partition].truncate_fully_and_start_at(offset)
+        self._note_cut()
+
+    def _note_cut(self) -> None:
+        """Write the checkpoint, together with whoever else has cut a log meanwhile."""
+        with self._lock:
+            self._truncations[0] += 1
+            mine = self._truncations[0]
+        with self._checkpointing:
+            if self._truncations[1] < mine:  # else somebody has written it together with their own
+                done = self._truncations[0]
+                self._checkpoint_all()
+                self._truncations[1] = done
 
     def usage(self) -> list[DirectoryUsage]:
         """Bytes by directory and partition."""
@@ -504,6 +522,10 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write recovery points and log starts, where they have changed. Raises StorageFailure of what passes."""
+        with self._checkpointing:
+            self._checkpoint_all()
+
+    def _checkpoint_all(self) -> None:
         failed: StorageFailure | None = None
         for entry in self.directories:
             try:
@@ -524,6 +546,10 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks of replicated partitions, where they have changed. Raises StorageFailure."""
+        with self._checkpointing:
+            self._checkpoint_high_watermarks(offsets)
+
+    def _checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         by_directory: dict[str, dict[TopicPartition, int]] = {}
         for key, offset in offsets.items():
             log = self.logs.get(key)

@@ -7,14 +7,15 @@ another version. A broker's own write takes the same way: `write` fires when the
 is one path by which look-ups change.
 
 Rules: a reader's `reload` and `refresh` are never run side by side. What they read may be newer than the version that
-they were started for, never older.
+they were started for, never older. Readers are told the content of states that a write changed, where it is known and
+not too much: a fail-over is then one read for each broker, however many topics it is about.
 
 Must not know: what is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -23,7 +24,7 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreClosed
 from pylogd.metadata.interfaces import IMetadataStore, Operation, Result, SessionState, SetData, WatchEvent
-from pylogd.metadata.layout import CHANGES, decode_change, encode_change
+from pylogd.metadata.layout import CHANGES, Change, News, decode_change, encode_change
 
 log = Logger()
 
@@ -37,8 +38,8 @@ class IReader(Protocol):
     async def reload(self, store: IMetadataStore) -> None:
         """Read the whole part again."""
 
-    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
-        """Read what is at these paths again; paths of other parts are passed over."""
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        """Have what a write changed; paths of other parts are passed over."""
 
 
 class ChangeFeed:
@@ -79,12 +80,15 @@ class ChangeFeed:
         for _, deferred in waiters:
             deferred.errback(StoreClosed("the metadata is closed"))
 
-    async def write(self, operations: Sequence[Operation], paths: Sequence[str]) -> Sequence[Result]:
+    async def write(
+        self, operations: Sequence[Operation], paths: Sequence[str], states: Mapping[str, News] | None = None
+    ) -> Sequence[Result]:
         """Do the operations, all or none, and wait until the readers have what they wrote; their results.
 
-        `paths` are those that readers are to read again. Raises what `multi` raises.
+        `paths` are those that readers are to look at again, `states` what is known of some of them. Raises what `multi`
+        raises.
         """
-        note = encode_change(paths) if len(paths) <= MAX_PATHS else b""
+        note = encode_change(Change(paths, states or {})) if len(paths) <= MAX_PATHS else b""
         results = await self._store.multi([*operations, SetData(CHANGES, note)])
         version = results[-1]
         assert isinstance(version, int)
@@ -124,9 +128,9 @@ class ChangeFeed:
         try:
             node = await self._store.get(CHANGES, watch)
             version = node.stat.version
-            paths = decode_change(node.data) if version == self._seen + 1 else None
+            change = decode_change(node.data) if version == self._seen + 1 else None
             for reader in self._readers if version != self._seen else ():
-                await (reader.reload(self._store) if paths is None else reader.refresh(self._store, paths))
+                await (reader.reload(self._store) if change is None else reader.refresh(self._store, change))
         except BaseException:
             # The next round sets the watch again, and reads everything.
             self._watched, self._seen = False, -1

@@ -13,7 +13,7 @@ Must not know: topics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from pylogd.metadata.layout import (
     CLUSTER_ID,
     INCARNATIONS,
     PRODUCER_IDS,
+    Change,
     CorruptMetadata,
     decode_broker,
     decode_cluster_id,
@@ -144,10 +145,11 @@ class Cluster:
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read all that changes here by a write. Who lives is heard by a watch."""
-        await self.refresh(store, [BROKERS, INCARNATIONS])
+        await self.refresh(store, Change([BROKERS, INCARNATIONS]))
 
-    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
-        """The same, as far as `paths` are about it."""
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        """The same, as far as the change is about it."""
+        paths = change.paths
         if INCARNATIONS in paths:
             try:
                 self.acknowledged = decode_incarnations((await store.get(INCARNATIONS)).data)

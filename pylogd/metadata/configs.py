@@ -20,7 +20,7 @@ from pylogd.config import SETTINGS, ConfigError, ConfigType, Setting, Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
-from pylogd.metadata.layout import BROKER_CONFIGS, broker_config_path, decode_configs, encode_configs
+from pylogd.metadata.layout import BROKER_CONFIGS, Change, broker_config_path, decode_configs, encode_configs
 
 log = Logger()
 
@@ -108,9 +108,9 @@ class BrokerConfigs:
         self._mine = await self._read(store, self._node_id)
         self._settings.set_dynamic(self._all, self._mine)
 
-    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
-        """The same, if they are among `paths`."""
-        if any(path.startswith(f"{BROKER_CONFIGS}/") for path in paths):
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        """The same, if it is about them."""
+        if any(path.startswith(f"{BROKER_CONFIGS}/") for path in change.paths):
             await self.reload(store)
 
     async def _read(self, store: IMetadataStore, broker: int | None) -> dict[str, str]:

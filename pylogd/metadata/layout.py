@@ -142,13 +142,13 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
 
 
 def decode_states(
-    path: str, data: bytes, assignment: Assignment, before: Sequence[PartitionState] = ()
+    path: str, data: bytes | Mapping[str, Any], assignment: Assignment, before: Sequence[PartitionState] = ()
 ) -> tuple[int, tuple[PartitionState, ...]]:
     """(controller epoch, state of each partition) of a topic's state node. Those of `before` that are as they were are
     kept; one that the node does not have (the two nodes are read one after the other) has no leader. Raises
     `CorruptMetadata`.
     """
-    document = _decode(path, data)
+    document = _decode(path, data) if isinstance(data, bytes) else data
     adding, removing, until = assignment.adding, assignment.removing, assignment.latest_until_ms
     states = []
     try:
@@ -245,18 +245,47 @@ def decode_producer_block_end(data: bytes) -> int:
         raise CorruptMetadata(PRODUCER_IDS, repr(error)) from error
 
 
-def encode_change(paths: Sequence[str]) -> bytes:
-    """The node that tells of a write: the paths that it touched."""
-    return _encode({"version": 1, "paths": list(paths)})
+class News(NamedTuple):
+    """What a write made of a topic's state node: its new version and content, beside the version of the topic's node
+    that it stands on.
+    """
+
+    assignment_version: int
+    version: int
+    data: bytes | Mapping[str, Any]
 
 
-def decode_change(data: bytes) -> list[str] | None:
-    """The paths of the newest write, None if they can't be told (then everything is read again)."""
+class Change(NamedTuple):
+    """What the node that tells of a write says: the paths that it touched, and what some state nodes are now."""
+
+    paths: Sequence[str]
+    states: Mapping[str, News] = MappingProxyType({})
+
+
+def encode_change(change: Change) -> bytes:
+    """The node that tells of a write."""
+    states = [
+        b"%s:[%d,%d,%s]" % (json.dumps(path).encode(), news.assignment_version, news.version, news.data)
+        for path, news in change.states.items()
+    ]
+    paths = json.dumps(list(change.paths), separators=(",", ":")).encode()
+    return b'{"version":2,"paths":%s,"states":{%s}}' % (paths, b",".join(states))
+
+
+def decode_change(data: bytes) -> Change | None:
+    """What the newest write did, None if it can't be told (then everything is read again)."""
     try:
-        paths = _decode(CHANGES, data).get("paths")
-    except CorruptMetadata:
+        document = _decode(CHANGES, data)
+        paths = document.get("paths")
+        states = {
+            path: News(int(assignment), int(version), dict(content))
+            for path, (assignment, version, content) in document.get("states", {}).items()
+        }
+    except (CorruptMetadata, TypeError, ValueError, AttributeError):
         return None
-    return paths if isinstance(paths, list) and all(isinstance(path, str) for path in paths) else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        return None
+    return Change(paths, states)
 
 
 def encode_controller(node_id: int, now_ms: int) -> bytes:

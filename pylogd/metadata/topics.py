@@ -15,10 +15,9 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
@@ -27,6 +26,7 @@ from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignme
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
+from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
 from pylogd.metadata.errors import (
     BadVersion,
     InvalidChange,
@@ -53,15 +53,14 @@ from pylogd.metadata.image import (
     collision_key,
     new_id,
 )
-from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Node, Operation, SetData
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData
 from pylogd.metadata.isr import IsrWriter
 from pylogd.metadata.layout import (
     TOPIC_CONFIGS,
     TOPICS,
     Assignment,
-    decode_configs,
-    decode_states,
-    decode_topic,
+    Change,
+    News,
     encode_configs,
     encode_states,
     encode_topic,
@@ -75,30 +74,27 @@ log = Logger()
 
 TopicListener = Callable[[TopicChange], None]
 
-#: (created, version) of a node: what it says, as long as they are the same.
-_Stamp = tuple[int, int]
-_NO_NODE: Final = (-1, -1)
 #: What one multi of many topics has at most, well below what a store takes.
 _BATCH_TOPICS: Final = 500
-_BATCH_BYTES: Final = 500_000
+_BATCH_BYTES: Final = 350_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A topic as it was decoded, and of which contents of its nodes: topic, states, settings."""
+class _Batch:
+    """One write of many topics: twice its `size` in bytes goes to the store, since readers are told what it is."""
 
-    topic: Topic
-    assignment: Assignment
-    controller_epoch: int
-    nodes: tuple[_Stamp, _Stamp, _Stamp]
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.paths: list[str] = []
+        self.news: dict[str, News] = {}
+        self.size = 0
 
-    @property
-    def assignment_version(self) -> int:
-        return self.nodes[0][1]
-
-    @property
-    def state_version(self) -> int:
-        return self.nodes[1][1]
+    def add(self, path: str, operations: Sequence[Operation], size: int, news: News | None) -> None:
+        """Add a topic; `path` is its state node's."""
+        self.operations += operations
+        self.paths.append(path)
+        self.size += size
+        if news is not None:
+            self.news[path] = news
 
 
 def _now_ms() -> int:
@@ -118,7 +114,7 @@ class TopicRegistry:
         self._feed = feed
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._isr = IsrWriter(self, cluster, feed, now_ms)
         #: Names by `collision_key`, those of topics in the making among them.
         self._collisions: dict[str, str] = {}
@@ -224,24 +220,20 @@ class TopicRegistry:
         or `NoNode` if a topic, or a guard, has changed. What was written before that stays. Fires once the look-ups
         have it all.
         """
-        batches: list[tuple[list[Operation], list[str]]] = [([], [])]
-        size = 0
+        batches = [_Batch()]
         for update in updates:
-            operations = self._update(update, controller_epoch)
-            more = sum(len(one.data) for one in operations if isinstance(one, SetData))
-            if len(batches[-1][1]) == _BATCH_TOPICS or (size + more > _BATCH_BYTES and batches[-1][1]):
-                batches.append(([], []))
-                size = 0
-            batches[-1][0].extend(operations)
-            batches[-1][1].append(state_path(update.before.name, update.before.topic_id))
-            size += more
-        batches[-1][0].extend(last)
-        batches[-1][1].extend(operation.path for operation in last)
-        batches[-1][1].extend(operation.path for operation in last)
+            operations, news = self._update(update, controller_epoch)
+            size = sum(len(one.data) for one in operations if isinstance(one, SetData))
+            if len(batches[-1].paths) == _BATCH_TOPICS or (batches[-1].size + size > _BATCH_BYTES and batches[-1].size):
+                batches.append(_Batch())
+            batches[-1].add(state_path(update.before.name, update.before.topic_id), operations, size, news)
+        batches[-1].operations.extend(last)
+        batches[-1].paths.extend(operation.path for operation in last)
 
         async def write() -> None:
-            for operations, paths in batches:
-                await self._feed.write([*guards, *operations], paths)
+            for batch in batches:
+                news = batch.news if batch.size <= _BATCH_BYTES else {}
+                await self._feed.write([*guards, *batch.operations], batch.paths, news)
 
         return Deferred.fromCoroutine(write())
 
@@ -256,7 +248,7 @@ class TopicRegistry:
         return Deferred.fromCoroutine(self._make_missing_states())
 
     async def _make_missing_states(self) -> None:
-        missing = [entry for entry in self._entries.values() if entry.nodes[1] == _NO_NODE]
+        missing = [entry for entry in self._entries.values() if entry.nodes[1] == NO_NODE]
         for start in range(0, len(missing), _BATCH_TOPICS):
             operations: list[Operation] = []
             paths = []
@@ -270,7 +262,8 @@ class TopicRegistry:
             except (NodeExists, NoNode):
                 await self._feed.catch_up()  # another broker does the same
 
-    def _update(self, update: TopicUpdate, controller_epoch: int | None) -> list[Operation]:
+    def _update(self, update: TopicUpdate, controller_epoch: int | None) -> tuple[list[Operation], News | None]:
+        """What writes a topic's states; and, unless its node changes too, what readers need to know of it."""
         before, after = update
         entry = self._entries.get(before.name)
         if entry is None or entry.topic is not before:
@@ -279,11 +272,13 @@ class TopicRegistry:
         assignment = Assignment.of(before.topic_id, after)
         # The check, since the two nodes were read one after the other: what was worked out from them stands on both.
         first: Operation = Check(path, entry.assignment_version)
-        if assignment != entry.assignment:
+        moves = assignment != entry.assignment
+        if moves:
             first = SetData(path, encode_topic(assignment), entry.assignment_version)
         epoch = entry.controller_epoch if controller_epoch is None else controller_epoch
         data = encode_states(epoch, after)
-        return [first, SetData(state_path(before.name, before.topic_id), data, entry.state_version)]
+        news = None if moves else News(entry.assignment_version, entry.state_version + 1, data)
+        return [first, SetData(state_path(before.name, before.topic_id), data, entry.state_version)], news
 
     # -- the change feed's side
 
@@ -293,61 +288,24 @@ class TopicRegistry:
         await store.ensure(TOPIC_CONFIGS)
         nodes = await store.children_data(TOPICS)
         configs = await store.children_data(TOPIC_CONFIGS)
-        found = await self._read(store, {name: (node, configs.get(name)) for name, node in nodes.items()})
+        asked = {name: (node, configs.get(name)) for name, node in nodes.items()}
+        found = await read_entries(store, asked, self._entries)
         self._apply({**dict.fromkeys(self._by_name.keys() - found.keys()), **found})
 
-    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
-        """Read the topics again that `paths` are about."""
-        names = sorted({name for name in map(topic_of_path, paths) if name is not None})
-        # Asked all at once, so that the store can answer them together.
-        asked = [_get_or_none(store, path(name)) for path in (topic_path, topic_config_path) for name in names]
-        found = await _together(asked)
-        nodes = {
-            name: (node, overrides)
-            for name, node, overrides in zip(names, found, found[len(names) :], strict=False)
-            if node is not None
-        }
-        self._apply({**dict.fromkeys(names), **await self._read(store, nodes)})
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
+        """Have what a write changed, from what is told of it, or by reading the topics again."""
+        found: dict[str, Entry | None] = dict.fromkeys(filter(None, map(topic_of_path, change.paths)))
+        for path, news in change.states.items():
+            name = topic_of_path(path) or ""
+            entry = self._entries.get(name)
+            told = None if entry is None else entry.with_states(path, news)
+            if told is not None:
+                found[name] = told
+        asked = sorted(name for name, entry in found.items() if entry is None)
+        found.update(await read_entries(store, await read_nodes(store, asked), self._entries))
+        self._apply(found)
 
-    async def _read(
-        self, store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]]
-    ) -> dict[str, _Entry | None]:
-        """Topics from their nodes; the state nodes, whose names the others tell, are read here."""
-        assignments = {name: self._assignment(name, node) for name, (node, _) in nodes.items()}
-        states = await _together(
-            [_get_or_none(store, state_path(name, assignment.topic_id)) for name, assignment in assignments.items()]
-        )
-        return {
-            name: self._decode(name, assignment, nodes[name][0], state, nodes[name][1])
-            for (name, assignment), state in zip(assignments.items(), states, strict=True)
-        }
-
-    def _assignment(self, name: str, node: Node) -> Assignment:
-        before = self._entries.get(name)
-        if before is not None and before.nodes[0] == _stamp(node):
-            return before.assignment
-        return decode_topic(topic_path(name), node.data)
-
-    def _decode(
-        self, name: str, assignment: Assignment, node: Node, state: Node | None, configs: Node | None
-    ) -> _Entry:
-        stamps = _stamp(node), _stamp(state), _stamp(configs)
-        before = self._entries.get(name)
-        if before is not None and before.nodes == stamps:
-            return before
-        known: tuple[PartitionState, ...] = ()
-        if before is not None and before.assignment.topic_id == assignment.topic_id:
-            known = before.topic.partitions
-        path = state_path(name, assignment.topic_id)
-        data = encode_states(0, ()) if state is None else state.data
-        epoch, states = decode_states(path, data, assignment, known)
-        if before is not None and before.nodes[2] == stamps[2]:
-            overrides = before.topic.configs
-        else:
-            overrides = {} if configs is None else decode_configs(topic_config_path(name), configs.data)
-        return _Entry(Topic(name, assignment.topic_id, states, overrides), assignment, epoch, stamps)
-
-    def _apply(self, found: Mapping[str, _Entry | None]) -> None:
+    def _apply(self, found: Mapping[str, Entry | None]) -> None:
         changes: list[TopicChange] = []
         for name, entry in found.items():
             before, after = self._by_name.get(name), None if entry is None else entry.topic
@@ -460,7 +418,7 @@ class TopicRegistry:
                 raise _unknown(name)
             nodes = dict(zip((topic_path(name), state_path(name, entry.topic.topic_id), topic_config_path(name)),
                              entry.nodes, strict=True))  # fmt: skip
-            there = [path for path, stamp in nodes.items() if stamp != _NO_NODE]
+            there = [path for path, stamp in nodes.items() if stamp != NO_NODE]
             try:
                 # A node goes after its children, which have the longer paths.
                 await self._feed.write([Delete(path) for path in sorted(there, reverse=True)], [topic_path(name)])
@@ -537,10 +495,6 @@ def _initial(replicas: Sequence[Replicas], first: int = 0) -> tuple[PartitionSta
     return tuple(PartitionState.initial(index, brokers) for index, brokers in enumerate(replicas, first))
 
 
-def _stamp(node: Node | None) -> _Stamp:
-    return _NO_NODE if node is None else (node.stat.created, node.stat.version)
-
-
 def _start(name: str) -> int:
     """Where the round of brokers begins for a topic: anywhere, but always there."""
     return zlib.crc32(name.encode("utf-8"))
@@ -548,25 +502,6 @@ def _start(name: str) -> int:
 
 def _unknown(name: str) -> UnknownTopic:
     return UnknownTopic(f'there is no topic "{name[:249]}"')
-
-
-def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
-    async def ask() -> Node | None:
-        try:
-            return await store.get(path)
-        except NoNode:
-            return None
-
-    return Deferred.fromCoroutine(ask())
-
-
-async def _together(asked: Sequence[Deferred[Node | None]]) -> list[Node | None]:
-    """All results; if one fails, its error, and that of no other."""
-    try:
-        return await gatherResults(asked, consumeErrors=True)
-    except FirstError as error:
-        error.subFailure.raiseException()
-        raise
 
 
 def _tell(listener: TopicListener, change: TopicChange) -> None:

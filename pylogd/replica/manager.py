@@ -110,7 +110,7 @@ class ReplicaManager:
             logs, self.replicated, clock, in_thread,
             settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip
-        self._cutting: dict[tuple[str, int], PartitionState | None] = {}  # whose log is cut, and what it then becomes
+        self._cutting: dict[Partition, PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
         self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
         self._locks: dict[str, DeferredLock] = {}
@@ -246,13 +246,13 @@ class ReplicaManager:
 
     def begin_at(self, partition: Partition, offset: int) -> Deferred[None]:
         """Drop all of a follower's log and go on at `offset`. Fails with the log's errors."""
-        return self._cut(partition, partition.log.truncate_fully_and_start_at, offset)
+        return self._cut(partition, self._logs.begin_at, partition.topic, partition.index, offset)
 
     def _cut(self, partition: Partition, function: Callable[..., Any], *args: Any) -> Deferred[None]:
-        self._cutting[partition.key] = None
+        self._cutting[partition] = None
 
         def cut(result: Any) -> Any:
-            state = self._cutting.pop(partition.key)
+            state = self._cutting.pop(partition)
             if partition.online:
                 partition.truncated()
             if state is not None and self.partitions.get(partition.key) is partition:
@@ -460,8 +460,8 @@ class ReplicaManager:
                 self._flushers[partition.key].configure(config.log)
         if partition.state is state:
             return
-        if partition.key in self._cutting:  # its log is not what it will be in a moment
-            self._cutting[partition.key] = state
+        if partition in self._cutting:  # its log is not what it will be in a moment
+            self._cutting[partition] = state
             return
         if len(state.replicas) > 1:
             self.replicated[partition.key] = partition

@@ -8,6 +8,7 @@ Must not know: requests, how a fetcher works.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -32,7 +33,6 @@ class Replication:
         settings: Settings,
         clock: IReactorTime,
         node_id: int,
-        cluster_id: str | None = None,
     ) -> None:
         self._replicas = replicas
         self._connect = connect
@@ -46,15 +46,15 @@ class Replication:
             max_wait_ms=integer("replica.fetch.wait.max.ms"),
             backoff=integer("replica.fetch.backoff.ms") / 1000,
             timeout=integer("replica.socket.timeout.ms") / 1000,
-            cluster_id=cluster_id,
         )
         self._quota = ReplicationQuota(lambda: integer("follower.replication.throttled.rate"), clock.seconds)
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._leader_of: dict[tuple[bytes, int], int] = {}  # which fetcher has a partition
         self._running = False
 
-    def start(self) -> None:
-        """Follow what is to be followed now, and all that changes from now on."""
+    def start(self, cluster_id: str | None = None) -> None:
+        """Follow what is to be followed now, and all that changes from now on; leaders of another cluster refuse."""
+        self._config = replace(self._config, cluster_id=cluster_id)
         self._running = True
         self._replicas.subscribe(self._changed)
         for partition in list(self._replicas.partitions.values()):

@@ -9,7 +9,8 @@ Rules:
 - Every fetch raises the epoch by one (1 to 2^31-1, then 1 again). A wrong epoch or an unknown id is refused; the
   client then starts anew with a full fetch.
 - At most `slots` sessions. A new one takes the place of the one unused for longest, if that was for two minutes at
-  least; otherwise the client gets no session and goes on with full fetches.
+  least; otherwise the client gets no session and goes on with full fetches. A follower's takes the place of any other
+  client's, in use or not.
 - A fetch that waits is answered when the next one of its session comes: a client that asks twice wants to change
   what it waits for.
 - A session works with topic names or with topic ids, as its first fetch did, and never changes.
@@ -76,10 +77,11 @@ class SessionPartition(Generic[W]):
 class FetchSession(Generic[W]):
     """One client's session. `epoch` is the one that its next fetch must carry; `end_wait` ends the wait of its last."""
 
-    __slots__ = ("by_id", "end_wait", "epoch", "partitions", "session_id", "used_ms")
+    __slots__ = ("by_id", "end_wait", "epoch", "partitions", "privileged", "session_id", "used_ms")
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, by_id: bool, now_ms: int, privileged: bool = False) -> None:
         self.session_id = session_id
+        self.privileged = privileged  # a follower's
         self.by_id = by_id
         self.epoch = 1
         self.end_wait: Callable[[], object] | None = None
@@ -134,15 +136,17 @@ class FetchSessions(Generic[W]):
         """How many sessions there are."""
         return len(self._sessions)
 
-    def create(self, entries: Iterable[SessionPartition[W]], by_id: bool) -> FetchSession[W] | None:
-        """A session over `entries`, or None when there is no room for it."""
+    def create(
+        self, entries: Iterable[SessionPartition[W]], by_id: bool, privileged: bool = False
+    ) -> FetchSession[W] | None:
+        """A session over `entries`, or None when there is no room for it. `privileged`: a follower's."""
         now_ms = self._now_ms()
-        if len(self._sessions) >= self._slots and not self._evict(now_ms):
+        if len(self._sessions) >= self._slots and not self._evict(now_ms, privileged):
             return None
         session_id = randrange(1, _LAST_ID)
         while session_id in self._sessions:
             session_id = randrange(1, _LAST_ID)
-        session: FetchSession[W] = FetchSession(session_id, by_id, now_ms)
+        session: FetchSession[W] = FetchSession(session_id, by_id, now_ms, privileged)
         session.partitions = {(entry.topic, entry.wanted.partition): entry for entry in entries}
         self._sessions[session_id] = session
         return session
@@ -171,9 +175,12 @@ class FetchSessions(Generic[W]):
         """Drop a session. An unknown one is no error: it may have been evicted."""
         self._sessions.pop(session_id, None)
 
-    def _evict(self, now_ms: int) -> bool:
+    def _evict(self, now_ms: int, privileged: bool) -> bool:
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or now_ms - oldest.used_ms < EVICTABLE_AFTER_MS:
+        if oldest is not None and now_ms - oldest.used_ms < EVICTABLE_AFTER_MS:
+            others = (session for session in self._sessions.values() if not session.privileged)
+            oldest = next(others, None) if privileged else None
+        if oldest is None:
             return False
         del self._sessions[oldest.session_id]
         return True

@@ -46,9 +46,9 @@ def main(arguments: list[str]) -> int:
         if options.results is not None:
             _write(options.results, outcomes)
     if options.json is not None:
-        # asdict makes nonsense of a Counter.
-        told = [{**asdict(outcome), "troubles": dict(outcome.troubles)} for outcome in outcomes]
-        options.json.write_text(json.dumps(told))
+        # A Counter is a dict that `asdict` makes anew from its items, which counts them.
+        documents = [{**asdict(outcome), "troubles": dict(outcome.troubles)} for outcome in outcomes]
+        options.json.write_text(json.dumps(documents))
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 
 

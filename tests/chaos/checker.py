@@ -52,7 +52,7 @@ class ChaosCluster(BrokerCluster):
         settings = {
             "zookeeper.session.timeout.ms": str(_SESSION_MS), "min.insync.replicas": "2",
             "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
-            "log.retention.ms": "-1", "log.segment.bytes": "100000", "log.roll.jitter.ms": "0",
+            "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
             "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
         }  # fmt: skip
         super().__init__(folder, connect, size, settings)
@@ -351,7 +351,8 @@ class Chaos:
                 self._start(cluster, node)
         for node, broker in list(cluster.brokers.items()):
             if broker.process.poll() is not None:  # it gave up while something was broken
-                self.say(f"{node} had ended with exit code {broker.process.returncode}")
+                self.outcome.faults.append(f"{node} ended by itself, with exit code {broker.process.returncode}")
+                self.say(self.outcome.faults[-1])
                 cluster.kill(node)
                 self._start(cluster, node)
 

@@ -95,6 +95,8 @@ class Links:
             holder.wait()
             if holder.stdout is not None:
                 holder.stdout.close()
+        with contextlib.suppress(RuntimeError):  # the wires go with their namespaces
+            _run("ip", "link", "del", "hub")
 
     def address(self, node: int) -> str:
         """Where a broker listens."""

@@ -19,6 +19,8 @@ from pylogd.errors import PylogdError
 
 #: Messages a second of one producer: enough to have some in every trouble, few enough for a small machine.
 RATE = 100.0
+#: Less than a segment has: what piles up in a long trouble must still fit.
+BATCH_BYTES = 100_000
 
 
 class Worker(threading.Thread):
@@ -51,6 +53,7 @@ class ConfluentWriter(Worker):
         self._producer = ConfluentProducer(
             {
                 "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
+                "batch.size": BATCH_BYTES,
                 "message.timeout.ms": 600_000, "request.timeout.ms": 5000, "socket.timeout.ms": 6000,
                 "topic.metadata.refresh.interval.ms": 2000, "reconnect.backoff.max.ms": 1000, "log_level": 0,
             }
@@ -89,7 +92,7 @@ class PylogdWriter(Worker):
     def work(self) -> None:
         pending: list[tuple[int, Any]] = []
         sequence = 0
-        with Producer(self.bootstrap, delivery_timeout=600.0, request_timeout=5.0) as producer:
+        with Producer(self.bootstrap, delivery_timeout=600.0, request_timeout=5.0, batch_bytes=BATCH_BYTES) as producer:
             while not self.stopping.is_set():
                 value = f"{self.number}:{sequence}".encode()
                 pending.append((sequence, producer.send(self.topic, value=value, partition=self.partition)))

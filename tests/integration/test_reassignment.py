@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaNewTopic
 
-from pylogd.client import Consumer, Producer
+from pylogd.client import Admin, Consumer, Producer
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 StartCluster = Callable[..., BrokerCluster]
@@ -115,3 +115,20 @@ def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:
     outcome = admin.elect_leaders(ElectionType.UNCLEAN, [Place("t", 0)]).result(PATIENCE_SECONDS)
     assert not any(outcome.values()), outcome
     assert cluster.wait_for_leaders("t", [2, 3])[0].leader == 2
+
+
+def test_a_new_replica_from_the_latest_offset_joins_when_the_groups_have_passed_it(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    with Admin(cluster.bootstrap) as admin:
+        other = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        other.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])])["t"].result(PATIENCE_SECONDS)
+        fill(cluster, "t")
+        admin.alter_group_offsets("g", {("t", 0): 100})
+        assert not any(admin.reassign({("t", 0): [1, 3]}, latest_wait=3600).values())
+        data = cluster.folder / "broker3" / "t-0"
+        fill(cluster, "t", 10)
+        cluster.until(lambda: (data / f"{300:020d}.log").exists(), "that the new replica begins at 300")
+        assert cluster.partitions("t")[0].isr in ((1, 2), (2, 1))
+        admin.alter_group_offsets("g", {("t", 0): 310})
+        cluster.until(lambda: cluster.partitions("t")[0].replicas == (1, 3), "that the replicas are moved")
+        assert set(cluster.partitions("t")[0].isr) == {1, 3}

@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
-from pylogd.errors import ErrorCode
+from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.layout import TOPICS, decode_states, decode_topic
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -351,9 +351,30 @@ class History(World):
             self.say(f"cut {broker.node_id} from the store")
             broker.store.cut()
 
+    def _move(self) -> None:
+        """Move the replicas of a partition, or just their order, or give it up."""
+        ready = [broker for broker in self._alive() if broker.ready and broker.topics.get(TOPIC) is not None]
+        if ready:
+            broker, index = self.rng.choice(ready), self.rng.randrange(self.partitions)
+            target = self.rng.sample(sorted(self.brokers), 3) if self.rng.random() < 0.8 else None
+            self.say(f"{broker.node_id} is asked to move {index} to {target}")
+            done = broker.partition_admin.move({(TOPIC, index): target})
+            done.addCallbacks(lambda _: None, self._not_moved)
+
+    def _elect(self) -> None:
+        ready = [broker for broker in self._alive() if broker.ready and broker.topics.get(TOPIC) is not None]
+        if ready:
+            self.say("preferred leaders are elected")
+            done = self.rng.choice(ready).partition_admin.elect(None, unclean=False)
+            done.addCallbacks(lambda _: None, self._not_moved)
+
+    def _not_moved(self, failure: Any) -> None:
+        if not failure.check(PylogdError):
+            self.fault(failure)
+
     _evils = (
         _kill, _kill, _cut_power, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links, _lose_connections,
-        _expire, _cut_store,
+        _expire, _cut_store, _move, _move, _elect,
     )  # fmt: skip
 
     _harmless = (_cut_link, _heal_links, _lose_connections)

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.config import Settings
+from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable
 from pylogd.log.manager import LogManager
@@ -274,6 +275,7 @@ class SimBroker:
         )  # fmt: skip
         self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread)
         self.replication = Replication(self.replicas, self._connect, self.settings, self.clock, self.node_id)
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, self.settings, self.clock)
         append = self.replicas.append
 
@@ -294,7 +296,7 @@ class SimBroker:
         await self.controller.start()
         await self.cluster.until_accepted()
         await self.replicas.start()
-        self.replication.start()
+        self.replication.start(self.cluster_id)
         self.ready = True
 
     def _start_failed(self, failure: Any, boot: int) -> None:

@@ -12,6 +12,7 @@ from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import StoreFailure, TopicExists, UnknownTopic
 from pylogd.metadata.interfaces import Create, IMetadataStore, SessionState
+from pylogd.metadata.layout import Change
 from pylogd.metadata.sqlite import SqliteStore, ThreadWorker
 from tests.fakes.metadata import ThreadsOnly, result_of
 from tests.unit.metadata.conftest import Peer
@@ -29,10 +30,10 @@ class Reader:
             raise StoreFailure("can't be read")
         self.read.append(None)
 
-    async def refresh(self, store: IMetadataStore, paths: Sequence[str]) -> None:
+    async def refresh(self, store: IMetadataStore, change: Change) -> None:
         if self.broken:
             raise StoreFailure("can't be read")
-        self.read.append(paths)
+        self.read.append(change.paths)
 
 
 @pytest.fixture

@@ -219,3 +219,30 @@ def test_a_tree_of_an_earlier_release_gets_its_states(peers: list[Peer], store: 
     version = result_of(store.get(path)).stat.version
     result_of(late.topics.make_missing_states())
     assert result_of(store.get(path)).stat.version == version
+
+
+def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Peer], store: SqliteStore) -> None:
+    topics = [make(peers[0], name) for name in "abc"]
+    asked: list[str] = []
+    real = store.get
+
+    def counted(path: str, watch: object = None) -> object:
+        asked.append(path)
+        return real(path, watch)  # type: ignore[arg-type]
+
+    store.get = counted  # type: ignore[method-assign,assignment]
+    updates = [TopicUpdate(topic, (replace(topic.partitions[0], isr=(1,), partition_epoch=1),)) for topic in topics]
+    result_of(peers[0].topics.write_states(updates))
+    assert [path for path in asked if path.startswith(TOPICS)] == []
+    assert all(peer.topics.all()[0].partitions[0].isr == (1,) for peer in peers)
+    assert all(peer.topics.all() == peers[0].topics.all() for peer in peers)
+    # The next write goes by the versions that were told.
+    again = peers[2].topics.get("a")
+    assert again is not None
+    result_of(peers[2].topics.write_states([TopicUpdate(again, (replace(again.partitions[0], partition_epoch=2),))]))
+    assert late_view(store) == peers[2].topics.all()
+
+
+def late_view(store: SqliteStore) -> list[Topic]:
+    """The topics as a broker reads them that comes now."""
+    return Peer(store, 9).topics.all()

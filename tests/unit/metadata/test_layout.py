@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pylogd.metadata.image import Broker, Endpoint, Topic, id_from_text, id_to_text, new_id
 from pylogd.metadata.layout import (
     Assignment,
+    Change,
     CorruptMetadata,
+    News,
     decode_broker,
     decode_change,
     decode_configs,
@@ -58,7 +60,11 @@ def test_brokers_come_back(host: str, rack: str | None) -> None:
 def test_blocks_and_changes_come_back() -> None:
     assert decode_producer_block_end(encode_producer_block(1, 5, 9)) == 9
     assert decode_producer_block_end(b"") == -1
-    assert decode_change(encode_change(["/a", "/b"])) == ["/a", "/b"]
+    assert decode_change(encode_change(Change(["/a", "/b"]))) == Change(["/a", "/b"], {})
+    told = {'/brokers/topics/"a/state-x': News(3, 4, b'{"version":1}')}
+    assert decode_change(encode_change(Change([], told))) == Change(
+        [], {path: News(3, 4, {"version": 1}) for path in told}
+    )
 
 
 @given(

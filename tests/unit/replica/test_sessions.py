@@ -138,3 +138,16 @@ def test_the_one_unused_for_longest_gives_way(sessions: FetchSessions[Want], now
 
 def test_no_slots_no_sessions(now: Time) -> None:
     assert FetchSessions[Want](0, now).create(entries(0), False) is None
+
+
+def test_a_follower_takes_the_place_of_a_client_in_use(sessions: FetchSessions[Want], now: Time) -> None:
+    client, follower = made(sessions, 0), sessions.create(entries(0), False, privileged=True)
+    assert follower is not None
+    assert sessions.create(entries(0), False) is None
+    assert sessions.create(entries(0), False, privileged=True) is not None
+    with pytest.raises(KafkaError):
+        sessions.resume(client.session_id, 1, False)
+    assert sessions.create(entries(0), False, privileged=True) is None
+    assert sessions.resume(follower.session_id, 1, False) is follower
+    now.now = EVICTABLE_AFTER_MS
+    assert sessions.create(entries(0), False) is not None  # what nobody used for so long goes, whoever's it was

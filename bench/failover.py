@@ -1,0 +1,138 @@
+"""How long partitions are without a leader after their broker is killed: found out, decided, and written to again.
+
+    python -m bench.failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
+
+Three brokers of `pylogd cluster up` on this machine, default settings. One that leads its share is killed with SIGKILL.
+Measured from the kill: when ZooKeeper drops its registration (detection), when each broker that is left names a live
+leader for every partition (elected), and when a write with acks=all to every partition has been answered (writable).
+Also the time that a broker takes to become the controller of so many partitions, and to answer their metadata.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from pylogd.client import Admin, Cluster, NewTopic, Producer
+from pylogd.local.cluster import LocalCluster
+from pylogd.wire.messages.metadata import MetadataRequest
+
+WAIT_SECONDS = 120.0
+
+
+def main() -> None:
+    """Run it and print the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--topics", type=int, default=10)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    rows = [measure(arguments.partitions, arguments.topics, arguments.brokers) for _ in range(arguments.rounds)]
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        print(f"{name:48} {statistics.median(values):8.3f} s   ({', '.join(f'{value:.3f}' for value in values)})")
+
+
+def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
+    """One round, in seconds."""
+    with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder), brokers) as cluster:
+        names = [f"t{index}" for index in range(topics)]
+        with Admin(cluster.bootstrap) as admin:
+            begin = time.monotonic()
+            new = [NewTopic(name, partitions // topics, min(brokers, 3)) for name in names]
+            for error in admin.create_topics(new).values():
+                if error is not None:
+                    raise error
+            created = time.monotonic() - begin
+            wait_until(lambda: in_sync(admin, min(brokers, 3)), "all replicas are in sync")
+        metadata = answer_time(cluster.brokers[0].host, cluster.brokers[0].port)
+        return {
+            f"{partitions} partitions made": created,
+            "metadata of all of them": metadata,
+            **kill(cluster, names, partitions // topics),
+        }
+
+
+def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]:
+    """Kill a broker that leads, not the controller, and take the times."""
+    with Admin(cluster.bootstrap) as admin:
+        controller = admin.describe_cluster().controller
+    victim = next(broker for broker in cluster.brokers if broker.node_id != controller)
+    left = [broker for broker in cluster.brokers if broker is not victim]
+    zookeeper = KazooClient(cluster.zookeeper.hosts)
+    zookeeper.start()
+    gone = threading.Event()
+    found: list[float] = []
+
+    def note(_: object) -> None:
+        found.append(time.monotonic())
+        gone.set()
+
+    zookeeper.exists(f"/brokers/ids/{victim.node_id}", watch=note)
+    with Producer([f"{broker.host}:{broker.port}" for broker in left], acks="all") as producer:
+        for delivery in [producer.send(name, b"before", partition=index) for name in names for index in range(each)]:
+            delivery.result(WAIT_SECONDS)
+        os.kill(victim.pid, signal.SIGKILL)
+        begin = time.monotonic()
+        if not gone.wait(WAIT_SECONDS):
+            raise RuntimeError("the registration of the killed broker stays")
+        admins = [Admin(f"{broker.host}:{broker.port}") for broker in left]
+        for admin in admins:
+            wait_until(lambda admin=admin: led(admin, victim.node_id), "all have a leader")
+        elected = time.monotonic()
+        for admin in admins:
+            admin.close()
+        for delivery in [producer.send(name, b"after", partition=index) for name in names for index in range(each)]:
+            delivery.result(WAIT_SECONDS)
+        writable = time.monotonic()
+    zookeeper.stop()
+    zookeeper.close()
+    return {
+        "killed to detected": found[0] - begin,
+        "detected to elected, on every broker": elected - found[0],
+        "detected to written to, all with acks=all": writable - found[0],
+        "killed to written to, all with acks=all": writable - begin,
+    }
+
+
+def in_sync(admin: Admin, factor: int) -> bool:
+    """Whether every replica is in sync."""
+    return all(len(one.isr) == factor for topic in admin.list_topics() for one in topic.partitions)
+
+
+def led(admin: Admin, dead: int) -> bool:
+    """Whether every partition has a leader, another than the dead one."""
+    return all(one.leader not in (dead, -1) for topic in admin.list_topics() for one in topic.partitions)
+
+
+def answer_time(host: str, port: int) -> float:
+    """The time of one answer with all topics, the second of its kind."""
+    with Cluster(f"{host}:{port}") as cluster:
+        connection = cluster.any_connection()
+        request = MetadataRequest(topics=None)
+        connection.request(request)
+        begin = time.monotonic()
+        connection.request(request)
+        return time.monotonic() - begin
+
+
+def wait_until(condition: object, what: str) -> None:
+    """Ask until it is so."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not within {WAIT_SECONDS:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""One topic's nodes, read and decoded: what the registry keeps of each topic.
+
+Strategy: a topic is three nodes (the topic's own, the states of its partitions, its settings), of which the first tells
+the second's name. Every part that stands on the same content of its node as before is kept as it is, down to the single
+partition, so that whoever looks at a change sees what changed by identity.
+
+Must not know: who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from pylogd.metadata.errors import NoNode
+from pylogd.metadata.image import PartitionState, Topic
+from pylogd.metadata.interfaces import IMetadataStore, Node
+from pylogd.metadata.layout import (
+    Assignment,
+    News,
+    decode_configs,
+    decode_states,
+    decode_topic,
+    encode_states,
+    state_path,
+    topic_config_path,
+    topic_path,
+)
+
+#: (created, version) of a node: what it says, as long as they are the same.
+Stamp = tuple[int, int]
+NO_NODE: Final = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A topic as it was decoded, and of which contents of its nodes: topic, states, settings."""
+
+    topic: Topic
+    assignment: Assignment
+    controller_epoch: int
+    nodes: tuple[Stamp, Stamp, Stamp]
+
+    @property
+    def assignment_version(self) -> int:
+        """The version of the topic's node."""
+        return self.nodes[0][1]
+
+    @property
+    def state_version(self) -> int:
+        """The version of the state node."""
+        return self.nodes[1][1]
+
+    def with_states(self, path: str, news: News) -> Entry | None:
+        """The entry after the write that `news` tells of, None if that can't be told from this one."""
+        topic = self.topic
+        created, version = self.nodes[1]
+        follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
+        if not follows or path != state_path(topic.name, topic.topic_id):
+            return None
+        epoch, states = decode_states(path, news.data, self.assignment, topic.partitions)
+        changed = Topic(topic.name, topic.topic_id, states, topic.configs)
+        return Entry(changed, self.assignment, epoch, (self.nodes[0], (created, news.version), self.nodes[2]))
+
+
+async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, tuple[Node, Node | None]]:
+    """The topic's node and that of its settings, of those topics that are there."""
+    # Asked all at once, so that the store can answer them together.
+    asked = [
+        (name, _get_or_none(store, topic_path(name)), _get_or_none(store, topic_config_path(name))) for name in names
+    ]
+    found = {}
+    for name, topic, configs in asked:
+        node, overrides = await topic, await configs
+        if node is not None:
+            found[name] = node, overrides
+    return found
+
+
+async def read_entries(
+    store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]], known: Mapping[str, Entry]
+) -> dict[str, Entry]:
+    """Topics from their nodes; the state nodes are read here. What is `known` is kept where it is the same."""
+    asked = []
+    for name, (node, _) in nodes.items():
+        assignment = _assignment(name, node, known.get(name))
+        asked.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
+    found = {}
+    for name, assignment, state in asked:
+        node, configs = nodes[name]
+        found[name] = _decode(name, assignment, (node, await state, configs), known.get(name))
+    return found
+
+
+def _assignment(name: str, node: Node, before: Entry | None) -> Assignment:
+    if before is not None and before.nodes[0] == _stamp(node):
+        return before.assignment
+    return decode_topic(topic_path(name), node.data)
+
+
+def _decode(
+    name: str, assignment: Assignment, nodes: tuple[Node, Node | None, Node | None], before: Entry | None
+) -> Entry:
+    node, state, configs = nodes
+    stamps = _stamp(node), _stamp(state), _stamp(configs)
+    if before is not None and before.nodes == stamps:
+        return before
+    known: tuple[PartitionState, ...] = ()
+    if before is not None and before.assignment.topic_id == assignment.topic_id:
+        known = before.topic.partitions
+    data = encode_states(0, ()) if state is None else state.data
+    epoch, states = decode_states(state_path(name, assignment.topic_id), data, assignment, known)
+    if before is not None and before.nodes[2] == stamps[2]:
+        overrides = before.topic.configs
+    else:
+        overrides = {} if configs is None else decode_configs(topic_config_path(name), configs.data)
+    return Entry(Topic(name, assignment.topic_id, states, overrides), assignment, epoch, stamps)
+
+
+def _stamp(node: Node | None) -> Stamp:
+    return NO_NODE if node is None else (node.stat.created, node.stat.version)
+
+
+def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
+    async def ask() -> Node | None:
+        try:
+            return await store.get(path)
+        except NoNode:
+            return None
+
+    return Deferred.fromCoroutine(ask())

@@ -1,0 +1,152 @@
+"""Smooth expansion: replicas that began with the latest offset join once nobody needs what they lack.
+
+Strategy: a reassignment may have new replicas begin with the leader's latest offset (`PartitionState.latest_until_ms`),
+so that nothing old is read from a disk. Until its time has come they don't join the in-sync set, since a consumer that
+is further behind would lose records if one of them led. The partition's leader, which knows where they begin, asks all
+brokers what their groups have committed, every `LOOK_SECONDS`; once every group that has an offset of the partition is
+past that point it ends the wait in the partition's state.
+
+Rules: who can't be asked may have a group that is behind: then nothing is ended. Groups without an offset of the
+partition are not waited for, nor are consumers outside of groups: that is what the time is for.
+
+Must not know: how groups are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from pylogd.errors import KafkaError, PylogdError, error_for
+from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.topics import TopicRegistry
+from pylogd.replica.manager import ReplicaManager
+from pylogd.wire.messages.list_groups import ListGroupsRequest
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+
+log = Logger()
+
+LOOK_SECONDS = 5.0
+_OFFSETS_TOPIC = "__consumer_offsets"
+#: Of OffsetFetch: many groups at a time, topics by name.
+_VERSION = 8
+
+Key = tuple[str, int]
+
+
+class Asked(Protocol):
+    """A connection to a broker, as far as this needs it."""
+
+    def request(self, message: Any, *, version: int | None = None) -> Deferred[Any]: ...
+    def close(self) -> object: ...
+
+
+class SmoothJoins:
+    """Ends the waits of the partitions that this broker leads."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cluster: Cluster,
+        topics: TopicRegistry,
+        connect: Callable[[int], Deferred[Any]],
+        release: Callable[[Iterable[Key]], Deferred[Any]],
+        clock: IReactorTime,
+    ) -> None:
+        """`connect` connects to a broker; `release` ends the wait of partitions."""
+        self._replicas = replicas
+        self._cluster = cluster
+        self._topics = topics
+        self._connect = connect
+        self._release = release
+        self._clock = clock
+        self._call: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._call = self._clock.callLater(LOOK_SECONDS, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+
+    def _look(self) -> None:
+        begins = self._begins()
+        done = Deferred.fromCoroutine(self._end_waits(begins)) if begins else Deferred()
+        done.addErrback(lambda failure: log.failure("can't tell how far groups are", failure=failure))
+        done.addBoth(lambda _: self.start() if self._call is not None else None)
+        if not begins:
+            done.callback(None)
+
+    def _begins(self) -> dict[Key, int]:
+        """Where the last of the new replicas of each waiting partition begins, of those that this broker leads."""
+        now_ms = self._clock.seconds() * 1000
+        found = {}
+        for key, partition in self._replicas.replicated.items():
+            state = partition.state
+            if state is None or (state.latest_until_ms or 0) <= now_ms or state.leader != self._cluster.node_id:
+                continue
+            progress = [partition.followers.get(node) for node in state.adding if node not in state.isr]
+            starts = [one.log_start if one is not None else -1 for one in progress]
+            if starts and min(starts) >= 0:
+                found[key] = max(starts)
+        return found
+
+    async def _end_waits(self, begins: Mapping[Key, int]) -> None:
+        try:
+            behind = await self._behind(begins)
+        except PylogdError as error:
+            log.info("can't tell yet how far every group is: {error}", error=error)
+            return
+        free = [key for key in begins if key not in behind]
+        if free:
+            log.info("every group is past the beginning of the new replicas of {keys}", keys=free)
+            await self._release(free)
+
+    async def _behind(self, begins: Mapping[Key, int]) -> set[Key]:
+        """The partitions of which a group still has to read what the new replicas lack."""
+        offsets = self._topics.get(_OFFSETS_TOPIC)
+        brokers = self._cluster.brokers
+        if offsets is not None and any(state.leader not in brokers for state in offsets.partitions):
+            raise PylogdError(f"a partition of {_OFFSETS_TOPIC} has no leader")
+        behind: set[Key] = set()
+        for node in brokers:
+            connection: Asked = await self._connect(node)
+            try:
+                behind |= await _behind_of(connection, begins)
+            finally:
+                connection.close()
+        return behind
+
+
+async def _behind_of(connection: Asked, begins: Mapping[Key, int]) -> set[Key]:
+    listed = await connection.request(ListGroupsRequest())
+    _check(listed.error_code)
+    indexes: dict[str, list[int]] = {}
+    for topic, index in begins:
+        indexes.setdefault(topic, []).append(index)
+    topics = [OffsetFetchRequestTopics(name, partition_indexes=found) for name, found in indexes.items()]
+    groups = [OffsetFetchRequestGroup(group.group_id, topics=topics) for group in listed.groups]
+    if not groups:
+        return set()
+    fetched = await connection.request(OffsetFetchRequest(groups=groups), version=_VERSION)
+    behind = set()
+    for group in fetched.groups:
+        _check(group.error_code)
+        for topic in group.topics:
+            for one in topic.partitions:
+                _check(one.error_code)
+                if 0 <= one.committed_offset < begins[topic.name, one.partition_index]:
+                    behind.add((topic.name, one.partition_index))
+    return behind
+
+
+def _check(code: int) -> None:
+    if code:
+        raise KafkaError(error_for(code))

@@ -1,0 +1,116 @@
+"""What replication promises to clients, on real brokers: the nearest replica, log starts, in-sync sets, throttles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pylogd.client import Consumer, Producer
+from pylogd.config.replication import RACK_AWARE
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.clusters import PATIENCE_SECONDS, BrokerCluster
+from tests.fakes.parts import batch
+from tests.rawclient import RawClient, produce
+
+StartCluster = Callable[..., BrokerCluster]
+
+
+def write(cluster: BrokerCluster, topic: str, count: int, first: int = 0) -> None:
+    """Write numbers to partition 0, committed by all in sync."""
+    with Producer(cluster.bootstrap, acks="all") as producer:
+        for delivery in [producer.send(topic, b"%d" % n, partition=0) for n in range(first, first + count)]:
+            delivery.result(PATIENCE_SECONDS)
+
+
+def fetch(cluster: BrokerCluster, node: int, topic: str, offset: int, rack: str = "", version: int = 12) -> Any:
+    """What a broker answers to a consumer's fetch of partition 0."""
+    wanted = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic, partitions=[wanted])])
+    if version >= 11:
+        request.rack_id = rack
+    with RawClient(cluster.address(node)) as client:
+        return client.request(request, version).responses[0].partitions[0]
+
+
+def copies(cluster: BrokerCluster, topic: str) -> list[bytes]:
+    """The bytes of partition 0 on each broker that has it."""
+
+    def read(folder: Path) -> bytes:
+        return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+    return [read(folder) for folder in sorted(cluster.folder.glob(f"broker*/{topic}-0"))]
+
+
+def test_consumers_are_sent_to_the_replica_in_their_rack(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, {"replica.selector.class": RACK_AWARE}, racks=["a", "b", "c"])
+    cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
+    leader = cluster.wait_for_isr("t", 3)[0].leader
+    write(cluster, "t", 50)
+    near = next(node for node in cluster.ports if node != leader)
+    rack = cluster.racks[near]
+    assert fetch(cluster, leader, "t", 0, cluster.racks[leader]).preferred_read_replica == -1
+    cluster.until(
+        lambda: fetch(cluster, leader, "t", 0, rack).preferred_read_replica == near, "that the near replica is named"
+    )
+    found = fetch(cluster, near, "t", 0, rack)
+    assert (found.error_code, found.preferred_read_replica) == (0, -1)
+    assert len(found.records)
+    assert fetch(cluster, near, "t", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with Consumer(cluster.bootstrap, auto_offset_reset="earliest", client_rack=rack) as consumer:
+        consumer.assign([("t", 0)])
+        seen: list[bytes] = []
+        cluster.until(lambda: seen.extend(r.value or b"" for r in consumer.poll(1)) or len(seen) >= 50, "all records")
+    assert seen == [b"%d" % n for n in range(50)]
+
+
+def test_deleted_records_are_gone_from_every_replica_when_it_is_answered(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
+    leader = cluster.wait_for_isr("t", 3)[0].leader
+    write(cluster, "t", 20)
+    wanted = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 15)])
+    with RawClient(cluster.address(leader), patience=PATIENCE_SECONDS) as client:
+        answer = client.request(DeleteRecordsRequest([wanted], 30_000), 2).topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (0, 15)
+    cluster.kill(leader)
+    rest = [node for node in cluster.ports if node != leader]
+    heir = cluster.wait_for_leaders("t", rest)[0].leader
+    assert fetch(cluster, heir, "t", 14).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    cluster.start(leader)
+    cluster.wait_for_isr("t", 3)
+    write(cluster, "t", 5, 20)
+    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas are the same bytes")
+
+
+def test_too_few_in_sync(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3, {"min.insync.replicas": "2", "replica.lag.time.max.ms": "2000"})
+    cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
+    leader = cluster.wait_for_isr("t", 3)[0].leader
+    others = [node for node in cluster.ports if node != leader]
+    now_ms = int(time.time() * 1000)
+
+    def answer(acks: int) -> int:
+        with RawClient(cluster.address(leader), patience=PATIENCE_SECONDS) as client:
+            return int(produce(client, "t", [batch(now_ms=now_ms)], acks=acks)[0].error_code)
+
+    assert answer(-1) == 0
+    cluster.pause(others[0])
+    assert answer(-1) == 0  # once it has left the in-sync set
+    assert len(cluster.partitions("t", leader)[0].isr) == 2
+    cluster.kill(others[1])
+    cluster.until(lambda: cluster.partitions("t", leader)[0].isr == (leader,), "that the leader is alone")
+    assert answer(-1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert answer(1) == 0
+    cluster.resume(others[0])
+    cluster.start(others[1])
+    cluster.wait_for_isr("t", 3)
+    assert answer(-1) == 0
+    cluster.until(lambda: len(set(copies(cluster, "t"))) == 1, "that all replicas are the same bytes")

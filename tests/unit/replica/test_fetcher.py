@@ -1,0 +1,279 @@
+"""The loop that fetches from one leader: sessions, pauses, nudges, cuts, and the way of other partitions' trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from pylogd.errors import BrokerUnavailable, ErrorCode
+from pylogd.replica.fetcher import FetcherConfig, LeaderFetcher
+from pylogd.replica.partition import Partition
+from pylogd.replica.replication import Replication
+from pylogd.replica.throttle import ReplicationQuota
+from pylogd.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from pylogd.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+from tests.unit.replica.test_following import placed
+
+LEADER = 2
+CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
+
+
+class Leader:
+    """The connection to a leader that is answered by hand."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, Deferred[Any]]] = []
+        self.closed = False
+
+    def request(self, message: Any, *, timeout: float | None = None) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        self.asked.append((message, done))
+        return done
+
+    def close(self) -> None:
+        self.closed = True
+        asked, self.asked = self.asked, []
+        for _, done in asked:
+            if not done.called:
+                done.errback(BrokerUnavailable("closed"))
+
+
+class Case:
+    def __init__(self, parts: Parts, partitions: int = 1, **quota: int) -> None:
+        self.parts = parts
+        topic = parts.create("t", partitions=partitions)
+        self.topic_id = topic.topic_id
+        self.partitions: list[Partition] = [
+            parts.set_state("t", index, replicas=(2, 1), isr=(2, 1), leader=LEADER, leader_epoch=3)
+            for index in range(partitions)
+        ]
+        self.leader = Leader()
+        self.connections = 0
+        self.fetcher = LeaderFetcher(
+            LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
+            ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
+        )  # fmt: skip
+        for partition in self.partitions:
+            self.fetcher.follow(partition)
+        self.turn()
+
+    def connect(self, node_id: int) -> Deferred[Any]:
+        assert node_id == LEADER
+        self.connections += 1
+        self.leader = Leader()
+        return succeed(self.leader)
+
+    def turn(self, seconds: float = 0) -> None:
+        for _ in range(4):
+            self.parts.time.advance(0)
+        self.parts.time.advance(seconds)
+        for _ in range(4):
+            self.parts.time.advance(0)
+
+    @property
+    def request(self) -> Any:
+        """The request that waits."""
+        assert self.leader.asked
+        return self.leader.asked[0][0]
+
+    def wants(self) -> dict[int, int]:
+        """What the request that waits asks for: offset by index."""
+        return {entry.partition: entry.fetch_offset for topic in self.request.topics for entry in topic.partitions}
+
+    def answer(self, *data: PartitionData, session: int = 7, error: int = 0) -> None:
+        _, done = self.leader.asked.pop(0)
+        topics = [FetchableTopicResponse(topic_id=self.topic_id, partitions=list(data))] if data else []
+        done.callback(FetchResponse(0, error, session, topics))
+        self.turn()
+
+    def records(self, index: int, *batches: bytes, high_watermark: int = 0) -> PartitionData:
+        return PartitionData(index, high_watermark=high_watermark, log_start_offset=0, records=b"".join(batches))
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    made = Parts(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def case(parts: Parts) -> Iterator[Case]:
+    made = Case(parts)
+    yield made
+    made.fetcher.stop()
+
+
+@pytest.fixture
+def pair(parts: Parts) -> Iterator[Case]:
+    made = Case(parts, partitions=2)
+    yield made
+    made.fetcher.stop()
+
+
+def test_one_session_says_everything_once_and_then_what_changed(pair: Case) -> None:
+    assert (pair.request.session_id, pair.request.session_epoch, pair.request.max_wait_ms) == (0, 0, 0)
+    assert pair.request.replica_state.replica_id == 1
+    assert pair.wants() == {0: 0, 1: 0}
+    pair.answer(pair.records(0, placed(0, 3), placed(1, 3, 2), high_watermark=1), pair.records(1))
+    assert pair.partitions[0].log.log_end_offset == 3
+    assert pair.partitions[0].high_watermark == 1
+    assert (pair.request.session_id, pair.request.session_epoch, pair.request.max_wait_ms) == (7, 1, 500)
+    assert pair.wants() == {0: 3}
+    pair.answer()
+    assert pair.request.topics == []
+    assert pair.connections == 1
+
+
+def test_a_lost_session_begins_anew(pair: Case) -> None:
+    pair.answer()
+    pair.answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    assert (pair.request.session_id, pair.request.session_epoch) == (0, 0)
+    assert pair.wants() == {0: 0, 1: 0}
+    assert pair.connections == 1
+
+
+def test_a_lost_connection_is_made_again_and_everything_said(pair: Case) -> None:
+    pair.answer()
+    pair.leader.close()
+    pair.turn(0.06)
+    assert pair.connections == 2
+    assert pair.wants() == {0: 0, 1: 0}
+
+
+def test_the_others_go_on_while_one_is_in_trouble(pair: Case) -> None:
+    pair.answer(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR, records=b""), pair.records(1, placed(0, 3)))
+    assert pair.wants() == {1: 1}
+    assert [topic.partitions for topic in pair.request.forgotten_topics_data] == [[0]]
+    pair.answer()
+    pair.turn(1.0)
+    assert pair.request.session_epoch == 2
+    assert len(pair.leader.asked) == 2  # the second one ends the long poll of the first
+    pair.answer()
+    pair.answer()
+    assert pair.wants() == {0: 0}
+
+
+def test_what_is_followed_from_now_on_need_not_wait_for_a_long_poll(pair: Case) -> None:
+    pair.answer(pair.records(0), pair.records(1))
+    pair.parts.set_state("t", 1, leader_epoch=4)
+    pair.fetcher.follow(pair.partitions[1])
+    pair.turn()
+    (_, _), (nudge, _) = pair.leader.asked
+    assert (nudge.session_epoch, nudge.max_wait_ms, nudge.topics) == (2, 0, [])
+    pair.answer()
+    pair.answer()
+    assert pair.request.session_epoch == 3
+    ((entry,),) = [topic.partitions for topic in pair.request.topics]
+    assert (entry.partition, entry.current_leader_epoch) == (1, 4)
+
+
+def test_what_is_no_longer_followed_is_forgotten(pair: Case) -> None:
+    pair.answer(pair.records(0), pair.records(1))
+    pair.fetcher.unfollow(pair.partitions[1])
+    pair.answer()
+    assert [topic.partitions for topic in pair.request.forgotten_topics_data] == [[1]]
+    assert len(pair.fetcher) == 1
+
+
+def test_a_log_is_cut_where_histories_part(case: Case) -> None:
+    case.answer(case.records(0, placed(0, 1), placed(1, 2), placed(2, 2)))
+    case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
+    assert case.partitions[0].log.log_end_offset == 1
+    assert case.wants() == {0: 1}
+
+
+def test_a_leader_made_while_its_log_is_cut_leads_the_log_that_is_left(case: Case) -> None:
+    case.answer(case.records(0, placed(0, 1), placed(1, 2)))
+    case.parts.threads.hold = True
+    case.answer(PartitionData(0, diverging_epoch=EpochEndOffset(1, 1), records=b""))
+    partition = case.parts.set_state("t", leader=1, leader_epoch=4)
+    assert not partition.leading
+    case.parts.threads.hold = False
+    case.parts.threads.release()
+    assert partition.leading
+    assert partition.epoch_start == partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize(("start", "end", "becomes"), [(50, 90, 50), (0, 1, 1), (0, 90, 2)])
+def test_a_follower_that_is_lost_asks_where_the_leader_is(case: Case, start: int, end: int, becomes: int) -> None:
+    case.answer(case.records(0, placed(0, 1), placed(1, 1)))
+    case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
+    for offset, timestamp in ((start, -4), (end, -1)):
+        request, done = case.leader.asked.pop(0)
+        assert isinstance(request, ListOffsetsRequest)
+        assert (request.replica_id, request.topics[0].partitions[0].timestamp) == (1, timestamp)
+        found = ListOffsetsPartitionResponse(0, offset=offset)
+        done.callback(ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [found])]))
+        case.turn()
+    assert isinstance(case.request, FetchRequest)
+    assert case.partitions[0].log.log_end_offset == becomes
+
+
+def test_what_a_leader_should_not_send_is_refused_and_asked_for_again_later(case: Case) -> None:
+    case.answer(case.records(0, placed(0, 3), placed(0, 3)))
+    assert case.partitions[0].log.log_end_offset == 0
+    assert not case.leader.asked
+    case.turn(1.0)
+    assert case.wants() == {0: 0}
+
+
+def test_a_throttled_replica_waits_for_its_allowance(parts: Parts) -> None:
+    case = Case(parts, rate=100)
+    result_of(parts.topics.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
+    parts.set_state("t", isr=(2,))
+    batch = placed(0, 3, 30)
+    case.answer(case.records(0, batch))
+    assert case.partitions[0].log.log_end_offset == 30
+    assert not case.leader.asked
+    case.turn(len(batch) / 100)
+    assert case.wants() == {0: 30}
+    case.fetcher.stop()
+
+
+def test_a_stopped_fetcher_leaves_nothing_behind(case: Case) -> None:
+    case.answer()
+    result_of(case.fetcher.stop())
+    assert case.leader.closed
+    case.turn(10)
+    assert case.connections == 1
+
+
+def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> None:
+    connections: list[int] = []
+
+    def connect(node_id: int) -> Deferred[Any]:
+        connections.append(node_id)
+        return Deferred(lambda _: None)
+
+    replication = Replication(parts.replicas, connect, parts.settings, parts.clock, 1)
+    replication.start()
+    parts.create("t", partitions=2)
+    parts.set_state("t", 0, replicas=(2, 1), leader=2, leader_epoch=1)
+    parts.set_state("t", 1, replicas=(3, 1), leader=3, leader_epoch=1)
+    parts.time.advance(0)
+    assert sorted(connections) == [2, 3]
+    parts.set_state("t", 0, leader=3, leader_epoch=2)
+    parts.set_state("t", 1, leader=1, leader_epoch=2)
+    parts.set_state("t", 1, leader=-1, leader_epoch=3)
+    parts.time.advance(0)
+    assert set(connections) == {2, 3}
+    done = replication.stop()
+    assert done.called

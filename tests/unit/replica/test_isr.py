@@ -1,0 +1,157 @@
+"""Who is in sync: asked for, written, and only then so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from pylogd.errors import PylogdError
+from pylogd.metadata.errors import ConnectionLost, IneligibleReplica, StalePartition
+from pylogd.metadata.image import IsrChange, PartitionState
+from pylogd.replica.isr import IsrKeeper
+from pylogd.replica.partition import Partition
+from tests.fakes.parts import Parts
+
+
+class Case:
+    """A partition of three led by 1, and a metadata that is answered by hand."""
+
+    def __init__(self, parts: Parts, isr: tuple[int, ...]) -> None:
+        self.parts = parts
+        parts.create("t")
+        self.partition: Partition = parts.set_state("t", replicas=(1, 2, 3), isr=isr, leader_epoch=5)
+        self.asked: list[tuple[Sequence[IsrChange], Deferred[Any]]] = []
+        self.keeper = IsrKeeper(self.alter, parts.clock, lambda: [self.partition], self.written, lambda: 10.0)
+        parts.replicas.isr.stop()
+        parts.replicas.isr = self.keeper
+
+    def alter(self, changes: Sequence[IsrChange]) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        self.asked.append((changes, done))
+        return done
+
+    def written(self, partition: Partition, state: PartitionState | None) -> None:
+        if state is not None:
+            partition.apply(state, 0.0)
+
+    def fetched(self, node: int, offset: int) -> None:
+        self.partition.follower_fetched(node, offset, 0, self.parts.time.seconds())
+        self.keeper.follower_came(self.partition, node)
+        self.parts.time.advance(0)
+
+    def answer(self, result: PartitionState | PylogdError) -> None:
+        changes, done = self.asked.pop(0)
+        done.callback([result] * len(changes))
+
+    def new_state(self, isr: tuple[int, ...]) -> PartitionState:
+        assert self.partition.state is not None
+        return replace(self.partition.state, isr=isr, partition_epoch=self.partition.state.partition_epoch + 1)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Any:
+    made = Parts(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_follower_joins_when_it_has_what_is_committed(parts: Parts) -> None:
+    case = Case(parts, (1, 2))
+    parts.append("t")
+    case.fetched(2, 1)
+    case.fetched(3, 0)
+    assert not case.asked
+    case.fetched(3, 1)
+    ((change,), _) = case.asked[0]
+    assert (change.isr, change.leader_epoch, change.partition_epoch) == (
+        (1, 2, 3),
+        5,
+        case.new_state(()).partition_epoch - 1,
+    )
+    assert case.partition.isr == (1, 2)
+    case.answer(case.new_state((1, 2, 3)))
+    assert case.partition.isr == (1, 2, 3)
+    assert case.partition.pending_isr is None
+
+
+def test_nobody_joins_a_new_leader_with_less_than_it_began_with(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    parts.append("t")
+    parts.set_state("t", isr=(1, 2), leader_epoch=6)
+    case.fetched(3, 0)
+    case.fetched(3, 0)
+    assert not case.asked
+    case.fetched(3, 1)
+    assert len(case.asked) == 1
+
+
+def test_who_lags_leaves(parts: Parts) -> None:
+    case = Case(parts, (1, 2, 3))
+    case.fetched(2, 0)
+    case.fetched(3, 0)
+    parts.append("t")
+    for second in range(12):
+        parts.time.advance(1)
+        case.fetched(2, 1)
+        case.keeper.look()
+        parts.time.advance(0)
+        assert bool(case.asked) == (second >= 10), second
+    assert case.asked[0][0][0].isr == (1, 2)
+
+
+def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    case.fetched(2, 0)
+    case.asked.pop(0)[1].errback(ConnectionLost("/"))
+    assert not case.partition.alone
+    parts.time.advance(1)
+    case.keeper.look()
+    parts.time.advance(0)
+    case.answer(IneligibleReplica("it died"))  # but the first write may have been done
+    assert not case.partition.alone
+    case.partition.apply(case.new_state((1,)), 0.0)
+    assert case.partition.alone
+
+
+def test_one_that_may_not_join_is_let_be_for_a_while(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    case.fetched(2, 0)
+    case.answer(IneligibleReplica("it is stopping"))
+    assert case.partition.alone
+    case.fetched(2, 0)
+    assert not case.asked
+    parts.time.advance(1)
+    case.fetched(2, 0)
+    assert len(case.asked) == 1
+
+
+def test_a_stale_change_waits_for_the_news(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    case.fetched(2, 0)
+    case.answer(StalePartition("changed"))
+    assert not case.partition.alone
+
+
+def test_a_replica_without_the_old_records_waits_for_its_time(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    until = parts.now_ms() + 5000
+    parts.set_state("t", adding=(3,), latest_until_ms=until)
+    case.fetched(3, 0)
+    assert not case.asked
+    parts.time.advance(5)
+    case.fetched(3, 0)
+    assert len(case.asked) == 1
+
+
+def test_what_is_asked_for_in_one_turn_is_asked_for_together(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    case.partition.follower_fetched(2, 0, 0, 0.0)
+    case.keeper.follower_came(case.partition, 2)
+    case.keeper.follower_came(case.partition, 2)
+    parts.time.advance(0)
+    assert len(case.asked) == 1
