@@ -1,0 +1,101 @@
+"""`pylogd audit` on a real Spark and real brokers: it finds a loss and a duplicate, wherever the messages are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pylogd.cli.main import pylogd
+from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record
+from tests.integration.conftest import Address, StartBroker
+
+pytestmark = pytest.mark.timeout(600)
+START_MS = 1_700_000_040_000
+WINDOW_MS = 60_000
+KEEP = {"retention.ms": "-1"}
+
+
+@pytest.fixture
+def audit(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr("pylogd.cli.load.session", lambda *_: spark)
+    monkeypatch.setattr("pylogd.cli.audit.session", lambda *_: spark)
+    monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
+    yield lambda command, *arguments: CliRunner().invoke(pylogd, [command, *(str(each) for each in arguments)])
+
+
+@pytest.fixture
+def sent(broker: Address, topic: str) -> str:
+    """A topic with two windows of 30 messages, and one of a producer that reports to nobody."""
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1, KEEP), NewTopic(f"{topic}-audit", 1, 1, KEEP)])
+    times = itertools.count(START_MS, 2000)
+    with Producer(broker.address) as producer:
+        with AuditedProducer(
+            producer, topic=f"{topic}-audit", window_ms=WINDOW_MS, server="here", now_ms=lambda: next(times)
+        ) as audited:
+            for number in range(60):
+                audited.send(topic, b"%d" % number, partition=number % 2)
+        producer.send(topic, b"not stamped")
+    return topic
+
+
+def counts(result: Result) -> list[tuple[int, ...]]:
+    """reported, received, missing, duplicates, unreported; the windows added up, as the last may be cut in two."""
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    return [tuple(sum(int(row[at]) for row in rows) for at in range(2, 7))]
+
+
+def test_all_is_there(audit: Any, sent: str, tmp_path: Path) -> None:
+    done = audit("audit", sent, "--reports", f"{sent}-audit")
+    assert done.exit_code == 0, done.output
+    assert counts(done) == [(60, 60, 0, 0, 0)]
+    assert audit("load", sent, "--to", tmp_path).exit_code == 0
+    done = audit("audit", sent, "--reports", f"{sent}-audit", "--lake", tmp_path)
+    assert (done.exit_code, counts(done)) == (0, [(60, 60, 0, 0, 0)]), done.output
+
+
+def test_a_loss_and_a_duplicate_on_another_cluster_and_in_its_lake(
+    audit: Any, broker: Address, start_broker: StartBroker, sent: str, tmp_path: Path
+) -> None:
+    other = start_broker()
+    with Admin(other.address) as admin:
+        admin.create_topics([NewTopic(sent, 1, 1, KEEP)])
+    with Producer(other.address) as producer:
+        for record in records(broker.address, sent):
+            if record.value != b"17":
+                for _ in range(2 if record.value == b"42" else 1):
+                    producer.send(sent, record.value, headers=record.headers, timestamp=record.timestamp)
+    drawn = [tmp_path / "completeness.svg", tmp_path / "completeness.png"]
+    assert audit("load", sent, "--to", tmp_path / "lake", "-b", other.address).exit_code == 0
+    for where, picture in zip((("--received", other.address), ("--lake", tmp_path / "lake")), drawn, strict=True):
+        found = audit("audit", sent, "--reports", f"{sent}-audit", *where, "--plot", picture)
+        assert found.exit_code == 1, found.output
+        assert counts(found) == [(60, 60, 1, 1, 0)]
+    assert b"<svg" in drawn[0].read_bytes()
+    assert drawn[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_to_judge_is_no_success(audit: Any, sent: str, tmp_path: Path) -> None:
+    none = audit("audit", sent, "--reports", f"{sent}-audit", "--grace", "99999999999")
+    assert (none.exit_code, none.stdout) == (1, "")
+    assert "no window has ended" in none.stderr
+    empty = audit("audit", sent, "--reports", f"{sent}-audit", "--lake", tmp_path / "empty")
+    assert empty.exit_code == 1
+    assert "holds nothing" in empty.stderr
+
+
+def records(address: str, topic: str) -> list[Record]:
+    found: list[Record] = []
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        places = consumer.partitions(topic)
+        consumer.assign(places)
+        wanted = sum(consumer.end_offsets(places).values())
+        while len(found) < wanted:
+            found += consumer.poll(1.0)
+    return found
