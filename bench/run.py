@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import confluent_kafka
+
 from bench import report, summary
 from bench.experiments import EXPERIMENTS, Experiment
 from bench.kinds import KINDS, Setup
@@ -150,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     place = QUICK if said.quick else HERE
     results = Results.load(place / "results.json")
-    results.about = report.machine("as confluent-kafka and bench/client.c found it")
+    results.about = report.machine(confluent_kafka.libversion()[0])
     raise_limits()
     folder = said.folder or CLIENT.parent
     folder.mkdir(parents=True, exist_ok=True)

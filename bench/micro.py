@@ -1,0 +1,81 @@
+"""`make bench-micro`: codec, log, sender and whole requests by themselves, beside the baseline in bench/micro.json.
+
+Two measures of each: what was counted (bytecode instructions and calls, which are the same on every machine that has
+this Python and which tests/unit/test_hotpath.py holds), and the processor time, which is this machine's.
+
+    python -m bench.micro [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.report import machine
+from tests.hotpath import HotPath, cases, cost
+
+BASELINE = Path(__file__).with_name("micro.json")
+_LOOPS, _REPEATS = 500, 9
+
+
+def microseconds(work: Callable[[], Any]) -> float:
+    """Processor microseconds of one call: the median of some runs of many."""
+    found = []
+    for _ in range(_REPEATS):
+        begun = time.thread_time()
+        for _ in range(_LOOPS):
+            work()
+        found.append((time.thread_time() - begun) / _LOOPS * 1e6)
+    return statistics.median(found)
+
+
+def python() -> str:
+    """The Python whose counts these are: they differ from one minor version to the next."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Counts and times by case."""
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="pylogd-micro-") as folder:
+        path = HotPath(Path(folder))
+        try:
+            for name, work in cases(path).items():
+                found[name] = asdict(cost(work)) | {"microseconds": round(microseconds(work), 2)}
+        finally:
+            path.close()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table; with --write, keep it as the baseline of this Python."""
+    parser = argparse.ArgumentParser(prog="python -m bench.micro", description="the hot path in small pieces")
+    parser.add_argument("--write", action="store_true", help="make this the baseline in bench/micro.json")
+    said = parser.parse_args(arguments)
+    baseline: dict[str, Any] = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    before = baseline.get(python(), {}).get("cases", {})
+    found = measure()
+    heads = ("instructions", "calls", "c_calls", "microseconds")
+    print(f"{'':40}" + "".join(f"{head:>22}" for head in heads))
+    for name, costs in found.items():
+        cells = (f"{costs[head]:,.6g}" + _change(costs[head], before.get(name, {}).get(head)) for head in heads)
+        print(f"{name:40}" + "".join(f"{cell:>22}" for cell in cells))
+    if said.write:
+        baseline[python()] = {"machine": machine("not used"), "cases": found}
+        BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
+
+
+def _change(value: float, before: float | None) -> str:
+    return f" ({value / before - 1:+.0%})" if before else ""
+
+
+if __name__ == "__main__":
+    main()

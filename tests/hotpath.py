@@ -1,0 +1,216 @@
+"""A broker's request path without a network or a clock, from the bytes of a request to those of its reply.
+
+What a request costs is counted here and not timed: bytecode instructions, and calls of Python and of C functions, in
+this thread. The same Python counts the same, however busy the machine is. tests/unit/test_hotpath.py holds the counts
+to what bench/micro.json has; bench/micro.py times the same requests, and bench/profiling.py takes them apart.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pylogd.api.registry import served_versions
+from pylogd.broker import Broker
+from pylogd.log.files import RealFileSystem
+from pylogd.net.sender import Sender
+from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.wire import schema
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import decode_batch, encode_batch
+from pylogd.wire.session import ClientSession
+from tests.fakes.parts import Parts, batch
+from tests.fakes.transport import ManualReactor, PairTransport
+
+TOPIC = "t"
+PRODUCE_VERSION, FETCH_VERSION = 7, 11  # what librdkafka 2 asks for where nothing newer is needed
+#: The cases that cost something else where the record codec could not be compiled.
+COMPILED = ("codec: make a batch of 50", "codec: read a batch of 50")
+_BUFFER_BYTES = 4 << 20
+_LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 512 << 10, -1, 1000, 1000, -1, -1)
+
+
+class _RealParts(Parts):
+    """The broker's parts on real files: a fetch is answered by sendfile."""
+
+    def boot(self) -> None:
+        self.fs = RealFileSystem()  # type: ignore[assignment]
+        super().boot()
+
+
+class HotPath:
+    """One client's connection to one broker with one topic of one partition."""
+
+    def __init__(self, directory: Path) -> None:
+        self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False)
+        self.parts.create(TOPIC)
+        factory = BrokerFactory(
+            self.parts.clock,
+            partial(Broker._dispatch, self.parts),  # type: ignore[arg-type]
+            served_versions(),
+            lambda source, position, length: self.parts.threads(source.read),
+            _LIMITS,
+        )
+        self._protocol = factory.buildProtocol(None)
+        self.transport = PairTransport(self._protocol, ManualReactor(), _BUFFER_BYTES)
+        self.transport.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self._protocol.makeConnection(self.transport)
+        self._client = ClientSession(100 << 20, "hotpath")
+        self._buffer = bytearray(_BUFFER_BYTES)
+
+    def close(self) -> None:
+        """End the connection and the broker."""
+        self.transport.loseConnection()
+        self._protocol.pipeline.lost()
+        self.transport.peer.close()
+        self.parts.close()
+
+    def produce_frame(self, messages: int, size: int) -> bytes:
+        """A Produce request of one batch."""
+        records = batch(*[b"v" * size] * messages, now_ms=self.parts.now_ms())
+        topic = TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, records)])
+        return self._frame(ProduceRequest(None, -1, 30_000, [topic]), PRODUCE_VERSION)
+
+    def fetch_frame(self, offset: int, max_bytes: int) -> bytes:
+        """A Fetch request of one partition."""
+        partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(TOPIC, partitions=[partition])])
+        return self._frame(request, FETCH_VERSION)
+
+    def _frame(self, request: Any, version: int) -> bytes:
+        return b"".join(map(bytes, self._client.encode_request(request, version)))
+
+    def ask(self, frame: bytes) -> int:
+        """Let the broker have a request; the size of its reply, which has all left when this returns."""
+        self.transport.deliver(frame)
+        return self.take(None)
+
+    def take(self, size: int | None) -> int:
+        """Receive so many bytes from the broker, or as many as the first four say."""
+        got = 0
+        while size is None or got < size:
+            try:
+                count = self.transport.peer.recv_into(self._buffer)
+            except BlockingIOError:
+                if not self.transport.reactor.turn():  # type: ignore[attr-defined]
+                    raise AssertionError("the broker owes bytes and does not mean to send them") from None
+                continue
+            if size is None:
+                size = 4 + struct.unpack_from(">i", self._buffer)[0]
+            got += count
+        assert got == size
+        return got
+
+    @property
+    def sender(self) -> Sender:
+        """The connection's sender."""
+        return self._protocol.pipeline._sender
+
+
+def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
+    """What is counted and timed, by name: whole requests, and codec, log and sender by themselves.
+
+    The log has a little more than 1 MB when this returns; what is appended later is not read.
+    """
+    one, fifty = path.produce_frame(1, 200), path.produce_frame(50, 200)
+    small, large = path.fetch_frame(0, 1 << 16), path.fetch_frame(0, 1 << 20)
+    for _ in range(100):
+        path.ask(fifty)
+    decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
+    decode_fetch = partial(schema.request_codec(FetchRequest.API_KEY, FETCH_VERSION).decode, _body(small))
+    replicas = path.parts.replicas
+    partition = replicas.partitions[TOPIC, 0]
+    records = batch(*[b"v" * 200] * 50, now_ms=path.parts.now_ms())
+    values = [(None, b"v" * 200, path.parts.now_ms(), ())] * 50
+    slices = partition.log.read(0, 1 << 16)
+    assert slices is not None
+    sender = path.sender
+    return {
+        "produce, a batch of 1": lambda: path.ask(one),
+        "produce, a batch of 50": lambda: path.ask(fifty),
+        "fetch, 64 KB": lambda: path.ask(small),
+        "fetch, 1 MB": lambda: path.ask(large),
+        "codec: decode a Produce request": decode_produce,
+        "codec: decode a Fetch request": decode_fetch,
+        COMPILED[0]: lambda: encode_batch(values),
+        COMPILED[1]: lambda: list(decode_batch(records)),
+        "log: append a batch of 50": lambda: replicas.append(partition, records, False),
+        "log: read 64 KB": lambda: partition.log.read(0, 1 << 16),
+        "sender: 100 bytes": lambda: (sender.send([b"x" * 100]), path.take(100)),
+        "sender: 100 bytes and 64 KB of a file": lambda: (
+            sender.send([b"x" * 100, slices]),
+            path.take(100 + len(slices)),
+        ),
+    }
+
+
+def _body(frame: bytes) -> memoryview:
+    """A request without its length and its header (version 1)."""
+    (client,) = struct.unpack_from(">h", frame, 12)
+    return memoryview(frame)[14 + client :]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was counted: bytecode instructions, calls of Python functions and calls of C functions."""
+
+    instructions: int
+    calls: int
+    c_calls: int
+
+
+def cost(work: Callable[[], Any], rounds: int = 20) -> Cost:
+    """The least of so many rounds, after as many that don't count: now and then a request has more to do."""
+    for _ in range(rounds):
+        work()
+    instructions = min(_instructions(work) for _ in range(rounds))
+    calls = [_calls(work) for _ in range(rounds)]
+    return Cost(instructions, min(own for own, _ in calls), min(c for _, c in calls))
+
+
+def _instructions(work: Callable[[], Any]) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal count
+        if event == "call":
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        elif event == "opcode":
+            count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _calls(work: Callable[[], Any]) -> tuple[int, int]:
+    own = c = 0
+
+    def profile(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal own, c
+        if event == "call":
+            own += 1
+        elif event == "c_call":
+            c += 1
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return own, c

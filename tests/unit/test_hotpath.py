@@ -1,0 +1,77 @@
+"""What a request costs, counted in instructions and calls: a slower hot path is seen without a clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pylogd.wire import records
+from tests.hotpath import COMPILED, HotPath, cases, cost
+
+BASELINE = json.loads((Path(__file__).parents[2] / "bench" / "micro.json").read_text())
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+#: How much more than the baseline is let through: little where it was counted with this Python, more for another,
+#: whose instructions are others. Lower counts are to be written down: `python -m bench.micro --write`.
+_SLACK = 1.1 if _PYTHON in BASELINE else 1.5
+_COUNTS = BASELINE.get(_PYTHON, next(iter(BASELINE.values())))["cases"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotPath]:
+    made = HotPath(tmp_path_factory.mktemp("hotpath"))
+    yield made
+    made.close()
+
+
+def test_no_request_costs_more_than_it_did(path: HotPath) -> None:
+    work = cases(path)
+    assert set(work) == set(_COUNTS), "bench/micro.json is of other cases: python -m bench.micro --write"
+    dearer = {}
+    compiled = records.speedups is not None
+    for name, function in work.items():
+        if name in COMPILED and not compiled:
+            continue
+        found, baseline = cost(function), _COUNTS[name]
+        for measure in ("instructions", "calls", "c_calls"):
+            if getattr(found, measure) > baseline[measure] * _SLACK + 2:
+                dearer[name, measure] = (getattr(found, measure), baseline[measure])
+    assert not dearer, f"more than {_SLACK:g} times the baseline in bench/micro.json: {dearer}"
+
+
+def test_fetched_records_never_enter_the_process(path: HotPath) -> None:
+    frame = path.produce_frame(1000, 1000)
+    offset = path.parts.replicas.partitions["t", 0].log.log_end_offset
+    path.ask(frame)
+    fetch = path.fetch_frame(offset, 1 << 20)
+    assert path.ask(fetch) > 1_000_000
+    tracemalloc.start()
+    try:
+        path.ask(fetch)
+        _, highest = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert highest < 100_000
+
+
+def test_requests_leave_nothing_behind(path: HotPath) -> None:
+    """Two thousand more requests keep less than a few bytes each: the index's entries and no more."""
+    frames = [path.produce_frame(1, 200), path.fetch_frame(0, 1 << 16)]
+    for _ in range(200):
+        for frame in frames:
+            path.ask(frame)
+    tracemalloc.start()
+    try:
+        for frame in frames * 100:
+            path.ask(frame)
+        before, _ = tracemalloc.get_traced_memory()
+        for frame in frames * 1000:
+            path.ask(frame)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 2000 * 16
