@@ -16,7 +16,7 @@ from tests.brokers import BrokerProcess, free_ports
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)
-SECONDS = 120.0
+SECONDS = 240.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PLAIN = [("key", "binary"), ("value", "binary"), ("topic", "string"), ("partition", "int"), ("offset", "bigint"),
          ("timestamp", "timestamp"), ("timestampType", "int")]  # fmt: skip

@@ -16,7 +16,7 @@ from tests.integration.conftest import Address
 from tests.sparks import is_slow_start, retried
 
 pytestmark = pytest.mark.timeout(600)
-SECONDS = 120.0
+SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)
