@@ -26,16 +26,23 @@ class HadoopFiles:
         try:
             self._fs: Any = self._root.getFileSystem(self._configuration)
             self._root = self._fs.makeQualified(self._root)
+            self._name = str(self._root.toString())
             self._context: Any = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
                 self._root.toUri(), self._configuration
             )
         except Py4JJavaError as error:
             raise _reason(root, error) from error
 
+        options = jvm.org.apache.hadoop.fs.Options.Rename
+        self._not_over_another: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
+        self._not_over_another[0] = options.NONE
+        self._path_class: Any = jvm.org.apache.hadoop.fs.Path
+        self._made: set[str] = set()  # directories that are there
+
     @property
     def root(self) -> str:
         """The directory, with its scheme."""
-        return str(self._root.toString())
+        return self._name
 
     def path(self, relative: str) -> str:
         """A path in full."""
@@ -91,13 +98,13 @@ class HadoopFiles:
 
     def move(self, source: str, target: str) -> bool:
         """Rename a file; false if the target is there. FileNotFoundError."""
-        options = self._jvm.org.apache.hadoop.fs.Options.Rename
-        none = self._jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
-        none[0] = options.NONE
         at = self._at(target)
+        directory = target.rpartition("/")[0]
         try:
-            self._fs.mkdirs(at.getParent())
-            self._context.rename(self._at(source), at, none)
+            if directory not in self._made:
+                self._fs.mkdirs(at.getParent())
+                self._made.add(directory)
+            self._context.rename(self._at(source), at, self._not_over_another)
         except Py4JJavaError as error:
             if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
                 return False
@@ -117,6 +124,7 @@ class HadoopFiles:
         """Remove a file or a directory."""
         try:
             self._fs.delete(self._at(path), True)
+            self._made.clear()
         except Py4JJavaError as error:
             raise _reason(path, error) from error
 
@@ -134,7 +142,7 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def _at(self, relative: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.path(relative))
+        return self._path_class(self.path(relative))
 
 
 def _is_missing(error: Py4JJavaError) -> bool:

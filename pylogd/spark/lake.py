@@ -214,12 +214,10 @@ class Lake:
         self._files.delete(f"{_STAGING}/{commit.number}")
 
     def _place(self, commit: Commit, file: DataFile) -> None:
-        if self._files.exists(file.path):
-            return
         try:
             self._files.move(file.staged, file.path)
         except (FileNotFoundError, LakeError):
-            if not self._files.exists(file.path):  # else another process finishes the same commit
+            if not self._files.exists(file.path):  # else it was moved before, or another process finishes this commit
                 raise LakeError(
                     f"commit {commit.number} added {file.path}: it is not there, nor can it be moved from {file.staged}"
                 ) from None
