@@ -8,7 +8,7 @@ when it was planned (`reportLatestOffset`); the difference is the lag. `of_progr
 as JSON. Spark calls listeners in a thread of the driver's Python process.
 
 Rules: only sources whose offsets look like ours, or those of Spark's Kafka source, are looked at. A listener raises
-nothing into Spark. prometheus-client is needed only by whoever passes a registry.
+nothing into Spark. prometheus-client is imported only where a registry is passed.
 """
 
 from __future__ import annotations

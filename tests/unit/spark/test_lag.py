@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from pylogd.spark.lag import LagListener, of_progress
 
@@ -56,8 +57,7 @@ def test_a_report_that_can_not_be_read_ends_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_gauges_come_and_go() -> None:
-    prometheus = pytest.importorskip("prometheus_client")
-    registry = prometheus.CollectorRegistry()
+    registry = CollectorRegistry()
     listener = LagListener(registry)
 
     def value(partition: str) -> float | None:
