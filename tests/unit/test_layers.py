@@ -30,7 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client.zookeeper": ("errors", "client", "metadata"),
     "local": ("errors",),
     "schemas": ("errors", "client"),
-    "spark": ("errors", "client"),
+    "spark": ("errors", "client", "schemas.avro"),
 }
 #: Kept of Twisted by every room: it names what is passed in and starts nothing.
 PURE_TWISTED = ("twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure")

@@ -1,0 +1,184 @@
+"""Columns of Avro messages that carry the id of their schema: what Spark's own `from_avro` can't read.
+
+    from pylogd.spark.avro import from_avro
+    flights = frame.select(from_avro("value", "http://localhost:8081", FLIGHT).alias("flight"))
+
+Strategy: a function over Arrow arrays runs in the Python workers; each worker asks the registry once for each id, and
+keeps the schema as long as it lives. The type of the column is that of the reader's schema, which has to be known when
+the query is made; what was written by other versions is resolved to it.
+
+Rules: a message that is not what it should be fails the query, or becomes null if `permissive`; a registry that can't
+be asked always fails it. Null stays null. Schemas with a union of more than a type and null, with logical types other
+than date, timestamp and decimal, or that contain themselves have no type in Spark.
+Must not know: topics, brokers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient
+from pylogd.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Schema = Mapping[str, Any]
+_SIMPLE: Final[Mapping[str, DataType]] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "fixed": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+}
+_LOGICAL: Final[Mapping[str, DataType]] = {
+    "date": DateType(),
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+}
+
+
+def from_avro(column: Column | str, registry_url: str, reader_schema: Schema, *, permissive: bool = False) -> Column:
+    """The values in a column of messages, typed as `reader_schema`. `OptionError` if that has no type in Spark."""
+    from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
+
+    kind = spark_type(reader_schema)
+    arrow, text = to_arrow_type(kind, timezone="UTC"), json.dumps(reader_schema)
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        deserialise = _deserialiser(registry_url, text)
+        for messages in batches:
+            yield pa.array([_decoded(deserialise, each, permissive) for each in messages.to_pylist()], arrow)
+
+    return _over_arrow(arrow_udf, decode, kind)(column)
+
+
+def to_avro(column: Column | str, registry_url: str, topic: str, schema: Schema, *, key: bool = False) -> Column:
+    """Messages of the values in a column. The schema is registered under `<topic>-value` (or `-key`)."""
+    from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
+
+    kind, text = spark_type(schema), json.dumps(schema)
+
+    def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        serialise = _serialiser(registry_url, text, key)
+        for values in batches:
+            messages = [None if each is None else serialise(topic, _plain(each, kind)) for each in values.to_pylist()]
+            yield pa.array(messages, pa.binary())
+
+    return _over_arrow(arrow_udf, encode, BinaryType())(column)
+
+
+def _over_arrow(arrow_udf: Any, function: Any, kind: DataType) -> Callable[[Column | str], Column]:
+    made: Callable[[Column | str], Column] = arrow_udf(function, kind)
+    return made
+
+
+def _plain(value: Any, kind: DataType) -> Any:
+    """A value as fastavro takes it: Arrow has maps as lists of pairs. What does not fit is fastavro's to say."""
+    if isinstance(kind, MapType) and isinstance(value, list):
+        return {name: _plain(each, kind.valueType) for name, each in value}
+    if isinstance(kind, ArrayType) and isinstance(value, list):
+        return [_plain(each, kind.elementType) for each in value]
+    if isinstance(kind, StructType) and isinstance(value, dict):
+        return {field.name: _plain(value[field.name], field.dataType) for field in kind if field.name in value}
+    return value
+
+
+def _decoded(deserialise: AvroDeserializer, message: bytes | None, permissive: bool) -> Any:
+    if message is None:
+        return None
+    try:
+        return deserialise(message)
+    except NotAvro:
+        if not permissive:
+            raise
+        return None
+
+
+@lru_cache
+def _registry(url: str) -> SchemaRegistryClient:
+    """One for a worker."""
+    return SchemaRegistryClient(url)
+
+
+@lru_cache
+def _deserialiser(url: str, schema: str) -> AvroDeserializer:
+    return AvroDeserializer(_registry(url), json.loads(schema))
+
+
+@lru_cache
+def _serialiser(url: str, schema: str, key: bool) -> AvroSerializer:
+    return AvroSerializer(_registry(url), json.loads(schema), key=key)
+
+
+def spark_type(schema: Schema) -> DataType:
+    """The type of a column of such values; `OptionError` if there is none."""
+    try:
+        return _type(parse_schema(dict(schema)), {}, ())
+    except (SchemaParseException, UnknownType, KeyError, ValueError, TypeError) as error:
+        raise OptionError(f"not an Avro schema: {error!r}") from error
+
+
+def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
+    if isinstance(schema, list):
+        others = [each for each in schema if each != "null"]
+        if len(others) != 1:
+            raise OptionError(f"a union of more than null and a type has no type in Spark: {schema}")
+        return _type(others[0], named, inside)
+    if isinstance(schema, str):
+        schema = named.get(schema, {"type": schema})
+    kind, logical = schema["type"], schema.get("logicalType")
+    if isinstance(kind, (dict, list)):
+        return _type(kind, named, inside)
+    if "name" in schema:
+        named[schema["name"]] = schema
+    if logical == "decimal":
+        return DecimalType(schema["precision"], schema.get("scale", 0))
+    if logical is not None and logical not in _LOGICAL:
+        raise OptionError(f"the logical type {logical!r} of Avro has no type here")
+    if logical is not None:
+        return _LOGICAL[logical]
+    if kind == "array":
+        return ArrayType(_type(schema["items"], named, inside))
+    if kind == "map":
+        return MapType(StringType(), _type(schema["values"], named, inside))
+    if kind == "record":
+        return _record(schema, named, inside)
+    return _SIMPLE[kind]
+
+
+def _record(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> StructType:
+    name = schema["name"]
+    if name in inside:
+        raise OptionError(f"{name} contains itself: that has no type in Spark")
+    return StructType(
+        [StructField(field["name"], _type(field["type"], named, (*inside, name))) for field in schema["fields"]]
+    )

@@ -1,0 +1,99 @@
+"""Columns of Avro messages, with the registry as a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pylogd.client import Admin, Producer
+from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.spark.avro import from_avro, spark_type, to_avro
+from pylogd.spark.errors import OptionError
+from tests.integration.conftest import Address
+from tests.integration.test_schema_registry import FLIGHT, LATER, RegistryProcess
+
+pytestmark = pytest.mark.timeout(600)
+ALL = {
+    "type": "record",
+    "name": "All",
+    "fields": [
+        {"name": "text", "type": ["null", "string"]},
+        {"name": "numbers", "type": {"type": "array", "items": "long"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "moment", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "inner", "type": {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "double"}]}},
+        {"name": "other", "type": ["null", "Inner"]},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "by_name", "type": {"type": "map", "values": "int"}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "sure", "type": "boolean"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def registry(broker: Address, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryProcess]:
+    process = RegistryProcess(broker.address, tmp_path_factory.mktemp("registry") / "log")
+    yield process
+    assert process.stop() == 0
+
+
+def test_messages_of_several_versions_become_typed_columns(
+    spark: Any, broker: Address, registry: RegistryProcess, topic: str
+) -> None:
+    client = SchemaRegistryClient(registry.url)
+    first, second = AvroSerializer(client, FLIGHT), AvroSerializer(client, LATER)
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 1)
+    with Producer(broker.address) as producer:
+        producer.send(topic, first(topic, {"carrier": "UA", "delay": 3}))
+        producer.send(topic, None)
+        producer.send(topic, second(topic, {"carrier": "AA", "delay": -2, "origin": "JFK"}))
+        producer.send(topic, b"no Avro")
+    rows = spark.read.format("pylogd").option("kafka.bootstrap.servers", broker.address).option("subscribe", topic)
+    values = rows.load().orderBy("offset")
+    lenient = values.select(from_avro("value", registry.url, LATER, permissive=True).alias("flight"))
+    assert lenient.dtypes == [("flight", "struct<carrier:string,delay:int,origin:string>")]
+    found = [row.flight and tuple(row.flight) for row in lenient.collect()]
+    assert found == [("UA", 3, "?"), None, ("AA", -2, "JFK"), None]
+    with pytest.raises(Exception, match="does not begin with the id of a schema"):
+        values.select(from_avro("value", registry.url, LATER)).collect()
+    with pytest.raises(Exception, match="can't be asked"):
+        values.select(from_avro("value", "http://127.0.0.1:9", LATER, permissive=True)).collect()
+
+
+def test_all_types_there_and_back(spark: Any, registry: RegistryProcess, topic: str) -> None:
+    row = (
+        "a", [1, 2], date(2026, 11, 21), datetime(2026, 11, 21, 7, 0, 0, 5), Decimal("12.34"), (1.5,), None, "B",
+        {"k": 7}, b"\x00\xff", True,
+    )  # fmt: skip
+    other = (None, [], row[2], row[3], row[4], (0.0,), (2.0,), "A", {}, b"", False)
+    kind = spark_type(ALL)
+    frame = spark.createDataFrame([(row,), (other,), (None,)], f"v {kind.simpleString()}")
+    messages = frame.select(to_avro("v", registry.url, topic, ALL).alias("m"))
+    back = messages.select(from_avro("m", registry.url, ALL).alias("v"))
+    assert back.schema["v"].dataType == kind
+    assert back.collect() == frame.collect()
+    assert f"{topic}-value" in SchemaRegistryClient(registry.url)._ask("/subjects")
+    wrong = spark.sql("select named_struct('carrier', 'A') as v")
+    with pytest.raises(Exception, match="does not fit the schema"):
+        wrong.select(to_avro("v", registry.url, f"{topic}-wrong", FLIGHT)).collect()
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]}, "union"),
+        ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}, "contains itself"),
+        ({"type": "string", "logicalType": "uuid"}, "logical type 'uuid'"),
+        ({"type": "recrod"}, "not an Avro schema"),
+    ],
+)
+def test_schemas_without_a_type(schema: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        spark_type(schema)
