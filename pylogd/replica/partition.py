@@ -180,19 +180,24 @@ class Partition:
         """Follow what the metadata says of the partition; whether it has another leader epoch or role for it.
 
         A state that is older than the one known is passed over. `now`: seconds, as followers' fetches are timed.
+
+        One of the same age may name other replicas: these and the rest are in two nodes, which are read one after the
+        other, and a write may come in between. The second reading has both.
         """
         known = self.state
-        if known is not None and (state.leader_epoch, state.partition_epoch) <= (
-            known.leader_epoch, known.partition_epoch
-        ):  # fmt: skip
-            return False
+        age = state.leader_epoch, state.partition_epoch
+        before_age = (-1, -1) if known is None else (known.leader_epoch, known.partition_epoch)
+        if known is not None and age <= before_age:
+            if age < before_age or state.isr != known.isr or _moved_alike(state, known):
+                return False
+        else:
+            self.pending_isr = None
         before = self.role, self.leader_epoch
         newer = state.leader_epoch > self.leader_epoch
         self.state = state
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.isr = state.isr
-        self.pending_isr = None
         if not self.online:
             return newer
         if state.leader == self.node_id:
@@ -428,3 +433,10 @@ class Partition:
         if ours == NO_EPOCH or end == NO_EPOCH:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
         return (ours, end) if ours < epoch or end < offset else None
+
+
+def _moved_alike(one: PartitionState, other: PartitionState) -> bool:
+    """Whether two states say the same of where the replicas are, and are to be."""
+    return (one.replicas, one.adding, one.removing, one.latest_until_ms) == (
+        other.replicas, other.adding, other.removing, other.latest_until_ms
+    )  # fmt: skip

@@ -130,6 +130,22 @@ def test_one_that_may_not_join_is_let_be_for_a_while(parts: Parts) -> None:
     assert len(case.asked) == 1
 
 
+def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_same(parts: Parts) -> None:
+    """The two nodes of a topic are read one after the other: a move between the readings changes both."""
+    case = Case(parts, (1, 2))
+    case.fetched(3, 0)
+    torn = case.new_state((1, 2))
+    case.partition.apply(torn, 0.0)
+    case.asked.clear()
+    case.fetched(3, 0)
+    pending = case.partition.pending_isr
+    assert pending is not None
+    assert not case.partition.apply(replace(torn, replicas=(1, 2, 3, 4), adding=(4,)), 0.0)
+    assert case.partition.followers.keys() == {2, 3, 4}
+    assert case.partition.pending_isr is pending  # whether that was written is as open as it was
+    case.partition.check_follower(4, 5)
+
+
 def test_a_stale_change_waits_for_the_news(parts: Parts) -> None:
     case = Case(parts, (1,))
     case.fetched(2, 0)
