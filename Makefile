@@ -62,7 +62,8 @@ $(VENV)/.bench: setup.cfg $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd-*.whl)[bench]"
 	@touch $@
 
-demo: install ## start a broker, publish 336,776 real events, read them back with another client, compare
+demo: install ## publish 336,776 real events to a broker, read them back with another client, go on into Spark
+	-@sh tools/find-java.sh
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
 java:

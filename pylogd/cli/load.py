@@ -31,8 +31,8 @@ _MEGABYTE = 1 << 20
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="What the column of values holds.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="How the files are compressed.")
-@click.option("--by", type=click.Choice(["hour", "day"]), default="hour", show_default=True,
-              help="A directory for each hour, or for each day.")  # fmt: skip
+@click.option("--by", type=click.Choice(["hour", "day", "topic"]), default="hour", show_default=True,
+              help="A directory for each hour, for each day, or only for each topic.")  # fmt: skip
 @click.option("--gather", is_flag=True, help="Write one file for each directory and commit: fewer, at some cost.")
 @click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about so many records in a commit.")
 @click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least so many tasks.")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VALUE_KINDS: Final = ("binary", "string")
-DIRECTORIES: Final = {"hour": ("topic", "date", "hour"), "day": ("topic", "date")}
+DIRECTORIES: Final = {"hour": ("topic", "date", "hour"), "day": ("topic", "date"), "topic": ("topic",)}
 _OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "16")
 
 
@@ -39,8 +39,8 @@ class LoadPlan:
 
     subscription: one of the source's options `subscribe`, `subscribePattern`, `assign` with its value. client: options
     that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds. by: a
-    directory for each "hour" or each "day". gather: one file a directory and commit, at the price of a shuffle, instead
-    of one for each task.
+    directory for each "hour", each "day", or only each "topic". gather: one file a directory and commit, at the
+    price of a shuffle, instead of one for each task.
     """
 
     bootstrap: str
@@ -164,8 +164,7 @@ def _with_time(rows: DataFrame, value: str) -> DataFrame:
 
 def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
     directories = DIRECTORIES[plan.by]
-    if "hour" not in directories:
-        rows = rows.drop("hour")
+    rows = rows.drop(*({"date", "hour"} - set(directories)))
     if plan.gather:
         rows = rows.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
     with _setting(rows.sparkSession, *_OPEN_FILES):

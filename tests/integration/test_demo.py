@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.cli import demo_spark
 from tests.brokers import pylogd_command
 
-SECONDS = 110
+pytestmark = pytest.mark.timeout(900)
+SECONDS = 800
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,9 +21,10 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_on_real_flights() -> None:
+def test_on_real_flights(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka")
-    done = demo()
+    picture = tmp_path / "delays.png"
+    done = demo("--picture", str(picture))
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
         "published 336,776 events",
@@ -29,8 +32,18 @@ def test_on_real_flights() -> None:
         "order within each of 4,044 keys, and content: the same",
         "stopped cleanly",
         "United Air Lines Inc.",
+        "loaded 336,776 rows into 4 Parquet files",
+        f"drawn: {picture}",
+        "audit: 336,776 delivered by their producer, of which the lake lacks 0; 0 twice",
+        "audit complete",
     ):
         assert said in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_java_a_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_spark, "_JAVA", 10**6)
+    assert "apt-get install default-jre-headless" in (demo_spark.what_is_missing() or "")
 
 
 def test_on_a_file(tmp_path: Path) -> None:

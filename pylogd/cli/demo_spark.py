@@ -1,0 +1,187 @@
+"""The part of `pylogd demo` that runs on Spark: the flights into a lake, counted there, drawn, and audited.
+
+Strategy: one session for all of it, whose chatter goes to a file. Where Spark can't run, one line says why, and the
+rest of the demo is not the worse for it.
+"""
+
+# ruff: noqa: PLC0415 - Spark and matplotlib are imported when they are used
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from pylogd.cli.load import session
+from pylogd.client.audit import AUDIT_TOPIC
+
+_JAVA: Final = 17
+_PROBE_SECONDS: Final = 30
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+Counts = dict[tuple[str, int], list[int]]  # carrier, hour -> flights, cancelled, minutes late of those that flew
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What Spark found: counts by carrier and hour, the picture, and whether every message is in the lake once."""
+
+    counts: Counts
+    picture: Path | None
+    complete: bool
+
+
+def what_is_missing() -> str | None:
+    """Why Spark can't run here and what to do, None if it can."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        return "pip install 'pylogd[spark]'"
+    if not _use_java():
+        return f"it needs Java {_JAVA} or newer: apt-get install default-jre-headless, or set JAVA_HOME"
+    return None
+
+
+def _use_java() -> bool:
+    """Whether there is one that is new enough; `JAVA_HOME` says it to Spark, if it is not on the path."""
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    found = [Path(home, "bin/java")] if home else []
+    found += [Path(on_path)] if on_path else []
+    for java in [*found, *sorted(Path("/usr/lib/jvm").glob("*/bin/java"))]:
+        if _version(java) >= _JAVA:
+            os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+            return True
+    return False
+
+
+def _version(java: Path) -> int:
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True)
+        return int(said.stderr.split('"')[1].split(".")[0])
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return 0
+
+
+def explore(address: str, topic: str, directory: Path, picture: Path | None, say: Callable[[str], None]) -> Findings:
+    """Load the topic into a lake below `directory`, and look at it there."""
+    with _quiet(directory / "spark.log"):
+        clock = _Clock(say)
+        spark = session("local[2]", _SETTINGS, "pylogd demo")
+        try:
+            clock.told("session on two threads of this machine")
+            return _explore(spark, address, topic, directory / "lake", picture, clock)
+        finally:
+            gateway = spark.sparkContext._gateway
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+
+
+def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | None, clock: _Clock) -> Findings:
+    from pylogd.spark.audit import compare
+    from pylogd.spark.load import LoadPlan, load
+
+    plan = LoadPlan(address, ("subscribe", topic), by="topic")  # a year of hours would be thousands of files
+    commit = load(spark, str(root), plan)
+    if commit is None:
+        raise click.ClickException("Spark found nothing to load")
+    clock.told(f"loaded {commit.rows:,} rows into {len(commit.added)} Parquet files")
+    lake = spark.read.parquet(str(root))
+    counts = _count(lake)
+    clock.told("counted delays by carrier and hour in the lake")
+    if importlib.util.find_spec("matplotlib") is not None:
+        picture = picture or _new_picture()
+        _draw(counts, picture)
+        clock.told(f"drawn: {picture}")
+    else:
+        picture = None
+    reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", address)
+    windows = compare(reader.option("subscribe", AUDIT_TOPIC).load(), lake)
+    reported, missing = sum(each.reported for each in windows), sum(each.missing for each in windows)
+    twice = sum(each.duplicates for each in windows)
+    clock.told(f"audit: {reported:,} delivered by their producer, of which the lake lacks {missing:,}; {twice:,} twice")
+    return Findings(counts, picture, bool(windows) and all(each.is_complete for each in windows))
+
+
+def _count(lake: Any) -> Counts:
+    from pyspark.sql import functions as f
+
+    event = f.from_json(f.col("value").cast("string"), "carrier string, hour int, dep_delay int").alias("e")
+    grouped = lake.select(event).select("e.*").groupBy("carrier", "hour")
+    rows = grouped.agg(f.count("*"), f.count_if(f.isnull("dep_delay")), f.coalesce(f.sum("dep_delay"), f.lit(0)))
+    return {(row[0], row[1]): [row[2], row[3], row[4]] for row in rows.collect()}
+
+
+def _new_picture() -> Path:
+    handle, path = tempfile.mkstemp(prefix="pylogd-demo-", suffix=".svg")
+    os.close(handle)
+    return Path(path)
+
+
+def _draw(counts: Counts, picture: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, both = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+    for axes, at, name in zip(both, (1, 0), ("scheduled hour", "carrier"), strict=True):
+        late = _late(counts, at)
+        axes.bar([str(each) for each in late], list(late.values()))
+        axes.set_xlabel(name)
+    both[0].set_ylabel("minutes late on average")
+    figure.savefig(picture)
+    plt.close(figure)
+
+
+def _late(counts: Counts, at: int) -> Mapping[str | int, float]:
+    """Minutes late on average by one part of the key."""
+    sums: dict[Any, list[int]] = {}
+    for key, (flights, cancelled, minutes) in counts.items():
+        found = sums.setdefault(key[at], [0, 0])
+        found[0] += flights - cancelled
+        found[1] += minutes
+    return {name: minutes / flew for name, (flew, minutes) in sorted(sums.items()) if flew}
+
+
+class _Clock:
+    """Says what was done, and how long it took."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._at = time.monotonic()
+
+    def told(self, what: str) -> None:
+        now = time.monotonic()
+        self._say(f"spark     {what} ({now - self._at:.1f} s)")
+        self._at = now
+
+
+@contextmanager
+def _quiet(log: Path) -> Iterator[None]:
+    """Standard error, this process's and its children's, goes to a file: Spark says much that nobody asked for."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
