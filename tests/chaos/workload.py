@@ -48,7 +48,7 @@ class ConfluentWriter(Worker):
     def __init__(self, bootstrap: str, topic: str, number: int, partition: int) -> None:
         super().__init__(f"librdkafka producer {number}")
         self.number, self.partition, self.topic = number, partition, topic
-        self.acked: dict[int, int] = {}
+        self.acked: dict[int, int | None] = {}
         self.refused: list[str] = []
         self._producer = ConfluentProducer(
             {
@@ -86,7 +86,7 @@ class PylogdWriter(Worker):
     def __init__(self, bootstrap: str, topic: str, number: int, partition: int) -> None:
         super().__init__(f"pylogd producer {number}")
         self.number, self.partition, self.topic, self.bootstrap = number, partition, topic, bootstrap
-        self.acked: dict[int, int] = {}
+        self.acked: dict[int, int | None] = {}
         self.refused: list[str] = []
 
     def work(self) -> None:
