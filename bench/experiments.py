@@ -15,7 +15,7 @@ STREAMS = ("rabbitmq stream", "nats", "redis")
 SINGLE = (PYLOGD, CEILING, KAFKA, MESH, *STREAMS, *QUEUES)
 PROTOCOL = (PYLOGD, CEILING, KAFKA, MESH)
 DURABLE = (PYLOGD, KAFKA)
-CLUSTERS = ("pylogd, 3 brokers", "kafka, 3 brokers")
+CLUSTERS = ("pylogd cluster", "kafka cluster")
 MILLION = 1_000_000
 
 #: metric -> (heading, format, whether more is better)
@@ -67,6 +67,7 @@ class Experiment:
     client: str | None = None
     rounds: int = 3
     targets: tuple[Target, ...] = ()
+    quick: bool = True  # whether it is part of the quick look
 
 
 def _paper() -> tuple[Experiment, ...]:
@@ -100,7 +101,13 @@ def _defaults() -> tuple[Experiment, ...]:
         Experiment("produce, default batches", group, "produce", SINGLE, messages=five, rounds=5, targets=produce),
         Experiment("consume, one reader", group, "consume", SINGLE, messages=five, rounds=5, targets=consume),
         Experiment("produce", java, "produce", both, messages=five, client="kafka-java"),
-        Experiment("produce, batches of 1", java, "produce", both, messages=500_000, batch=1, client="kafka-java"),
+        Experiment(
+            *("produce, batches of 1", java, "produce", both),
+            messages=500_000,
+            batch=1,
+            client="kafka-java",
+            quick=False,
+        ),
         Experiment("consume", java, "consume", both, messages=five, client="kafka-java"),
     )
 
@@ -115,6 +122,7 @@ def _sizes() -> tuple[Experiment, ...]:
             f"{kind}, {name}",
             *(group, kind, PROTOCOL, shows, count, size),
             targets=(Target(0.95, CEILING, "megabytes"),) if (kind, name) == ("consume", "4 KB") else (),
+            quick=name in ("4 KB", "1 MB"),
         )
         for kind in ("produce", "consume")
         for name, size, count in (*small, *large)
@@ -123,15 +131,20 @@ def _sizes() -> tuple[Experiment, ...]:
 
 def _options() -> tuple[Experiment, ...]:
     acks = tuple(
-        Experiment(f"produce, acks={acks}", "Acknowledgements", "produce", PROTOCOL, acks=acks)
+        Experiment(f"produce, acks={acks}", "Acknowledgements", "produce", PROTOCOL, acks=acks, quick=acks == "0")
         for acks in ("0", "1", "all")
     )
     codecs = tuple(
-        Experiment(f"produce, {codec}", "Compression", "produce", PROTOCOL, compression=codec)
+        Experiment(f"produce, {codec}", "Compression", "produce", PROTOCOL, compression=codec, quick=codec == "zstd")
         for codec in ("none", "gzip", "snappy", "lz4", "zstd")
     )
     partitions = tuple(
-        Experiment(f"produce, {count:,} partitions", "Partitions", "produce", (PYLOGD, KAFKA, MESH), partitions=count)
+        Experiment(
+            f"produce, {count:,} partitions",
+            *("Partitions", "produce", (PYLOGD, KAFKA, MESH)),
+            partitions=count,
+            quick=count == 100,
+        )
         for count in (1, 10, 100, 1000)
     )
     return acks + codecs + partitions
@@ -147,6 +160,7 @@ def _fan_out() -> tuple[Experiment, ...]:
             *(group, "consume", PROTOCOL, shows, 2 * MILLION),
             readers=readers,
             targets=ten if readers == 10 else (),
+            quick=readers == 10,
         )
         for readers in (1, 10, 100)
     )
@@ -163,6 +177,7 @@ def _latency() -> tuple[Experiment, ...]:
             *(group, "latency", peers, shows, 20 * rate),
             rate=rate,
             targets=least if rate == 10_000 else (),
+            quick=rate == 10_000,
         )
         for rate in (1000, 10_000, 50_000)
     )
@@ -175,6 +190,7 @@ def _life() -> tuple[Experiment, ...]:
             *("Connections", "connections", (PYLOGD, CEILING, KAFKA), ("connection", "rate", "cpu"), 500_000),
             batch=1,
             connections=count,
+            quick=count == 1000,
         )
         for count in (1000, 5000)
     )

@@ -55,7 +55,7 @@ def _prepare(setup: Setup, peer: Peer) -> None:
     it = setup.experiment
     if peer.load != "kafka" or peer.name == "ceiling":
         return
-    replicas = 3 if "3 brokers" in peer.name else 1
+    replicas = 3 if "cluster" in peer.name else 1
     config = {"max.message.bytes": "16777216"} if it.size > MILLION // 2 else {}
     config |= {"min.insync.replicas": "2"} if replicas > 1 else {}
     admin = AdminClient({"bootstrap.servers": peer.address})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -40,7 +41,7 @@ class Peer(ABC):
     started: float
 
     def __init__(self, folder: Path) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name.replace(' ', '-')}-", dir=folder))
+        self.folder = Path(tempfile.mkdtemp(prefix=re.sub(r"\W+", "-", self.name) + "-", dir=folder))
 
     @property
     def address(self) -> str:
@@ -112,6 +113,8 @@ class Peer(ABC):
 class Program(Peer):
     """A peer that is one command."""
 
+    #: whether it runs in its own directory, where it may leave what it likes
+    in_folder = True
     _process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
@@ -126,22 +129,28 @@ class Program(Peer):
         return " ".join(self.arguments())
 
     def start(self) -> None:
+        begun = time.monotonic()
+        self.launch()
+        process = self._process
+        assert process is not None
+        self.await_accept(lambda: process.poll() is None, begun)
+        self.prepare()
+
+    def launch(self) -> None:
+        """Start the process, without waiting for anything."""
         self.data.mkdir(exist_ok=True)
         command = self.arguments()
-        begun = time.monotonic()
         with (self.folder / "log").open("ab") as log:
-            self._process = process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.folder,
+                cwd=self.folder if self.in_folder else None,
                 env=os.environ | dict(self.environment()),
                 start_new_session=True,
             )
-        self.pid = process.pid
-        self.await_accept(lambda: process.poll() is None, begun)
-        self.prepare()
+        self.pid = self._process.pid
 
     def prepare(self) -> None:
         """What must be done before the first client, beyond accepting connections."""

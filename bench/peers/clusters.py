@@ -20,9 +20,10 @@ UP_SECONDS = 120.0
 class PylogdCluster(Program):
     """`pylogd cluster up`: three brokers and the ZooKeeper that they share, whose processor time and memory count."""
 
-    name = "pylogd, 3 brokers"
+    name = "pylogd cluster"
     load = "kafka"
     port = 0
+    in_folder = False
     _bootstrap = ""
 
     @property
@@ -50,7 +51,7 @@ class PylogdCluster(Program):
 class KafkaCluster(Peer):
     """Three Kafka processes, each broker and controller."""
 
-    name = "kafka, 3 brokers"
+    name = "kafka cluster"
     load = "kafka"
 
     def __init__(self, folder: Path) -> None:
@@ -68,8 +69,10 @@ class KafkaCluster(Peer):
 
     def start(self) -> None:
         begun = time.monotonic()
+        for broker in self._brokers:  # none accepts connections before the others are there
+            broker.launch()
         for broker in self._brokers:
-            broker.start()
+            broker.await_accept(lambda: True, begun)
         self.host, self.port, self.pid = (self._brokers[0].host, self._brokers[0].port, self._brokers[0].pid)
         self.started = time.monotonic() - begun
 
