@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import pylogd
 from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, cleanable
 from pylogd.log.cleaning import CleaningProcess, ProcessLost
 from pylogd.log.compaction import Check, Cleaned, KeyMapTooSmall, Passes, SourcesChanged, compact, run_passes
@@ -24,6 +25,7 @@ from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
 from pylogd.log.segment import Storage
 from pylogd.wire.records import encode_batch
+from tests.conftest import CHECKOUT
 
 NOW = 1_700_000_000_000
 COMPACT = frozenset({"compact", "delete"})
@@ -202,8 +204,10 @@ def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
         "def check(count): print(t.children()[0], flush=True); sys.stdin.read()\n"
         "t.run(log, CleaningProcess(1 << 20, 0.9).passes, check)\n"
     )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+    command = [sys.executable, "-P", "-c", script, str(tmp_path)]
+    path = os.pathsep.join([str(Path(pylogd.__file__).resolve().parents[1]), str(CHECKOUT)])
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as broker:
         assert broker.stdout is not None
         pid = int(broker.stdout.readline())
         broker.kill()
