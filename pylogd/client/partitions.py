@@ -107,13 +107,17 @@ class PartitionReader:
             return self._reader.paused()
 
     def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that `poll` hands out, or that would be if it were there."""
+        """The offset of the next record that `poll` hands out, or that would be if it were there.
+
+        Raises ValueError for a partition that is not assigned, and RequestTimedOut.
+        """
         place = TopicPartition(*partition)
         with self._lock:
+            self._check_assigned(place)
             deadline = self._clock.monotonic() + self._retry_timeout
             while place in self._placing.waiting and (left := deadline - self._clock.monotonic()) > 0:
                 self._place(left, wait=True)
-            return self._reader.positions[place]
+            return self._reader.position(place)
 
     def _check_assigned(self, place: TopicPartition) -> None:
         if place not in self._reader.positions and place not in self._placing.waiting:

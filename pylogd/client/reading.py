@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.client.columns import decode_batches
-from pylogd.client.errors import CorruptRecords
+from pylogd.client.errors import CorruptRecords, RequestTimedOut
 from pylogd.client.fetching import Fetched, Fetching
 from pylogd.client.model import TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -98,6 +98,13 @@ class Reader:
         self._close(partition)
         self.positions[partition] = offset
         self._fetching.move(partition, offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
+        found = self.positions.get(partition)
+        if found is None:
+            raise RequestTimedOut(f"{partition}: no broker said in time where to read from")
+        return found
 
     def forget(self, partition: TopicPartition) -> None:
         """Read a partition no more."""

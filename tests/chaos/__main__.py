@@ -77,7 +77,8 @@ def _write(path: Path, outcomes: list[Outcome]) -> None:
         f"# {sum(outcome.seconds for outcome in outcomes) / 60:.0f} minutes of chaos", "",
         f"`make chaos`, {datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}, Python {platform.python_version()}, "
         f"{os.cpu_count()} CPUs.", "",
-        "| seed | brokers | s | acknowledged | read and compared | leader changes | faults | " + " | ".join(troubles) + " |",
+        "| seed | brokers | s | acknowledged | read and compared | leaders changed | faults | " +
+        " | ".join(troubles) + " |",
         "| --- " * (7 + len(troubles)) + "|",
     ]  # fmt: skip
     for one in outcomes:

@@ -222,6 +222,9 @@ def test_positions(face: Face, topic: str) -> None:
     assert numbers(poll_until([consumer], lambda records: len(records) >= 50)) == list(range(1, 100, 2))
     assert consumer.beginning_offsets([first]) == {first: 0}
     assert consumer.end_offsets([first, second]) == {first: 50, second: 50}
+    consumer.assign([second])
+    with pytest.raises(ValueError, match="not assigned"):
+        consumer.position(first)
     with pytest.raises(ValueError, match="not assigned"):
         consumer.seek(("nowhere", 0), 0)
 

@@ -93,9 +93,13 @@ class FakeBroker:
 
     def wait_until_asked(self, api_key: int, count: int = 1, seconds: float = 60.0) -> list[Any]:
         """As `asked`, once there are `count`: what has no reply may reach its thread a moment after the call."""
-        with self._came:
-            assert self._came.wait_for(lambda: len(self.asked(api_key)) >= count, seconds), "nothing came"
+        self.wait_until(lambda: len(self.asked(api_key)) >= count, seconds)
         return self.asked(api_key)
+
+    def wait_until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Return once it holds; it is looked at when a request comes, heartbeats among them."""
+        with self._came:
+            assert self._came.wait_for(condition, seconds), "it did not come about"
 
     # The server
 

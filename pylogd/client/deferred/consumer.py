@@ -243,7 +243,10 @@ class Consumer(PartitionReader):
 
     @_deferred
     async def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that `poll` hands out, or that would be if it were there."""
+        """The offset of the next record that `poll` hands out, or that would be if it were there.
+
+        Fails with ValueError for a partition that is not assigned, and RequestTimedOut.
+        """
         return await self._position(TopicPartition(*partition))
 
     # Offsets

@@ -117,8 +117,9 @@ class PartitionReader:
         self._wake()
 
     async def _position(self, place: TopicPartition) -> int:
+        self._check_assigned(place)
         await self._wait_for_places([place])
-        return self._reader.positions[place]
+        return self._reader.position(place)
 
     async def _wait_for_places(self, places: list[TopicPartition]) -> None:
         deadline = self.cluster.seconds() + self._retry_timeout

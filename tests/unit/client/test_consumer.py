@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from pylogd.client import Closed, Cluster, Consumer, CorruptRecords, KafkaError, Record, TopicPartition
+from pylogd.client import (
+    Closed,
+    Cluster,
+    Consumer,
+    CorruptRecords,
+    KafkaError,
+    Record,
+    RequestTimedOut,
+    TopicPartition,
+)
+from pylogd.client.fetching import Fetching, FetchSettings
+from pylogd.client.reading import Reader
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -219,6 +230,11 @@ def test_damage_is_named_and_can_be_passed(make: Make, server: FakeBroker) -> No
     assert raised.value.next_offset == 40
     consumer.seek(T0, raised.value.next_offset)
     assert [r.offset for r in read(consumer, 60)] == list(range(40, 100))
+
+
+def test_a_position_that_nobody_told() -> None:
+    with pytest.raises(RequestTimedOut, match="t-0"):
+        Reader(Fetching(FetchSettings()), lambda: None).position(T0)
 
 
 def test_an_older_format_is_damage_too(make: Make, server: FakeBroker) -> None:

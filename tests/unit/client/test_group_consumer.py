@@ -84,14 +84,6 @@ def read(consumer: Consumer, count: int) -> list[Record]:
     return records
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """For what another thread does."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
 def committed(server: GroupBroker) -> dict[tuple[str, int], int]:
     with server.lock:
         return {partition: offset for partition, (offset, _) in server.groups.group("g").offsets.items()}
@@ -174,7 +166,7 @@ def test_by_hand(server: GroupBroker, make: Make) -> None:
     consumer.commit({("t", records[0].partition): OffsetAndMetadata(2, "a note")})
     assert consumer.committed(TP)[TP[records[0].partition]] == OffsetAndMetadata(2, "a note")
     consumer.commit({("t", records[0].partition): 3}, wait=False)
-    wait_for(lambda: committed(server)[TP[records[0].partition]] == 3)
+    server.wait_until(lambda: committed(server)[TP[records[0].partition]] == 3)
     consumer.close()
     assert committed(server)[TP[records[0].partition]] == 3
 
@@ -358,8 +350,8 @@ def test_message_streams(server: GroupBroker, make: Make) -> None:
     threads = [threading.Thread(target=work, args=args) for args in ((1, one), (2, two))]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(seen[1]) == len(seen[2]) == 20)
-    wait_for(lambda: committed(server) == dict.fromkeys(TP, 10))
+    server.wait_until(lambda: len(seen[1]) == len(seen[2]) == 20)
+    server.wait_until(lambda: committed(server) == dict.fromkeys(TP, 10))
     consumer.close()
     for thread in threads:
         thread.join(SECONDS)
