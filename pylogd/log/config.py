@@ -56,3 +56,13 @@ class LogConfig:
     def compacts(self) -> bool:
         """Whether the log is compacted by key."""
         return "compact" in self.cleanup_policy
+
+    def roll_ms(self, topic_id: bytes, partition: int) -> int:
+        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once.
+
+        A compacted log rolls after `max.compaction.lag.ms` if that is less: the active segment is never compacted.
+        """
+        limit = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+        jitter = self.segment_jitter_ms
+        share = (int.from_bytes(topic_id, "big") + partition * 7919) % jitter if jitter > 0 else 0
+        return max(limit - share, 0)

@@ -1,4 +1,4 @@
-"""Opening the log of a partition that is on disk, and repairing its end after a crash.
+"""Making the log of a partition: a new one, or one that is on disk, with its end repaired after a crash.
 
 Strategy: after a clean stop nothing is scanned: the last segment's last header gives the end. Otherwise the segments
 from the recovery point on are scanned, CRC and all; the first batch that a crash may have torn is cut off with all that
@@ -75,6 +75,27 @@ def load_log(
         return _Loader(found, config, storage, now_ms, check).load()
     except OSError as error:
         raise StorageFailure(error.filename or found.directory, error) from error
+
+
+def create_log(
+    directory: str,
+    topic: str,
+    partition: int,
+    topic_id: bytes,
+    config: LogConfig,
+    *,
+    storage: Storage,
+    now_ms: Callable[[], int],
+) -> Log:
+    """A new log, empty. The directory is there and holds no segment. `StorageFailure` from the disk."""
+    try:
+        segment = Segment.create(storage, directory, 0, created_ms=now_ms())
+    except OSError as error:
+        raise StorageFailure(directory, error) from error
+    return Log(
+        directory, topic, partition, topic_id, config, storage=storage, now_ms=now_ms, segments=[segment],
+        log_start_offset=0, log_end_offset=0, recovery_point=0, epochs=LeaderEpochs(), producers=Producers(),
+    )  # fmt: skip
 
 
 class _Loader:

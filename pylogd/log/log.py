@@ -2,8 +2,9 @@
 
 Strategy: an append checks the batches, gives them offsets, and writes them with one `pwritev`: sixteen new bytes (base
 offset, length, leader epoch) and the rest of the batch as it came, uncopied. One plain batch of a client, which is
-nearly every append, goes a short way through `append` itself; all others go through `check_batches`. A read finds the
-segment by bisection and hands out a `FileSlice`; no record byte passes through here.
+nearly every append, goes a short way through `append` itself; all others go through `check_batches`. A read has
+`reading` find the place and hands out a `FileSlice`; no record byte passes through here. What takes segments away
+works on a log from outside: `truncation`, `retention`, `swap`.
 
 Rules:
 - an append is all or nothing, also with several batches and when the disk is full;
@@ -11,7 +12,7 @@ Rules:
 - nothing is written to disk beyond the batches themselves on the append path: indexes, snapshots, epochs and
   checkpoints are written by `flush`, `tick` of the manager, and `close`.
 
-Threads: `append`, `truncate_to`, `delete_records_before`, rolls and the removal of segments exclude each other by a
+Threads: `append`, truncation, `delete_records_before`, rolls and the removal of segments exclude each other by a
 lock, which nobody but truncation holds while waiting for a sync. Reads take no lock: the list of segments is replaced,
 never changed.
 Must not know: high watermarks, replicas, the protocol's error codes.
@@ -22,7 +23,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -34,8 +34,9 @@ from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, S
 from pylogd.log.files import Buffer, FileSlice, sync_directory
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.producers import Producers, WrittenBatch
-from pylogd.log.segment import Located, Segment, Storage
-from pylogd.log.snapshots import restore_producers, write_snapshot
+from pylogd.log.reading import SegmentsView
+from pylogd.log.segment import Segment, Storage
+from pylogd.log.snapshots import write_snapshot
 from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
 
@@ -60,7 +61,7 @@ class AppendResult(NamedTuple):
 
 
 class Log:
-    """See the module. Made by `Log.create` or by the loader.
+    """See the module. Made by the loader.
 
     `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
     bound). `on_roll` is called when an append has gone on in a new segment and the old one can be made durable; `lock`
@@ -91,6 +92,7 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.storage = storage
+        self.now_ms = now_ms
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
@@ -105,38 +107,14 @@ class Log:
         self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
         self.lock = threading.Lock()  # of everything that changes the log; held for no sync but truncation's
         self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
-        self._now_ms = now_ms
         self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
         self._entered = clean  # whether the directory's own name is known to be on stable storage
         self._closed_at = log_end_offset if clean else -1  # the end at which a close would change nothing
         self._config = config
         self._create_time = True
+        self._roll_ms = 0
         self.replace_segments(segments)
         self.config = config
-
-    @classmethod
-    def create(
-        cls,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
-        config: LogConfig,
-        *,
-        storage: Storage,
-        now_ms: Callable[[], int],
-        start_offset: int = 0,
-    ) -> Log:
-        """A new log, empty, that starts with `start_offset`. The directory is there and holds no segment."""
-        try:
-            segment = Segment.create(storage, directory, start_offset, created_ms=now_ms())
-        except OSError as error:
-            raise StorageFailure(directory, error) from error
-        return cls(
-            directory, topic, partition, topic_id, config,
-            storage=storage, now_ms=now_ms, segments=[segment], log_start_offset=start_offset,
-            log_end_offset=start_offset, recovery_point=start_offset, epochs=LeaderEpochs(), producers=Producers(),
-        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
@@ -152,6 +130,7 @@ class Log:
             self._config = config
             self._max_message_bytes = config.max_message_bytes
             self._create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+            self._roll_ms = config.roll_ms(self.topic_id, self.partition)
             self._index_interval = config.index_interval_bytes
             self._before_max = config.message_timestamp_before_max_ms
             self._after_max = config.message_timestamp_after_max_ms
@@ -165,7 +144,7 @@ class Log:
     @property
     def segments(self) -> Sequence[Segment]:
         """All segments, oldest first; the last is the active one. The list is replaced, never changed."""
-        return self._view[0]
+        return self._view.segments
 
     @property
     def active(self) -> Segment:
@@ -174,7 +153,7 @@ class Log:
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
         """Put another list of segments in place; the last one is open for writing. `lock` is held by the caller."""
-        self._view = (segments, [segment.base_offset for segment in segments])
+        self._view = SegmentsView(segments)
         self._active = segments[-1]
         self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # the end as the last reader of it saw it
         self._set_limits()
@@ -185,7 +164,7 @@ class Log:
         """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended."""
         with self.lock:
             size = len(records)
-            now_ms = self._now_ms()
+            now_ms = self.now_ms()
             segment = self._active
             if (
                 HEADER_SIZE <= size <= self._max_message_bytes
@@ -305,25 +284,14 @@ class Log:
         usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
         self._segment_limit = config.segment_bytes if usable else -1
         self._offset_limit = segment.base_offset + MAX_RELATIVE
-        self._roll_timestamp = segment.first_timestamp + self._segment_ms() if segment.first_timestamp >= 0 else -1
-
-    def _segment_ms(self) -> int:
-        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once.
-
-        A compacted log rolls after `max.compaction.lag.ms` if that is less: the active segment is never compacted.
-        """
-        config = self._config
-        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacts else config.segment_ms
-        jitter = config.segment_jitter_ms
-        share = (int.from_bytes(self.topic_id, "big") + self.partition * 7919) % jitter if jitter > 0 else 0
-        return max(limit - share, 0)
+        self._roll_timestamp = segment.first_timestamp + self._roll_ms if segment.first_timestamp >= 0 else -1
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""
         segment = self._active
         if segment.first_timestamp >= 0 and newest >= 0:
-            return newest - segment.first_timestamp > self._segment_ms()
-        return now_ms - segment.created_ms > self._segment_ms()
+            return newest - segment.first_timestamp > self._roll_ms
+        return now_ms - segment.created_ms > self._roll_ms
 
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Go on in a new segment. The old one is made durable by the next `flush` or `seal`. `lock` is held."""
@@ -368,46 +336,14 @@ class Log:
         if offset == tail_offset and bound == end and 0 < (length := segment.size - position) <= max_bytes:
             return self._slice(segment, position, length, allow_cold)
         try:
-            return self._look_up(offset, bound, end, max_bytes, min_one, allow_cold)
+            if self.closed:
+                raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
+            found = self._view.look_up(offset, bound, end, max_bytes, min_one=min_one, allow_cold=allow_cold)
+            return None if found is None else self._slice(*found, allow_cold)
         except StorageFailure:
             if offset < self.log_start_offset:  # retention was faster
                 raise OffsetOutOfRange(offset, self.log_start_offset, end) from None
             raise
-
-    def _look_up(
-        self, offset: int, bound: int, end: int, max_bytes: int, min_one: bool, allow_cold: bool
-    ) -> FileSlice | None:
-        if self.closed:
-            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-        segments, bases = self._view
-        for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
-            segment = segments[at]
-            found = segment.locate(offset, allow_cold=allow_cold)
-            while found is not None and found.empty:  # librdkafka takes an answer of only such for one cut too short
-                found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
-            if found is not None:
-                following = bases[at + 1] if at + 1 < len(bases) else end
-                return self._cut(segment, found, bound, following, max_bytes, min_one, allow_cold)
-        return None
-
-    def _cut(
-        self, segment: Segment, first: Located, bound: int, following: int, max_bytes: int, min_one: bool,
-        allow_cold: bool,
-    ) -> FileSlice | None:  # fmt: skip
-        """The slice from `first` on, ended by the bound and the limit. The next segment starts with `following`."""
-        if first.last_offset >= bound:
-            return None
-        limit = segment.size
-        if bound < following:
-            beyond = segment.locate(bound, allow_cold=allow_cold)
-            if beyond is not None:
-                limit = beyond.position
-        length = limit - first.position
-        if length > max_bytes:
-            if max_bytes < first.size and not min_one:
-                return None
-            length = max(max_bytes, first.size)
-        return self._slice(segment, first.position, length, allow_cold)
 
     def _slice(self, segment: Segment, position: int, length: int, allow_cold: bool) -> FileSlice:
         if segment is self._active and position + length == segment.size:
@@ -417,23 +353,11 @@ class Log:
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """(time stamp, offset, leader epoch) of the first record as young as `timestamp_ms`, if there is one."""
-        start = self.log_start_offset
-        for segment in self.segments:
-            if segment.largest_timestamp(allow_cold=allow_cold)[0] >= timestamp_ms:
-                found = segment.find_timestamp(timestamp_ms, start, allow_cold=allow_cold)
-                if found is not None:
-                    return found
-        return None
+        return self._view.offset_for_timestamp(timestamp_ms, self.log_start_offset, allow_cold=allow_cold)
 
     def max_timestamp(self, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
         """(time stamp, offset, leader epoch) of the youngest record, the first of them; `None` of a log without any."""
-        start = self.log_start_offset
-        best: tuple[int, Segment] | None = None
-        for segment in self.segments[max(bisect_right(self._view[1], start) - 1, 0) :]:
-            stamp = segment.largest_timestamp_from(start, allow_cold=allow_cold)
-            if stamp >= 0 and (best is None or stamp > best[0]):
-                best = stamp, segment
-        return None if best is None else best[1].find_timestamp(best[0], start, allow_cold=allow_cold)
+        return self._view.max_timestamp(self.log_start_offset, allow_cold=allow_cold)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest leader epoch here that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
@@ -451,50 +375,9 @@ class Log:
                 self.epochs.truncate_start(offset)
             return self.log_start_offset
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop what lies at or behind `offset`, whole batches, for good; the new end.
-
-        Waits for the disk: call it in a thread, through `LogManager.truncate_to`, which keeps the checkpoint right.
-        """
-        with self.maintenance, self.lock:
-            if offset >= self.log_end_offset:
-                return self.log_end_offset
-            kept = [segment for segment in self.segments if segment.base_offset <= offset]
-            if not kept:
-                return self._restart_at(offset)
-            for segment in reversed(self.segments[len(kept) :]):
-                self._drop_segment(segment)
-            segment = kept[-1]
-            if segment.file is None:
-                segment.open_for_append()
-            first = segment.locate(offset, allow_cold=True)
-            segment.truncate(offset)
-            segment.sync()
-            self.replace_segments(kept)
-            self._end_at(min(offset, first.base_offset) if first is not None else offset)
-            return self.log_end_offset
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next append gets `offset`. For a replica whose leader no longer has what it lacks."""
-        with self.maintenance, self.lock:
-            self._restart_at(offset)
-
-    def _restart_at(self, offset: int) -> int:
-        for segment in reversed(self.segments):
-            self._drop_segment(segment)
-        segment = Segment.create(self.storage, self.directory, offset, created_ms=self._now_ms())
-        self.replace_segments([segment])
-        self.log_start_offset = offset
-        self._end_at(offset)
-        return offset
-
-    def _drop_segment(self, segment: Segment) -> None:
-        segment.forget()
-        for path in segment.file_paths():
-            if self.storage.fs.exists(path):
-                self.storage.fs.unlink(path)
-
-    def _end_at(self, offset: int) -> None:
+    def end_at(self, segments: Sequence[Segment], offset: int) -> None:
+        """Be cut back to `segments` and `offset`, the new end; `producers` is the caller's to cut. `lock` is held."""
+        self.replace_segments(segments)
         self._closed_at = -1
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -502,11 +385,6 @@ class Log:
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
-        try:
-            sync_directory(self.storage.fs, self.directory)
-        except OSError as error:
-            raise StorageFailure(self.directory, error) from error
-        restore_producers(self.storage.fs, self.directory, self.segments, offset, self.producers)
 
     # Durability ----------------------------------------------------------------------------------------------------
 
@@ -558,7 +436,7 @@ class Log:
 
     def _flush(self) -> None:
         end = self.log_end_offset
-        self.last_flush_ms = self._now_ms()
+        self.last_flush_ms = self.now_ms()
         active = self._active  # if it is rolled from here on, it is sealed below
         self.seal_held()
         if end <= self.recovery_point and self._entered:

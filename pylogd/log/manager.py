@@ -36,10 +36,11 @@ from pylogd.log.errors import (
     StorageFailure,
 )
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
-from pylogd.log.loader import Found, load_log
+from pylogd.log.loader import Found, create_log, load_log
 from pylogd.log.log import Log
 from pylogd.log.retention import retain, unlink_deleted
 from pylogd.log.segment import Storage
+from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 
 _log = logging.getLogger(__name__)
 
@@ -411,7 +412,7 @@ class LogManager:
                 checkpoints.write_partition_metadata(self.fs, path, topic_id)
             except OSError as error:
                 raise StorageFailure(path, error) from error
-            log = Log.create(
+            log = create_log(
                 path, topic, partition, topic_id, self.config if config is None else config,
                 storage=self.storage, now_ms=self._now_ms,
             )  # fmt: skip
@@ -454,13 +455,13 @@ class LogManager:
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""
-        end = self.logs[topic, partition].truncate_to(offset)
+        end = truncate_to(self.logs[topic, partition], offset)
         self._note_cut()
         return end
 
     def begin_at(self, topic: str, partition: int, offset: int) -> None:
         """Drop all of a log, begin it anew at `offset`, and say so in the checkpoint."""
-        self.logs[topic, partition].truncate_fully_and_start_at(offset)
+        truncate_fully_and_start_at(self.logs[topic, partition], offset)
         self._note_cut()
 
     def _note_cut(self) -> None:

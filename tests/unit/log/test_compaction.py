@@ -12,6 +12,7 @@ from pylogd.log.errors import InvalidRecord, KeylessRecords, LogClosed
 from pylogd.log.keymap import ENTRY_BYTES, NOT_FOUND, KeyMap
 from pylogd.log.log import Log
 from pylogd.log.rewrite import delete_horizon
+from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import CONTROL, HEADER_SIZE, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
 from tests.fakes.compaction import CompactedHouse, contents_of, final, put
@@ -339,7 +340,7 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
         if names(house.fs, ".cleaned") and not done:
             done.append(1)
             if change == "truncate":
-                log.truncate_to(3)
+                truncate_to(log, 3)
             elif change == "delete":
                 log.delete_records_before(29)
                 house.manager.tick()

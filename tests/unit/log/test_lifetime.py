@@ -12,6 +12,7 @@ from pylogd.log import checkpoints, retention
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure
 from pylogd.log.manager import LogManager
+from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, names, read_all, values
 
 SEGMENT = 200  # bytes: two small batches
@@ -40,7 +41,7 @@ def test_truncation(offset: int, sealed: bool) -> None:
     log = house.manager.logs["t", 0]
     if sealed:
         log.flush()
-    assert log.truncate_to(offset) == offset
+    assert truncate_to(log, offset) == offset
     assert values(log) == expected[:offset]
     assert all(start < offset for _, start in log.epochs.entries())
     append(log, b"new", epoch=9)
@@ -56,7 +57,7 @@ def test_truncation_inside_a_batch_drops_the_batch() -> None:
     log = house.create()
     append(log, b"a", b"b")
     append(log, b"c", b"d")
-    assert log.truncate_to(3) == 2
+    assert truncate_to(log, 3) == 2
     assert values(log) == [b"a", b"b"]
     house.check()
 
@@ -65,7 +66,7 @@ def test_starting_over() -> None:
     house = small()
     fill(house)
     log = house.manager.logs["t", 0]
-    log.truncate_fully_and_start_at(100)
+    truncate_fully_and_start_at(log, 100)
     assert (log.log_start_offset, log.log_end_offset, log.size) == (100, 100, 0)
     append(log, b"new", epoch=4)
     house.manager.checkpoint()

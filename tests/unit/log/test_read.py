@@ -11,6 +11,7 @@ from pylogd.log.errors import ColdRead, LogClosed, OffsetOutOfRange
 from pylogd.log.files import SegmentFile
 from pylogd.log.log import Log
 from pylogd.log.segment import Segment
+from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import iter_batches, parse_header
 from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
@@ -64,7 +65,7 @@ def test_a_reader_of_the_end_goes_on_where_it_stopped() -> None:
         assert log.read(offset, 1 << 20) is None
         append(log, b"new %d" % at)
         if at == 3:
-            log.truncate_to(offset)
+            truncate_to(log, offset)
             append(log, b"other")
     assert first_offset(log, offset) == offset
     house.check()
