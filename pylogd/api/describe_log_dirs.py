@@ -24,7 +24,7 @@ from pylogd.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from pylogd.log.manager import DirectoryUsage
+    from pylogd.log.directories import DirectoryUsage
 
 
 @handles(DescribeLogDirsRequest, 0, 5)

@@ -1,8 +1,7 @@
 """All logs of a broker, over its data directories.
 
-Strategy: each directory is locked for one process, says whose it is in `meta.properties`, and holds one directory for
-each partition, `<topic>-<partition>`. A new partition goes to the directory with the fewest. A deleted one is renamed
-to `<topic>-<partition>.<random>-delete` at once, so that its name is free again, and removed after a delay.
+Strategy: what lies in one data directory is `directories`' business; here are the open logs of all of them. A new
+partition goes to the directory with the fewest. A deleted one gives its name free at once and is removed after a delay.
 
 Rules:
 - `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
@@ -17,24 +16,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from pylogd.log import checkpoints
-from pylogd.log.checkpoints import MetaProperties, TopicPartition
+from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import (
-    CorruptFile,
-    CorruptLog,
-    InconsistentMetadata,
-    LoadCancelled,
-    LogDirLocked,
-    NoLogDirectory,
-    StorageError,
-    StorageFailure,
-)
+from pylogd.log.directories import DirectoryUsage, LogDirectory, claim, failed_directory, open_directory
+from pylogd.log.errors import CorruptLog, LoadCancelled, NoLogDirectory, StorageError, StorageFailure
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
 from pylogd.log.loader import Found, create_log, load_log
 from pylogd.log.log import Log
@@ -44,67 +33,12 @@ from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 
 _log = logging.getLogger(__name__)
 
-LOCK_FILE = ".lock"
-DELETE_SUFFIX = "-delete"
-_ID_BYTES = 16
-_NAME_LIMIT = 255
 _CHECKPOINT_MS = 60_000
 _RECOVERY_THREADS = 2
-_NO_LOCK = -1
-DATA_DIRECTORY_FILES = frozenset(
-    {
-        LOCK_FILE,
-        checkpoints.META_PROPERTIES,
-        checkpoints.RECOVERY_POINTS,
-        checkpoints.LOG_STARTS,
-        checkpoints.CLEANER_OFFSETS,
-        checkpoints.HIGH_WATERMARKS,
-        checkpoints.CLEAN_SHUTDOWN,
-        # the embedded metadata store lives in the first data directory
-        "metadata.sqlite",
-        "metadata.sqlite-wal",
-        "metadata.sqlite-shm",
-    }
-)
 
 Progress = Callable[[int, int, str], None]
 ConfigOf = Callable[[str], LogConfig]
 DirectoryFailed = Callable[[str, list[TopicPartition]], object]
-
-
-@dataclass(slots=True)
-class LogDirectory:
-    """One data directory that this process holds."""
-
-    path: str
-    lock: int
-    clean: bool
-    properties: MetaProperties
-    recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
-    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
-    partitions: int = 0  # logs that are open in it
-    doomed: list[tuple[int, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
-    failure: StorageFailure | None = None  # why it is offline
-
-
-@dataclass(slots=True, frozen=True)
-class PartitionUsage:
-    """Bytes that a partition takes."""
-
-    topic: str
-    partition: int
-    size: int
-
-
-@dataclass(slots=True, frozen=True)
-class DirectoryUsage:
-    """What is in a data directory, and how much room its volume has, in bytes (-1: not known)."""
-
-    path: str
-    total_bytes: int
-    usable_bytes: int
-    partitions: list[PartitionUsage]
-    failed: bool = False
 
 
 class LogManager:
@@ -140,7 +74,6 @@ class LogManager:
         self._recovery_threads = recovery_threads
         self._checkpoint_ms = checkpoint_ms
         self._next_checkpoint_ms = 0
-        self._checkpointed: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
         self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
         self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
         self._cancelled = False
@@ -187,13 +120,16 @@ class LogManager:
     def _try_directory(self, path: str) -> LogDirectory:
         """The directory, offline if its disk fails and there are others."""
         try:
-            return self._open_directory(path)
+            entry = open_directory(self.fs, path, self._node_id, self._cluster_id)
         except OSError as error:
             failure = StorageFailure(error.filename or path, error)
             if len(self._paths) == 1:
                 raise failure from error
             _log.critical("%s: %s: the directory is offline, with all that is in it", path, failure)
-            return LogDirectory(path, _NO_LOCK, False, MetaProperties(-1, None, ""), failure=failure)
+            return failed_directory(self.fs, path, failure)
+        self._cleaned |= entry.cleaned
+        self.high_watermarks |= entry.high_watermarks
+        return entry
 
     @property
     def healthy(self) -> list[str]:
@@ -214,7 +150,7 @@ class LogManager:
             if entry.failure is not None:
                 return True
             entry.failure = error
-            lost = [log for log in self.logs.values() if os.path.dirname(log.directory) == entry.path]
+            lost = [log for log in self.logs.values() if entry.holds(log)]
             keys = [(log.topic, log.partition) for log in lost]
             for key in keys:
                 del self.logs[key]
@@ -230,71 +166,6 @@ class LogManager:
             self.on_directory_failed(entry.path, keys)
         return True
 
-    def _open_directory(self, path: str) -> LogDirectory:
-        fs = self.fs
-        if not fs.exists(path):
-            fs.mkdir(path)
-            sync_directory(fs, os.path.dirname(path))
-        lock = fs.lock(os.path.join(path, LOCK_FILE))
-        if lock is None:
-            raise LogDirLocked(path)
-        try:
-            used = fs.exists(os.path.join(path, checkpoints.META_PROPERTIES))
-            properties = self._check_properties(path)
-            entry = LogDirectory(path, lock, checkpoints.take_clean_shutdown(fs, path), properties)
-            if used and not entry.clean:
-                _log.warning("%s: the last stop was not a clean one: its logs are scanned", path)
-            entry.recovery_points = self._read_offsets(entry, checkpoints.RECOVERY_POINTS)
-            entry.log_starts = self._read_offsets(entry, checkpoints.LOG_STARTS)
-            self._read_cleaned(path)
-            self._read_high_watermarks(path)
-        except BaseException:
-            fs.close(lock)
-            raise
-        return entry
-
-    def _check_properties(self, path: str) -> MetaProperties:
-        """Whose directory it is: this broker's, or nobody's yet."""
-        node_id, cluster_id = self._node_id, self._cluster_id
-        known = checkpoints.read_meta_properties(self.fs, path)
-        if known is None:
-            known = MetaProperties(node_id, cluster_id, checkpoints.new_directory_id())
-            checkpoints.write_meta_properties(self.fs, path, known)
-        if node_id >= 0 and known.node_id >= 0 and known.node_id != node_id:
-            raise InconsistentMetadata(f"{path} belongs to broker {known.node_id}, and this is broker {node_id}")
-        if cluster_id is not None and known.cluster_id is not None and known.cluster_id != cluster_id:
-            raise InconsistentMetadata(f"{path} belongs to cluster {known.cluster_id}, and this is {cluster_id}")
-        merged = MetaProperties(
-            known.node_id if node_id < 0 else node_id, known.cluster_id or cluster_id, known.directory_id
-        )
-        if merged != known:
-            checkpoints.write_meta_properties(self.fs, path, merged)
-        return merged
-
-    def _read_offsets(self, entry: LogDirectory, name: str) -> dict[TopicPartition, int]:
-        try:
-            offsets = checkpoints.read_offsets(self.fs, entry.path, name)
-            self._checkpointed[entry.path, name] = offsets
-            return offsets
-        except CorruptFile as error:
-            _log.warning("%s: every log in the directory is scanned instead", error)
-            entry.clean = False
-            return {}
-
-    def _read_cleaned(self, path: str) -> None:
-        """How far logs were compacted: without the file they are compacted again."""
-        try:
-            self._cleaned |= checkpoints.read_offsets(self.fs, path, checkpoints.CLEANER_OFFSETS)
-        except CorruptFile as error:
-            _log.warning("%s: compacted logs are compacted from their start again", error)
-
-    def _read_high_watermarks(self, path: str) -> None:
-        """What was known to be committed: without the file, nothing is until the other replicas say so."""
-        try:
-            self.high_watermarks |= checkpoints.read_offsets(self.fs, path, checkpoints.HIGH_WATERMARKS)
-        except CorruptFile as error:
-            _log.warning("%s: what was committed is learned from the other replicas again", error)
-
     @property
     def directory_id(self) -> str | None:
         """The id of the first data directory that is there; nobody else has it while this process holds its lock."""
@@ -305,39 +176,16 @@ class LogManager:
         self._cluster_id = cluster_id
         for entry in self.directories:
             if entry.failure is None:
-                entry.properties = self._check_properties(entry.path)
+                entry.properties = claim(self.fs, entry.path, self._node_id, cluster_id)
 
     def _find(self, entry: LogDirectory) -> list[Found]:
-        """The partitions in a directory. What was being deleted goes; what is not ours is named."""
         if entry.failure is not None:
             return []
         try:
-            return self._look_through(entry)
+            return entry.find()
         except OSError as error:
             self.storage_failed(StorageFailure(error.filename or entry.path, error))
             return []
-
-    def _look_through(self, entry: LogDirectory) -> list[Found]:
-        found = []
-        for name in sorted(self.fs.listdir(entry.path)):
-            path = os.path.join(entry.path, name)
-            key = split_name(name)
-            if name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
-                remove_tree(self.fs, path)
-            elif key is not None and self.fs.isdir(path):
-                recovery_point, start = entry.recovery_points.get(key, 0), entry.log_starts.get(key, 0)
-                found.append(Found(path, *key, self._topic_id(path), recovery_point, start, entry.clean))
-            elif name not in DATA_DIRECTORY_FILES and not name.endswith(".tmp"):
-                _log.warning("%s is none of ours and is left alone", path)
-        return found
-
-    def _topic_id(self, path: str) -> bytes:
-        """The topic's id, all zeros if it is not known."""
-        try:
-            return checkpoints.read_partition_metadata(self.fs, path) or bytes(_ID_BYTES)
-        except CorruptFile as error:
-            _log.warning("%s: the topic's id is not known from it", error)
-            return bytes(_ID_BYTES)
 
     def _load_logs(self, found: list[Found], progress: Progress | None, config_of: ConfigOf | None) -> None:
         places: dict[TopicPartition, list[str]] = {}
@@ -421,8 +269,7 @@ class LogManager:
             return log
 
     def _directory_of(self, log: Log) -> LogDirectory:
-        parent = os.path.dirname(log.directory)
-        return next(entry for entry in self.directories if entry.path == parent)
+        return next(entry for entry in self.directories if entry.holds(log))
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log away; its files go after the delay. An unknown one is no error."""
@@ -434,17 +281,11 @@ class LogManager:
             entry.partitions -= 1
         with log.maintenance:
             log.abandon()
-            parent = entry.path
-            suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
-            stem = f"{topic[: _NAME_LIMIT - len(suffix) - len(str(partition)) - 1]}-{partition}"
-            target = os.path.join(parent, stem + suffix)
             try:
-                self.fs.rename(log.directory, target)
-                sync_directory(self.fs, parent)
-            except OSError as error:
-                failure = StorageFailure(log.directory, error)
-                self.storage_failed(failure)
-                raise failure from error
+                target = entry.take_away(log)
+            except StorageFailure as error:
+                self.storage_failed(error)
+                raise
         entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
         if log.cleaned_offset:
             try:
@@ -477,19 +318,7 @@ class LogManager:
 
     def usage(self) -> list[DirectoryUsage]:
         """Bytes by directory and partition."""
-        usage = []
-        for entry in self.directories:
-            if entry.failure is not None:
-                usage.append(DirectoryUsage(entry.path, -1, -1, [], failed=True))
-                continue
-            logs = [log for log in list(self.logs.values()) if os.path.dirname(log.directory) == entry.path]
-            try:
-                total, usable = self.fs.space(entry.path)
-            except OSError:
-                total, usable = -1, -1
-            partitions = [PartitionUsage(log.topic, log.partition, log.size) for log in logs]
-            usage.append(DirectoryUsage(entry.path, total, usable, partitions))
-        return usage
+        return [entry.usage(list(self.logs.values())) for entry in self.directories]
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
@@ -539,11 +368,11 @@ class LogManager:
             raise failed
 
     def _checkpoint(self, entry: LogDirectory) -> None:
-        logs = [(key, log) for key, log in list(self.logs.items()) if os.path.dirname(log.directory) == entry.path]
-        self._write_offsets(entry, checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
+        logs = [(key, log) for key, log in list(self.logs.items()) if entry.holds(log)]
+        entry.write_offsets(checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
         starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
-        self._write_offsets(entry, checkpoints.LOG_STARTS, starts)
+        entry.write_offsets(checkpoints.LOG_STARTS, starts)
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks of replicated partitions, where they have changed. Raises StorageFailure."""
@@ -551,38 +380,24 @@ class LogManager:
             self._checkpoint_high_watermarks(offsets)
 
     def _checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        by_directory: dict[str, dict[TopicPartition, int]] = {}
-        for key, offset in offsets.items():
-            log = self.logs.get(key)
-            if log is not None:
-                by_directory.setdefault(os.path.dirname(log.directory), {})[key] = offset
+        logs = [(key, offset, self.logs.get(key)) for key, offset in offsets.items()]
         for entry in self.directories:
-            found = by_directory.get(entry.path, {})
-            if entry.failure is None and (found or (entry.path, checkpoints.HIGH_WATERMARKS) in self._checkpointed):
+            found = {key: offset for key, offset, log in logs if log is not None and entry.holds(log)}
+            if entry.failure is None and (found or checkpoints.HIGH_WATERMARKS in entry.checkpointed):
                 try:
-                    self._write_offsets(entry, checkpoints.HIGH_WATERMARKS, found)
+                    entry.write_offsets(checkpoints.HIGH_WATERMARKS, found)
                 except StorageFailure as error:
                     if not self.storage_failed(error):
                         raise
 
     def checkpoint_cleaned(self, log: Log) -> None:
         """Write how far the logs in the directory of `log` were compacted, where that has changed."""
-        path = os.path.dirname(log.directory)
         with self._cleaned_lock:
             for entry in self.directories:
-                if entry.path == path and entry.failure is None:
-                    logs = [item for item in list(self.logs.items()) if os.path.dirname(item[1].directory) == path]
+                if entry.holds(log) and entry.failure is None:
+                    logs = [item for item in list(self.logs.items()) if entry.holds(item[1])]
                     offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
-                    self._write_offsets(entry, checkpoints.CLEANER_OFFSETS, offsets)
-
-    def _write_offsets(self, entry: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        if self._checkpointed.get((entry.path, name)) == offsets:
-            return
-        try:
-            checkpoints.write_offsets(self.fs, entry.path, name, offsets)
-        except OSError as error:
-            raise StorageFailure(os.path.join(entry.path, name), error) from error
-        self._checkpointed[entry.path, name] = offsets
+                    entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)
 
     # Stopping ------------------------------------------------------------------------------------------------------
 
@@ -604,8 +419,7 @@ class LogManager:
         if clean:
             self._mark_clean(failed)
         for entry in self.directories:
-            if entry.lock != _NO_LOCK:
-                self.fs.close(entry.lock)
+            entry.release()
         self.directories = []
         self.logs = {}
 
@@ -617,12 +431,6 @@ class LogManager:
                     checkpoints.write_clean_shutdown(self.fs, entry.path)
         except (StorageError, OSError) as error:
             _log.error("the clean stop can't be marked: %s", error)
-
-
-def split_name(name: str) -> TopicPartition | None:
-    """The partition of a directory's name, `None` if it is no partition's."""
-    topic, _, partition = name.rpartition("-")
-    return (topic, int(partition)) if topic and partition.isascii() and partition.isdigit() else None
 
 
 def _keep(log: Log, now_ms: int) -> None:

@@ -18,11 +18,11 @@ from enum import Enum
 
 from pylogd.errors import ProtocolError
 from pylogd.log import checkpoints
+from pylogd.log.directories import DATA_DIRECTORY_FILES, DELETE_SUFFIX, split_name
 from pylogd.log.errors import CorruptFile
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem, SegmentFile, read_file
 from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
 from pylogd.log.loader import ORPHANED_SUFFIX, is_segment_name
-from pylogd.log.manager import DATA_DIRECTORY_FILES, DELETE_SUFFIX, split_name
 from pylogd.log.producers import SnapshotCorrupt, read_snapshot
 from pylogd.log.scan import BadBatch, FoundBatch, scan
 from pylogd.log.segment import (
