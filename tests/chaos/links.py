@@ -90,12 +90,15 @@ class Links:
 
     def close(self) -> None:
         """Let go of the namespaces."""
-        for holder in self._holders.values():
+        for node, holder in self._holders.items():
+            # The kernel takes them away with their namespaces too, but in its own time.
+            with contextlib.suppress(RuntimeError):
+                _run("ip", "link", "del", f"wire{node}")
             holder.kill()
             holder.wait()
             if holder.stdout is not None:
                 holder.stdout.close()
-        with contextlib.suppress(RuntimeError):  # the wires go with their namespaces
+        with contextlib.suppress(RuntimeError):
             _run("ip", "link", "del", "hub")
 
     def address(self, node: int) -> str:
