@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -131,19 +131,18 @@ class Lake:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._attempt = uuid.uuid4().hex
-        self.last: Commit | None = None
-        for commit in self.history():
-            self.last = commit
-        self._finish()
+        names = files.names(_COMMITS)
+        decided = _numbers(names, ".json")
+        self.last = self._read(decided[-1]) if decided else None  # a long history is not read to add to it
+        self._finish(set(decided) - set(_numbers(names, ".done")))
 
     def history(self) -> Iterator[Commit]:
         """All commits, the oldest first."""
-        numbers = sorted(
-            int(name.removesuffix(".json")) for name in self._files.names(_COMMITS) if _is_number(name, ".json")
-        )
-        for number in numbers:
-            path = _document(number)
-            yield Commit.from_bytes(path, self._files.read(path))
+        return map(self._read, _numbers(self._files.names(_COMMITS), ".json"))
+
+    def _read(self, number: int) -> Commit:
+        path = _document(number)
+        return Commit.from_bytes(path, self._files.read(path))
 
     @property
     def offsets(self) -> ByPartition:
@@ -196,11 +195,9 @@ class Lake:
         self.last = commit
         self._apply(commit)
 
-    def _finish(self) -> None:
-        done = {int(name.removesuffix(".done")) for name in self._files.names(_COMMITS) if _is_number(name, ".done")}
-        for commit in self.history():
-            if commit.number not in done:
-                self._apply(commit)
+    def _finish(self, undone: Set[int]) -> None:
+        for number in sorted(undone):
+            self._apply(self._read(number))
         for name in self._files.names(_STAGING):
             if name.isdigit() and int(name) < self.next_number:
                 self._files.delete(f"{_STAGING}/{name}")
@@ -262,9 +259,10 @@ def _document(number: int) -> str:
     return f"{_COMMITS}/{number:0{_DIGITS}d}.json"
 
 
-def _is_number(name: str, suffix: str) -> bool:
-    stem = name.removesuffix(suffix)
-    return name.endswith(suffix) and len(stem) == _DIGITS and stem.isdigit()
+def _numbers(names: Sequence[str], suffix: str) -> list[int]:
+    """Of the commits that have a file with this suffix, in order."""
+    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit())
 
 
 def as_table(commits: Sequence[Commit]) -> list[dict[str, Any]]:
