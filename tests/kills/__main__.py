@@ -1,0 +1,106 @@
+"""Loaders killed by hand: `python -m tests.kills --kills 50 --messages 5000000 --seed 1 --results FILE`.
+
+Exit code 1 if a lake was not its log; what is left then, with the logs, stays where the last line says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.kills.harness import CLUSTER, LOCAL, Outcome, Round, Setting
+from tests.kills.plan import Victim
+from tests.kills.processes import python_version
+
+#: Streaming or not, on which master, and which share of kills and messages.
+ROUNDS = ((False, LOCAL, 0.3), (True, LOCAL, 0.5), (True, CLUSTER, 0.2))
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--messages", type=int, default=5_000_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; the next ones have the next")
+    parser.add_argument("--round", type=int, choices=range(1, len(ROUNDS) + 1), help="only this one, to replay it")
+    parser.add_argument("--folder", type=Path, help="where lakes and logs go")
+    parser.add_argument("--results", type=Path, help="write what happened to this file")
+    options = parser.parse_args(arguments)
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="pylogd-kills-"))
+    outcomes: list[Outcome] = []
+    for number, setting in enumerate(settings(options.kills, options.messages, options.seed), 1):
+        if options.round not in (None, number):
+            continue
+        place = folder / f"round-{number}"
+        begun = time.monotonic()
+        _tell(f"round {number}: {setting.name}, {setting.kills} kills, {setting.messages:,} messages")
+        try:
+            outcome = Round(setting, place, _tell).run()
+        except BaseException as error:
+            print(f"FAILED after {time.monotonic() - begun:.0f} s in round {number}, kept in {place}: {error}")
+            raise
+        outcomes.append(outcome)
+        _tell(f"{outcome.compared:,} messages compared, {outcome.commits} commits, {outcome.seconds:.0f} s")
+        shutil.rmtree(place)
+        if options.results is not None:
+            options.results.write_text(report(outcomes, options.seed))
+    return 0
+
+
+def settings(kills: int, messages: int, seed: int) -> Sequence[Setting]:
+    """The rounds."""
+    parts = [(round(kills * share), round(messages * share)) for _, _, share in ROUNDS]
+    return [
+        Setting(some, load, seed + at, streaming, master)
+        for at, ((streaming, master, _), (some, load)) in enumerate(zip(ROUNDS, parts, strict=True))
+    ]
+
+
+def report(outcomes: Sequence[Outcome], seed: int) -> str:
+    """For people, as Markdown."""
+    kills = sum(outcome.setting.kills for outcome in outcomes)
+    lines = [
+        f"# Loaders killed {kills} times",
+        "",
+        f"`make kills`, seed {seed}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, Python {python_version()}, "
+        f"{os.cpu_count()} CPUs. {sum(outcome.compared for outcome in outcomes):,} messages; in the end each lake had "
+        "each of its topic's offsets once, with the same key, value, headers and time stamp, in the directory of its "
+        "hour, and no file that no commit names.",
+        "",
+        "| round | kills | the loader went on | messages | commits | s |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {each.setting.name} | {each.setting.kills} | {each.survived} | {each.compared:,} | {each.commits} | "
+        f"{each.seconds:.0f} |"
+        for each in outcomes
+    ]
+    deaths = sum((outcome.deaths for outcome in outcomes), Counter())
+    lines += ["", "| killed | when | times |", "| --- | --- | --- |"]
+    lines += [
+        f"| {victim} | {moment} | {count} |"
+        for victim in Victim
+        for (of, moment), count in sorted(deaths.items(), key=lambda each: each[0][1])
+        if of is victim
+    ]
+    ends = sum((outcome.ends for outcome in outcomes), Counter())
+    if ends:
+        lines += ["", "What loaders said that ended by an error, to be started again:", ""]
+        lines += [f"* {count} x `{words[:160]}`" for words, count in ends.most_common()]
+    return "\n".join([*lines, ""])
+
+
+def _tell(text: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S}  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

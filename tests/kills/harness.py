@@ -1,0 +1,285 @@
+"""Loaders are killed again and again, with what they need; in the end the lake has to be the log.
+
+    python -m tests.kills --kills 50 --messages 5000000 --seed 1
+
+A round is a lake and a topic that is written to all the while by an idempotent producer. Its loader is either run again
+and again (`pylogd load`, now and then with `--compact`: a round "incremental"), or runs on (`--follow`: "streaming"),
+on this machine or on Spark's local cluster, with executors in processes of their own. For each kill of the plan the
+harness waits for its moment, kills, brings back what a user would bring back (the broker; a loader that has ended), and
+waits for a commit that is newer than the kill. Then the rest is loaded without troubles, and lake and log are compared.
+
+Rules: a round follows from its seed, but for when a process reaches a moment. A loader may end by an error after a
+kill, in one line; it may not hang, or end in a traceback.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pylogd.client import Admin, NewTopic, Producer
+from pylogd.wire.records import NewRecord
+from tests.brokers import BrokerProcess, free_ports
+from tests.kills.comparing import LakeFault, check_history, compare
+from tests.kills.plan import Kill, Moment, Victim, plan
+from tests.kills.processes import Loader, kill
+
+PARTITIONS = 4
+START_MS = 1_700_000_000_000
+STEP_MS = 4  # between the time stamps of one message and the next: a million of them is an hour and more
+SET = 500
+PROGRESS_SECONDS = 600.0
+MOMENT_SECONDS = 180.0  # then it is killed at no particular moment
+LOCAL = "local[2,4]"
+CLUSTER = "local-cluster[2,1,1024]"
+_LOOK_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A round: how often what is killed, and how much there is to load."""
+
+    kills: int
+    messages: int
+    seed: int
+    streaming: bool
+    master: str = LOCAL
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{'streaming' if self.streaming else 'incremental'}, {self.master}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a round."""
+
+    setting: Setting
+    deaths: Counter[tuple[Victim, Moment]] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)  # last words of loaders that ended after a kill
+    survived: int = 0  # kills that the loader that ran went on after
+    commits: int = 0
+    compared: int = 0
+    seconds: float = 0.0
+
+
+class Writer(threading.Thread):
+    """Writes the topic's messages, no further than it is allowed to."""
+
+    def __init__(self, address: str, topic: str, messages: int, seed: int) -> None:
+        super().__init__(name="writer", daemon=True)
+        self._address, self._topic, self._messages = address, topic, messages
+        self._rng = random.Random(seed)
+        self._noise = self._rng.randbytes(1 << 16)
+        self._allowed = 0
+        self._changed = threading.Condition()
+        self.error: BaseException | None = None
+
+    def allow(self, messages: int) -> None:
+        """Write up to so many."""
+        with self._changed:
+            self._allowed = max(self._allowed, min(messages, self._messages))
+            self._changed.notify()
+
+    def run(self) -> None:
+        try:
+            with Producer(self._address, idempotence=True, compression="zstd") as producer:
+                for number in range(0, self._messages, SET):
+                    with self._changed:
+                        self._changed.wait_for(lambda upto=number + SET: min(upto, self._messages) <= self._allowed)
+                    some = [self._record(each) for each in range(number, min(number + SET, self._messages))]
+                    producer.send_set(self._topic, some, partition=number // SET % PARTITIONS)
+        except BaseException as error:
+            self.error = error
+
+    def _record(self, number: int) -> NewRecord:
+        """A key, a value of up to 200 bytes that nobody can pack, none at every 50th; headers at every 20th."""
+        at, size = self._rng.randrange(1 << 16), self._rng.randrange(200)
+        value = None if number % 50 == 49 else b"%d/%b" % (number, self._noise[at : at + size])
+        headers = [("n", b"%d" % number)] if number % 20 == 0 else []
+        return NewRecord(b"key %d" % (number % 1000), value, START_MS + number * STEP_MS, headers)
+
+
+class Round:
+    """One lake, and what happens to its loader."""
+
+    def __init__(self, setting: Setting, folder: Path, tell: Callable[[str], None]) -> None:
+        self._setting = setting
+        self._tell = tell
+        self._folder = folder
+        self._root = folder / "lake"
+        self._scratch = folder / "spark"
+        self._scratch.mkdir(parents=True)
+        self._topic = f"kills-{setting.seed}"
+        self._rng = random.Random(f"{setting.seed} runs")
+        self._port = free_ports(1)[0]
+        self._broker = self._start_broker()
+        self._share = setting.messages // (setting.kills + 1)
+        self._writer = Writer(self._broker.address, self._topic, setting.messages, setting.seed)
+        self._loader: Loader | None = None
+        self._loaders: list[Loader] = []
+        self.outcome = Outcome(setting)
+
+    def run(self) -> Outcome:
+        """All of it. Raises `LakeFault`."""
+        begun = time.monotonic()
+        try:
+            with Admin(self._broker.address) as admin:
+                admin.create_topics([NewTopic(self._topic, PARTITIONS, 1, {"retention.ms": "-1"})])
+            self._writer.start()
+            for number, each in enumerate(plan(self._setting.kills, self._setting.seed, executors=self._on_cluster)):
+                self._writer.allow(self._share * (number + 2))  # there is always something to do
+                before = time.monotonic()
+                moment, said = self._strike(each)
+                self.outcome.deaths[each.victim, moment] += 1
+                self._tell(
+                    f"kill {number + 1:3d}  {each.victim}, {moment}; then {said}; {self._commits()} commits "
+                    f"({time.monotonic() - before:.0f} s)"
+                )
+            self._finish()
+        finally:
+            for loader in self._loaders:
+                loader.kill_all()
+            self._broker.kill()
+        self.outcome.seconds = time.monotonic() - begun
+        return self.outcome
+
+    @property
+    def _on_cluster(self) -> bool:
+        return self._setting.master.startswith("local-cluster")
+
+    def _start_broker(self) -> BrokerProcess:
+        return BrokerProcess(self._folder / "data", self._folder / "broker.log", port=self._port)
+
+    # The loader -----------------------------------------------------------------------------------------------------
+
+    def _running(self) -> Loader:
+        """The loader; started again if it has ended, as a service manager or a timer does."""
+        loader = self._loader
+        if loader is not None and loader.process.poll() is None:
+            return loader
+        if loader is not None:
+            self._ended(loader)
+        if self._writer.error is not None:
+            raise LakeFault(f"the writer failed: {self._writer.error!r}")
+        self._loader = self._start(self._arguments())
+        return self._loader
+
+    def _start(self, arguments: list[str]) -> Loader:
+        loader = Loader(arguments, self._folder / "loader.log", self._setting.master, self._scratch)
+        self._loaders.append(loader)
+        return loader
+
+    def _arguments(self) -> list[str]:
+        if not self._setting.streaming and self._rng.random() < 0.15:
+            return ["--to", str(self._root), "--compact", "--target-mb", "64"]
+        most = ["--max-offsets", str(max(self._share * 2 // 3, 1))]
+        follow = ["--follow", "--interval", "0.5"] if self._setting.streaming else []
+        return [self._topic, "--to", str(self._root), "-b", self._broker.address, *most, *follow]
+
+    def _ended(self, loader: Loader) -> None:
+        """Note how."""
+        said = loader.output()
+        if "Traceback" in said:
+            raise LakeFault(f"a loader ended in a traceback:\n{said[-6000:]}")
+        if loader.process.returncode not in (0, -9):
+            words = said.strip().splitlines() or [f"exit code {loader.process.returncode}, no word"]
+            self.outcome.ends[words[-1]] += 1
+
+    # A kill ---------------------------------------------------------------------------------------------------------
+
+    def _strike(self, each: Kill) -> tuple[Moment, str]:
+        """Wait for the moment, kill, and wait for a commit that came after. The moment that it was, and what then."""
+        moment, victims = self._wait_for(each)
+        loader = self._running()
+        commits = self._commits()
+        if each.victim is Victim.BROKER:
+            self._broker.kill()
+            time.sleep(each.pause)
+            self._broker = self._start_broker()
+        elif each.victim is Victim.LOADER:
+            loader.kill_all()
+        else:
+            kill(victims)
+        deadline = time.monotonic() + PROGRESS_SECONDS
+        while self._commits() <= commits:
+            self._running()
+            if time.monotonic() > deadline:
+                raise LakeFault(f"no commit in {PROGRESS_SECONDS:.0f} s after {each}; {loader.output()[-4000:]}")
+            time.sleep(0.02)
+        if loader.process.poll() is None:
+            self.outcome.survived += 1
+            return moment, "it went on"
+        return moment, "it was started again" if loader.process.returncode else "it ended well"
+
+    def _wait_for(self, each: Kill) -> tuple[Moment, list[int]]:
+        """The moment that came, and the processes that are to die."""
+        deadline = time.monotonic() + MOMENT_SECONDS
+        moment = each.moment
+        if moment is Moment.ANY:
+            time.sleep(each.delay)
+        while True:
+            if time.monotonic() > deadline:
+                moment = Moment.ANY
+            if moment is Moment.ANY or self._is_now(moment):
+                if each.delay and moment is not Moment.ANY:
+                    time.sleep(each.delay)
+                victims = self._victims(each)
+                if victims or each.victim is Victim.BROKER:
+                    return moment, victims
+            self._running()
+            time.sleep(_LOOK_SECONDS)
+
+    def _is_now(self, moment: Moment) -> bool:
+        meta = self._root / "_pylogd"
+        match moment:
+            case Moment.WORKING:
+                return bool(self._running().workers())
+            case Moment.WRITING:
+                return any((meta / "staging").rglob("*.parquet"))
+            case Moment.DECIDING:
+                return any((meta / "staging").rglob("*.draft"))
+            case _:
+                return self._commits() > len(list((meta / "commits").glob("*.done")))
+
+    def _victims(self, each: Kill) -> list[int]:
+        loader = self._running()
+        match each.victim:
+            case Victim.BROKER:
+                return []
+            case Victim.LOADER | Victim.DRIVER:
+                return [loader.process.pid]
+            case Victim.JVM:
+                return loader.drivers_jvm()
+            case Victim.EXECUTOR:
+                found = loader.executors()
+            case Victim.WORKER:
+                found = loader.workers()
+        return [found[each.pick % len(found)]] if found else []
+
+    def _commits(self) -> int:
+        return len(list((self._root / "_pylogd/commits").glob("[0-9]*.json")))
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Load the rest without troubles, and compare."""
+        self._writer.allow(self._setting.messages)
+        self._writer.join(PROGRESS_SECONDS)
+        if self._writer.error is not None or self._writer.is_alive():
+            raise LakeFault(f"the writer failed: {self._writer.error!r}")
+        for loader in self._loaders:
+            loader.kill_all()
+        last = self._start([self._topic, "--to", str(self._root), "-b", self._broker.address])
+        if last.process.wait(PROGRESS_SECONDS):
+            raise LakeFault(f"the last load failed:\n{last.output()[-6000:]}")
+        self.outcome.commits = check_history(self._root)
+        self.outcome.compared = compare(self._broker.address, self._topic, self._root)
+        if self.outcome.compared != self._setting.messages:
+            raise LakeFault(f"{self._setting.messages} messages were sent, {self.outcome.compared} are there")

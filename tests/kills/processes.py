@@ -1,0 +1,115 @@
+"""`pylogd load` as a user runs it, in a session of its own, and all the processes that belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pylogd
+from tests.brokers import pylogd_command
+
+END_SECONDS = 120.0
+_PACKAGES = Path(pylogd.__file__).resolve().parent.parent
+_CONFS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it starts faster
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class Process(NamedTuple):
+    """One of those that run."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+def of_session(session: int) -> list[Process]:
+    """The processes of a session that still run: the command, its JVMs and the Python workers."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, parent, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and state != "Z":
+                    command = (folder / "cmdline").read_text().replace("\0", " ")
+                    found.append(Process(int(folder.name), int(parent), command))
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+def kill(pids: Sequence[int]) -> None:
+    """SIGKILL to each that is still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class Loader:
+    """One run of the command; what it writes goes to the end of `log`."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, master: str, scratch: Path) -> None:
+        self.log = log
+        self._log_start = log.stat().st_size if log.exists() else 0
+        command = [*pylogd_command(), "load", *arguments, "--master", master]
+        for name, value in {**_CONFS, "spark.local.dir": str(scratch)}.items():
+            command += ["--conf", f"{name}={value}"]
+        # The folder it runs in, a checkout, must not hide the package that is installed.
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        if "site-packages" not in _PACKAGES.parts:
+            environment["PYTHONPATH"] = str(_PACKAGES)
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env=environment, cwd=scratch,
+            )  # fmt: skip
+        self.begun = time.monotonic()
+
+    def output(self) -> str:
+        """All that this run wrote."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
+    def jvms(self, marker: str) -> list[int]:
+        """Its JVMs with that in their command lines."""
+        return [each.pid for each in of_session(self.process.pid) if "java" in each.command and marker in each.command]
+
+    def drivers_jvm(self) -> list[int]:
+        """The JVM that the command started."""
+        return self.jvms("org.apache.spark.deploy.SparkSubmit")
+
+    def executors(self) -> list[int]:
+        """The JVMs of the executors, where they are processes of their own."""
+        return sorted(self.jvms("CoarseGrainedExecutorBackend"))
+
+    def workers(self) -> list[int]:
+        """The Python processes that plan, read and write for Spark, without those that only fork them."""
+        ours = {each.pid: each for each in of_session(self.process.pid) if "pyspark" in each.command}
+        forked = [each.pid for each in ours.values() if each.parent in ours and "daemon" in ours[each.parent].command]
+        return sorted(forked)
+
+    def kill_all(self) -> None:
+        """Every process of it, at once, until there is none."""
+        deadline = time.monotonic() + END_SECONDS
+        while left := of_session(self.process.pid):
+            kill([each.pid for each in left])
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"these do not end: {left}")
+        self.process.wait(END_SECONDS)
+
+
+def python_version() -> str:
+    """For the results."""
+    return sys.version.split()[0]
