@@ -34,7 +34,7 @@ from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
-from pylogd.metadata.errors import StoreError
+from pylogd.metadata.errors import NodeIdInUse, StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
@@ -81,6 +81,7 @@ class Broker:
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
+        self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
@@ -102,6 +103,7 @@ class Broker:
         self._starting: Deferred[None] | None = None
         self._stopping: Deferred[None] | None = None
         self._leaving: Deferred[None] | None = None
+        self._may_hand_over = True
 
     @property
     def cluster_id(self) -> str:
@@ -233,6 +235,13 @@ class Broker:
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
+    def _ousted(self, error: NodeIdInUse) -> None:
+        """Another broker is the one of this number: serve nobody from now on, and touch nothing of its."""
+        self._may_hand_over = False
+        Deferred.fromCoroutine(self._stop_listening())
+        self.abort_connections()
+        self.on_end(f"{error}; this broker stops")
+
     # -- requests
 
     def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest) -> Any:
@@ -277,7 +286,8 @@ class Broker:
     async def _hand_over(self) -> None:
         """Have others lead what this broker leads, if there are others, in the time that the settings give."""
         others = [broker for node, broker in self.cluster.brokers.items() if node != self.node_id]
-        if not self.settings.flag("controlled.shutdown.enable") or all(broker.stopping for broker in others):
+        wanted = self._may_hand_over and self.settings.flag("controlled.shutdown.enable")
+        if not wanted or all(broker.stopping for broker in others):
             return
         integer = self.settings.integer
         seconds = integer("controlled.shutdown.max.retries") * integer("controlled.shutdown.retry.backoff.ms") / 1000

@@ -6,7 +6,8 @@ version that was read, before its first id is handed out, so no id is ever given
 
 A broker that was killed may come back before its session has expired: its old registration is then in the way. Who
 holds the lock of the same data directory knows that the old process is dead, and removes it. Any other registration
-under this broker's number is another broker's, and refuses this one.
+under this broker's number is another broker's, and refuses this one; one that comes while this broker's own session is
+lost ousts it (`on_ousted`).
 
 Must not know: topics.
 """
@@ -84,6 +85,8 @@ class Cluster:
         self.cluster_id = ""
         self.controller_id = NO_CONTROLLER
         self.acknowledged: Mapping[int, int] = MappingProxyType({})
+        #: Told why, once another broker has this one's number: this one is no member of the cluster any more.
+        self.on_ousted: Callable[[NodeIdInUse], object] = lambda _: None
         feed.add(self)
 
     @property
@@ -114,7 +117,7 @@ class Cluster:
         """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`."""
         assert broker.node_id == self.node_id
         self._self = broker
-        return Deferred.fromCoroutine(self._register(broker))
+        return Deferred.fromCoroutine(self._register(broker, self._clock))
 
     def mark_stopping(self) -> Deferred[None]:
         """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
@@ -178,19 +181,20 @@ class Cluster:
         self._forget = self._store.on_session(self._session)
         await self._reload()
 
-    async def _register(self, broker: Broker) -> None:
+    async def _register(self, broker: Broker, clock: IReactorTime | None) -> None:
+        """With a clock, an earlier registration may take its time to go."""
         path = f"{BROKERS}/{broker.node_id}"
         while True:
             try:
                 await self._store.create(path, encode_broker(broker), ephemeral=True)
                 break
             except NodeExists:
-                if await self._take_over(path, broker):
+                if await self._take_over(path, broker, clock):
                     break
         self._registered_in = self._store.session_id
         await self._reload()
 
-    async def _take_over(self, path: str, broker: Broker) -> bool:
+    async def _take_over(self, path: str, broker: Broker, clock: IReactorTime | None) -> bool:
         """There is a registration: whether it is ours now, else it has gone. Raises `NodeIdInUse` if it stays."""
         try:
             node = await self._store.get(path)
@@ -199,31 +203,38 @@ class Cluster:
         if node.stat.owner == self._store.session_id:
             await self._store.set(path, encode_broker(broker))
             return True
-        if broker.directory_id is not None and decode_broker(path, node.data).directory_id == broker.directory_id:
+        other = decode_broker(path, node.data)
+        if broker.directory_id is not None and other.directory_id == broker.directory_id:
             log.info("the registration that this broker's former process left behind goes")
             with suppress(NoNode, BadVersion):
                 await self._store.delete(path, node.stat.version)
         else:
-            await self._wait_for_end(path, node.stat)
+            await self._wait_for_end(path, node.stat, other, clock)
         return False
 
-    async def _wait_for_end(self, path: str, held: NodeStat) -> None:
+    async def _wait_for_end(self, path: str, held: NodeStat, other: Broker, clock: IReactorTime | None) -> None:
         """Return once the node of another session is gone: after a crash of this broker ZooKeeper keeps it for the
         session's timeout. Raises `NodeIdInUse` if it stays, or if there is another one.
         """
         stat: NodeStat | None = held
-        deadline = 0.0 if self._clock is None else self._clock.seconds() + self._patience
-        if self._clock is not None:
+        deadline = 0.0 if clock is None else clock.seconds() + self._patience
+        if clock is not None:
             log.info(
                 "{path} is held by another session; waiting up to {seconds:.0f} s for it to end, as after a crash",
                 path=path,
                 seconds=self._patience,
             )
         while stat is not None:
-            if self._clock is None or stat.created != held.created or self._clock.seconds() >= deadline:
-                raise NodeIdInUse(f"another broker with node.id {self.node_id} is alive in this cluster")
-            await _sleep(self._clock, _LOOK_SECONDS)
+            if clock is None or stat.created != held.created or clock.seconds() >= deadline:
+                raise self._in_use(other)
+            await _sleep(clock, _LOOK_SECONDS)
             stat = await self._store.exists(path)
+
+    def _in_use(self, other: Broker) -> NodeIdInUse:
+        return NodeIdInUse(
+            f"another broker with node.id {self.node_id} is alive in this cluster, at {other.host}:{other.port}: "
+            "give one of the two another node.id and an empty data directory, or stop it"
+        )
 
     async def _reload(self) -> None:
         if not self._watched:
@@ -238,6 +249,9 @@ class Cluster:
                 log.error("a broker is passed over: {error}", error=str(error))
             else:
                 found[broker.node_id] = broker
+                registered = self._registered_in == self._store.session_id
+                if broker.node_id == self.node_id and registered and node.stat.owner != self._registered_in:
+                    self._oust(self._in_use(broker))
         if found != self._brokers:
             self._brokers = found
             self._tell()
@@ -270,11 +284,20 @@ class Cluster:
             return
         self._watched = False
         again = self._self is not None and self._registered_in != self._store.session_id
-        work = self._register(self._self) if again and self._self is not None else self._reload()
+        # Nobody is waited for now: whoever came in the meantime is served by others as the broker of this number.
+        work = self._register(self._self, None) if again and self._self is not None else self._reload()
         Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    def _oust(self, error: NodeIdInUse) -> None:
+        log.error("{error}", error=str(error))
+        self._self, self._registered_in = None, 0
+        self.on_ousted(error)
 
     def _failed(self, failure: Failure) -> None:
         self._watched = False
+        if isinstance(failure.value, NodeIdInUse):
+            self._oust(failure.value)
+            return
         if failure.check(ConnectionLost, SessionExpired):
             log.warn("can't read the brokers of the cluster for now: {error}", error=failure.getErrorMessage())
             return

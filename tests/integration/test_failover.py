@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pylogd.client import Consumer, NewTopic, Producer
+from pylogd.client import Admin, Consumer, NewTopic, Producer
 from tests.brokers import BrokerProcess
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
@@ -144,6 +145,29 @@ def test_a_second_broker_of_one_number_is_refused(start_cluster: StartCluster, t
     with pytest.raises(RuntimeError, match=r"another broker with node\.id 1 is alive"):
         BrokerProcess(tmp_path / "other", tmp_path / "other.log", settings)
     assert cluster.ask(lambda admin: admin.describe_cluster()).controller == 1
+
+
+def test_a_broker_whose_number_was_taken_meanwhile_ends(start_cluster: StartCluster, tmp_path: Path) -> None:
+    cluster = start_cluster(size=1, settings={"zookeeper.session.timeout.ms": "2000"})
+    make(cluster, "t", partitions=1, factor=1)
+    cluster.pause(1)
+    ousted = cluster.brokers.pop(1)
+    settings = {**cluster.settings, "node.id": "1", "zookeeper.session.timeout.ms": "60000"}
+    other = BrokerProcess(tmp_path / "other", tmp_path / "other.log", settings)  # waits for the session to expire
+    try:
+        ousted.process.send_signal(signal.SIGCONT)
+        assert ousted.process.wait(PATIENCE_SECONDS) == 1
+        said = ousted.log().splitlines()[-1]
+        assert said.startswith(f"pylogd: another broker with node.id 1 is alive in this cluster, at {other.address}: ")
+        assert "give one of the two another node.id" in said
+        with Admin(other.address) as admin:
+            (alive,) = admin.describe_cluster().brokers
+            assert (alive.node_id, alive.port) == (1, other.port)
+            assert not any(admin.create_topics([NewTopic("u", 1, 1)]).values())
+            cluster.until(lambda: admin.describe_topic("u").partitions[0].leader == 1, "that the other one leads")
+    finally:
+        ousted.kill()
+        assert other.stop() == 0
 
 
 def test_a_broker_of_another_cluster_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:

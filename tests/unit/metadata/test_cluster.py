@@ -14,7 +14,7 @@ from pylogd.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
 from pylogd.metadata.errors import InvalidConfig, NodeIdInUse, StoreFailure
 from pylogd.metadata.image import Broker, Endpoint, id_from_text
-from pylogd.metadata.interfaces import SessionState, SetData
+from pylogd.metadata.interfaces import Create, SessionState, SetData
 from pylogd.metadata.layout import (
     BROKERS,
     INCARNATIONS,
@@ -122,6 +122,33 @@ def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> No
     store._tell(SessionState.CONNECTED)
     assert sorted(peer.cluster.brokers) == [1]
     peer.cluster.stop()
+
+
+def test_a_broker_whose_number_was_taken_is_ousted(store: SqliteStore, peer: Peer) -> None:
+    """While its session was lost, or by a copy of its data directory: it does not register again."""
+    ousted: list[str] = []
+    peer.cluster.on_ousted = lambda error: ousted.append(str(error))
+    taken = encode_broker(Broker(1, (Endpoint("PLAINTEXT", "their-host", 2),), directory_id="theirs"))
+    result_of(store.delete(f"{BROKERS}/1"))
+    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
+    result_of(store.set(f"{BROKERS}/1", taken))
+    peer.cluster._registered_in = 0  # as after an expired session
+    store._tell(SessionState.CONNECTED)
+    assert len(ousted) == 1
+    assert "node.id 1" in ousted[0]
+    assert "their-host:2" in ousted[0]
+    store._tell(SessionState.CONNECTED)
+    assert result_of(store.get(f"{BROKERS}/1")).data == taken
+    assert len(ousted) == 1
+
+
+def test_a_registration_replaced_by_anothers_ousts(store: SqliteStore, peer: Peer) -> None:
+    ousted: list[str] = []
+    peer.cluster.on_ousted = lambda error: ousted.append(str(error))
+    result_of(store.delete(f"{BROKERS}/1"))
+    assert not ousted
+    result_of(store.multi([Create(f"{BROKERS}/1", encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),))))]))
+    assert len(ousted) == 1
 
 
 def test_producer_ids_are_never_given_twice(store: SqliteStore) -> None:
