@@ -120,19 +120,27 @@ class LocalCluster:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.zookeeper.start()
-            settings = {
-                "zookeeper.connect": self.zookeeper.hosts,
-                "default.replication.factor": str(min(self._count, 3)),
-                **self._settings,
-            }
             for node in range(1, self._count + 1):
-                port = self._port + node - 1 if self._port else 0
-                self.brokers.append(LocalBroker(node, self.folder, port, settings))
+                self.start_broker(node)
             for broker in self.brokers:
                 broker.wait()
         except BaseException:
             self.stop()
             raise
+
+    def start_broker(self, node_id: int) -> LocalBroker:
+        """Start a broker that does not run; one that ran before goes on with what it had. To be waited for."""
+        settings = {
+            "zookeeper.connect": self.zookeeper.hosts,
+            "default.replication.factor": str(min(self._count, 3)),
+            **self._settings,
+        }
+        port = self._port + node_id - 1 if self._port else 0
+        broker = LocalBroker(node_id, self.folder, port, settings)
+        self.brokers = sorted(
+            [*(other for other in self.brokers if other.node_id != node_id), broker], key=lambda one: one.node_id
+        )
+        return broker
 
     def stop(self) -> None:
         """Stop the brokers, then ZooKeeper."""

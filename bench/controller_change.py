@@ -1,0 +1,329 @@
+"""How long a change of the controller takes with very many partitions, and the answer that names all of them.
+
+    python -m bench.controller_change [--partitions 10000] [--topics 100] [--rounds 1] [--folder DIR]
+
+Three brokers of `pylogd cluster up` on this machine with a real ZooKeeper, default settings, replication factor 3. The
+controller is stopped (SIGTERM), started again, and killed (SIGKILL) wherever it is then. Measured are
+
+- handed over: from the moment in which `/controller` is vacant until another broker has seized it;
+- after a kill: from the moment in which ZooKeeper drops the session (the killed broker's node is gone) until the new
+  controller has written its last decision. It writes `/brokers/incarnations` with that one; the node's time is taken;
+- seen: until every broker that is left names leaders that are alive for all partitions;
+- stall: the longest that such a broker took meanwhile to answer the smallest request (ApiVersions);
+- metadata: the answer for all partitions, from the request to its last byte, the first time after a change and after
+  that; the broker's processor time for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from pylogd.client import Admin, NewTopic
+from pylogd.errors import PylogdError
+from pylogd.local.cluster import LocalBroker, LocalCluster
+from pylogd.wire import schema
+from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.metadata import MetadataRequest
+
+WAIT_SECONDS = 300.0
+BROKERS = 3
+_ANSWERS = 20
+_METADATA_VERSION = 12
+_API_VERSIONS_VERSION = 2
+_TICK = os.sysconf("SC_CLK_TCK")
+_CREATE_AT_ONCE = 10
+
+
+def main() -> None:
+    """Measure, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--topics", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="where the brokers keep their data; a temporary one by default")
+    parser.add_argument("--json", action="store_true", help="print the medians as JSON")
+    arguments = parser.parse_args()
+    rounds = [measure(arguments.partitions, arguments.topics, arguments.folder) for _ in range(arguments.rounds)]
+    medians = {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
+    if arguments.json:
+        print(json.dumps(medians, indent=1))
+        return
+    for name, value in medians.items():
+        print(f"{name:64} {value:9.4f} s   ({', '.join(f'{row[name]:.4f}' for row in rounds)})")
+
+
+def measure(partitions: int = 10_000, topics: int = 100, folder: Path | None = None) -> dict[str, float]:
+    """One round, in seconds by what was measured."""
+    with tempfile.TemporaryDirectory(dir=folder) as data, LocalCluster(Path(data), BROKERS) as cluster:
+        zookeeper = KazooClient(cluster.zookeeper.hosts)
+        zookeeper.start()
+        try:
+            found = {"all topics made": make(cluster, partitions, topics)}
+            say("metadata")
+            found |= metadata(cluster.brokers[0])
+            say("hand-over")
+            found |= hand_over(cluster, zookeeper)
+            found |= start_again(cluster)
+            say("kill")
+            found |= kill(cluster, zookeeper)
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+    return found
+
+
+def make(cluster: LocalCluster, partitions: int, topics: int) -> float:
+    """Make the topics, a few a request, and wait until all are in sync; how long that took."""
+    begin = time.monotonic()
+    new = [NewTopic(f"topic-{index:04}", partitions // topics, BROKERS) for index in range(topics)]
+    with Admin(cluster.bootstrap) as admin:
+        for start in range(0, topics, _CREATE_AT_ONCE):
+            for error in admin.create_topics(new[start : start + _CREATE_AT_ONCE]).values():
+                if error is not None:
+                    raise error
+            say(f"{start + _CREATE_AT_ONCE} topics made")
+    wait_until(lambda: in_sync(cluster), "all replicas are in sync")
+    return time.monotonic() - begin
+
+
+# -- changes of the controller
+
+
+def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
+    """Stop the controller in order."""
+    old = controller(cluster)
+    left = [broker for broker in cluster.brokers if broker is not old]
+    vacant = _Gone(zookeeper, "/controller")
+    with _Probes(left) as probes:
+        begin = time.time()
+        old.stop()
+        vacant.wait()
+        seized = until_controller(zookeeper, old.node_id)
+        old.join(WAIT_SECONDS)
+        written = until_decided(zookeeper, old.node_id)
+        stall = probes.longest
+    cluster.brokers.remove(old)
+    return {
+        "stopped to vacant: the others lead": vacant.time - begin,
+        "handed over: vacant to seized": seized - vacant.time,
+        "stopped to all decided": written - begin,
+        "longest stall of the others at a hand-over": stall,
+    }
+
+
+def start_again(cluster: LocalCluster) -> dict[str, float]:
+    """Start the broker that is missing; the time until it is in sync everywhere."""
+    (missing,) = {1, 2, 3} - {broker.node_id for broker in cluster.brokers}
+    begin = time.monotonic()
+    cluster.start_broker(missing).wait()
+    listens = time.monotonic() - begin
+    wait_until(lambda: in_sync(cluster), "the broker that came back is in sync")
+    return {"started again: listens": listens, "started again: in sync everywhere": time.monotonic() - begin}
+
+
+def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
+    """Kill the controller."""
+    old = controller(cluster)
+    left = [broker for broker in cluster.brokers if broker is not old]
+    gone = _Gone(zookeeper, f"/brokers/ids/{old.node_id}")
+    with _Probes(left) as probes:
+        begin = time.time()
+        os.kill(old.pid, signal.SIGKILL)
+        gone.wait()
+        seized = until_controller(zookeeper, old.node_id)
+        decided = until_decided(zookeeper, old.node_id)
+        for broker in left:
+            wait_until(lambda broker=broker: led_by_others(broker, old.node_id), "all have a leader")  # type: ignore[misc]
+        seen = time.time()
+        stall = probes.longest
+    cluster.brokers.remove(old)
+    return {
+        "killed to detected": gone.time - begin,
+        "detected to seized": seized - gone.time,
+        "controller change after a kill: detected to all decided": decided - gone.time,
+        "detected to seen on every broker": seen - gone.time,
+        "longest stall of the others after a kill": stall,
+    }
+
+
+def controller(cluster: LocalCluster) -> LocalBroker:
+    """The broker that is the controller."""
+    with Admin(cluster.bootstrap) as admin:
+        node = admin.describe_cluster().controller
+    return next(broker for broker in cluster.brokers if broker.node_id == node)
+
+
+class _Gone:
+    """When a node goes, as its watch tells."""
+
+    def __init__(self, zookeeper: KazooClient, path: str) -> None:
+        self.time = 0.0
+        self._gone = threading.Event()
+        if zookeeper.exists(path, watch=self._note) is None:
+            raise RuntimeError(f"there is no {path}")
+
+    def _note(self, _: object) -> None:
+        self.time = time.time()
+        self._gone.set()
+
+    def wait(self) -> None:
+        """Return once it is gone."""
+        if not self._gone.wait(WAIT_SECONDS):
+            raise RuntimeError("a node of ZooKeeper stays")
+
+
+def until_controller(zookeeper: KazooClient, old: int) -> float:
+    """When another broker than `old` became the controller, by ZooKeeper's clock, which is this machine's."""
+
+    def seized() -> float:
+        try:
+            data, stat = zookeeper.get("/controller")
+        except NoNodeError:
+            return 0.0
+        return 0.0 if json.loads(data)["brokerid"] == old else stat.ctime / 1000
+
+    return wait_until(seized, "another broker is the controller")
+
+
+def until_decided(zookeeper: KazooClient, old: int) -> float:
+    """When the last decision without the broker was written, by the same clock."""
+
+    def decided() -> float:
+        data, stat = zookeeper.get("/brokers/incarnations")
+        return 0.0 if str(old) in json.loads(data)["brokers"] else stat.mtime / 1000
+
+    return wait_until(decided, "the controller has decided")
+
+
+# -- what a broker answers
+
+
+class _Probes:
+    """Asks brokers for nearly nothing, one question after the other; `longest` is what one answer took at most."""
+
+    def __init__(self, brokers: list[LocalBroker]) -> None:
+        self.longest = 0.0
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(broker,)) for broker in brokers]
+
+    def __enter__(self) -> _Probes:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, broker: LocalBroker) -> None:
+        request = frame(ApiVersionsRequest(), _API_VERSIONS_VERSION)
+        with socket.create_connection((broker.host, broker.port)) as connection:
+            while not self._end.wait(0.01):
+                begin = time.monotonic()
+                answer(connection, request)
+                self.longest = max(self.longest, time.monotonic() - begin)
+
+
+def metadata(broker: LocalBroker) -> dict[str, float]:
+    """What the answer about everything takes, the first time and the median of the next ones."""
+    request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
+    with socket.create_connection((broker.host, broker.port)) as connection:
+        times = []
+        for turn in range(_ANSWERS + 1):
+            if turn == 1:
+                spent = processor_seconds(broker.pid)
+            begin = time.monotonic()
+            answer(connection, request)
+            times.append(time.monotonic() - begin)
+        each = (processor_seconds(broker.pid) - spent) / _ANSWERS
+    return {
+        "metadata of all partitions, first answer": times[0],
+        "metadata of all partitions, cached": statistics.median(times[1:]),
+        "metadata of all partitions, cached, processor": each,
+    }
+
+
+def frame(request: object, version: int) -> bytes:
+    """A request as it goes over the wire, from a client without a name."""
+    key: int = request.API_KEY  # type: ignore[attr-defined]
+    body = b"".join(map(bytes, schema.request_codec(key, version).encode(request)))  # type: ignore[arg-type]
+    head = struct.pack(">hhih", key, version, 1, -1) + b"\0" * (schema.request_header_version(key, version) - 1)
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def answer(connection: socket.socket, request: bytes) -> int:
+    """Send a request and take its answer unread; the answer's size in bytes."""
+    connection.sendall(request)
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    left = size
+    while left:
+        chunk = connection.recv(min(left, 1 << 20))
+        if not chunk:
+            raise RuntimeError("the broker hung up")
+        left -= len(chunk)
+    return int(size)
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has taken of the processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def in_sync(cluster: LocalCluster) -> bool:
+    """Whether every broker says that every replica is in sync."""
+    return all(
+        all(len(one.isr) == BROKERS for topic in topics(broker) for one in topic.partitions)
+        for broker in cluster.brokers
+    )
+
+
+def led_by_others(broker: LocalBroker, dead: int) -> bool:
+    """Whether a broker names a leader for every partition, another than the dead one."""
+    return all(one.leader not in (dead, -1) for topic in topics(broker) for one in topic.partitions)
+
+
+def topics(broker: LocalBroker):  # type: ignore[no-untyped-def]
+    """All topics, as a broker describes them."""
+    with Admin(f"{broker.host}:{broker.port}") as admin:
+        return admin.list_topics()
+
+
+def wait_until(condition: Callable[[], float], what: str) -> float:
+    """The first true answer."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            found = condition()
+        except PylogdError:
+            found = 0.0
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not within {WAIT_SECONDS:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def say(text: str) -> None:
+    """How far it is, for whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
