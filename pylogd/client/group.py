@@ -1,77 +1,48 @@
 """A consumer's part in a group that a broker coordinates: a thread that keeps it a member, and commits.
 
-Strategy: the thread drives `membership.Membership` on connections of its own, so that nothing that a fetch, a slow
-record or the application does holds up a heartbeat. Answers to JoinGroup and SyncGroup wait for other members, and
-replies come in order: those two have a connection to themselves. Commits go through a `CommitQueue`.
+Strategy: the thread drives a `Participation` on connections of its own, so that nothing that a fetch, a slow record or
+the application does holds up a heartbeat. Answers to JoinGroup and SyncGroup wait for other members, and replies come
+in order: those two have a connection to themselves.
 
-Rules: the state machine, the queue and the operations are touched under one lock, and no lock is held while a socket is
-waited for. The application's thread takes events and says when it is done with each; what it waits for, it waits for on
-a condition, so that Ctrl-C ends that. The thread is a daemon: a process that ends without `close` is taken for dead by
-the coordinator after the session time-out.
+Rules: the participation is touched under one lock, and no lock is held while a socket is waited for. The application's
+thread takes events and says when it is done with each; what it waits for, it waits for on a condition, so that Ctrl-C
+ends that. The thread is a daemon: a process that ends without `close` is taken for dead by the coordinator after the
+session time-out.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import select
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
-from pylogd.client import commits
-from pylogd.client.clock import Backoff
 from pylogd.client.cluster import Cluster
-from pylogd.client.commits import CommitQueue
 from pylogd.client.connection import Connection, Reply
-from pylogd.client.errors import BrokerUnavailable, Closed, CommitFailed, RequestTimedOut, is_retriable
-from pylogd.client.membership import Coordinator, Event, Identity, MemberSettings, Membership, Revoke, State
+from pylogd.client.errors import BrokerUnavailable, Closed, RequestTimedOut
+from pylogd.client.membership import Coordinator, Event, MemberSettings, Membership, State
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.participation import Job, Lookup, Participation
 from pylogd.client.sharing import Topics
-from pylogd.client.subscriptions import NO_GENERATION
 from pylogd.client.wakeup import Wakeup
-from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.wire.messages.offset_commit import OffsetCommitRequest
-from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
+from pylogd.errors import PylogdError
 
 _log = logging.getLogger(__name__)
-_COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
 _LONGEST_WAIT = 60.0  # seconds, for the thread; it is woken when there is something to do
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A request to send, and who hears of the outcome, under the lock."""
+class _Lookup(Lookup):
+    """Offsets that the application's thread waits for."""
 
-    api: type[Any]
-    at: Callable[[int], Any]
-    answered: Callable[[Any, float], None]
-    failed: Callable[[PylogdError, float], None]
-    timeout: float
-    highest: int | None = None
-    to_coordinator: bool = True
-    waits: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Lookup:
-    """Offsets that the application waits for."""
-
-    group: BrokerGroup
-    partitions: list[TopicPartition] | None
-    not_before: float = 0.0
-    flying: bool = False
-    done: bool = False
-    offsets: dict[TopicPartition, OffsetAndMetadata | None] = field(default_factory=dict)
-    error: PylogdError | None = None
-    backoff: Backoff = field(default_factory=Backoff)
+    def __init__(
+        self, group: BrokerGroup, partitions: list[TopicPartition] | None, on_event: Callable[[], None]
+    ) -> None:
+        super().__init__(partitions, lambda _: on_event())
+        self._group = group
 
     def wait(self, timeout: float) -> bool:
         """Whether it has come, after up to `timeout` seconds."""
-        return self.group.wait_until(lambda: self.done, timeout)
+        return self._group.wait_until(lambda: self.done, timeout)
 
     @property
     def found(self) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -95,24 +66,15 @@ class BrokerGroup:
         self._clock = cluster.clock
         self._settings = settings
         self._on_event = on_event
-        self._stable = stable
-        self._member = Membership(settings)
+        self._part = Participation(
+            settings, stable=stable, request_timeout=cluster.request_timeout, on_event=on_event, unheard=self._unheard
+        )
         self._changed = threading.Condition()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
-        self._flying: list[tuple[Connection, Reply, _Job]] = []
-        self._queue = CommitQueue()
-        self._commit_awaited: frozenset[TopicPartition] = frozenset()
-        self._commit_errors: dict[TopicPartition, PylogdError] = {}
-        self._commit_not_before = 0.0
-        self._commit_backoff = Backoff()
-        self._lookups: list[_Lookup] = []
-        self._last_poll = 0.0
-        self._polling = False
-        self._subscribed = False
+        self._flying: list[tuple[Connection, Reply, Job]] = []
         self._stopping = False
         self._broken: BaseException | None = None
-        self.has_event = False
         self.wakes = True
 
     # What the application's thread calls
@@ -120,46 +82,40 @@ class BrokerGroup:
     def subscribe(self, topics: Topics) -> None:
         """Be a member that reads topics by name, or those whose whole names match."""
         with self._changed:
-            self._subscribed = True
-            now = self._clock.monotonic()
-            if isinstance(topics, re.Pattern):
-                self._member.subscribe_pattern(lambda name: topics.fullmatch(name) is not None, now)
-            else:
-                self._member.subscribe(topics, now)
+            self._part.subscribe(topics, self._clock.monotonic())
         self._wake()
 
     def leave(self) -> None:
         """Be a member no more. What the application had, it has given up."""
         with self._changed:
-            self._subscribed = False
-            self._member.leave(self._clock.monotonic())
-            self.has_event = False
+            self._part.leave(self._clock.monotonic())
         self._wake()
 
     def polled(self, polling: bool) -> None:
         """The application is alive, and until it says otherwise `polling`."""
-        self._last_poll = self._clock.monotonic()
-        self._polling = polling
-        if polling and self._member.state is State.AWAY:
+        self._part.polled(polling, self._clock.monotonic())
+        if polling and self._part.member.state is State.AWAY:
             self._wake()
 
     def next_event(self) -> Event | None:
         """What the application has to do now; `done` with it has to follow."""
         with self._changed:
             self._check()
-            self.has_event = False
-            return self._member.next_event()
+            return self._part.next_event()
 
     def done(self, event: Event) -> None:
         """The application has obeyed an event."""
         with self._changed:
-            if isinstance(event, Revoke):
-                self._queue.drop(event.partitions)
-            self._member.done(event, self._clock.monotonic())
+            self._part.done(event, self._clock.monotonic())
         self._wake()
 
     def stream_of(self, partition: TopicPartition) -> None:
         """That is for the consumer to choose."""
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` may have something."""
+        return self._part.has_event
 
     @property
     def may_fetch(self) -> bool:
@@ -169,31 +125,28 @@ class BrokerGroup:
     @property
     def member(self) -> Membership:
         """The state machine, to look at."""
-        return self._member
+        return self._part.member
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit in the background. What can't be committed is logged."""
         with self._changed:
-            self._queue.put(offsets)
+            self._part.queue.put(offsets)
         self._wake()
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Commit, and wait until it is done. Raises CommitFailed, KafkaError, RequestTimedOut."""
         with self._changed:
-            self._commit_awaited = frozenset(offsets)
-            self._commit_errors = {}
-            self._queue.put(offsets)
+            awaited = self._part.begin_commit(offsets)
             self._wake()
             try:
-                self._wait_until(lambda: not self._queue.holds(offsets), timeout)
-                for error in self._commit_errors.values():
-                    raise error
-                if self._queue.holds(offsets):
+                self._wait_until(lambda: not self._part.queue.holds(offsets), timeout)
+                if awaited.errors:
+                    raise awaited.errors[0]
+                if self._part.queue.holds(offsets):
                     group = self._settings.group_id
                     raise RequestTimedOut(f"group {group}: the commit was not answered in {timeout:g} s")
             finally:
-                self._queue.drop(offsets)
-                self._commit_awaited = frozenset()
+                self._part.end_commit(awaited)
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None, timeout: float
@@ -202,16 +155,16 @@ class BrokerGroup:
         lookup = self.look_up(partitions)
         if not lookup.wait(timeout):
             with self._changed:
-                self._lookup_done(lookup, None)
+                self._part.forget(lookup)
             raise RequestTimedOut(f"group {self._settings.group_id}: no offsets in {timeout:g} s")
         return lookup.found
 
     def look_up(self, partitions: Iterable[TopicPartition] | None) -> _Lookup:
         """Ask what the group has committed, of some partitions or of all."""
-        lookup = _Lookup(self, None if partitions is None else list(partitions))
+        lookup = _Lookup(self, None if partitions is None else list(partitions), self._on_event)
         with self._changed:
             self._check()
-            self._lookups.append(lookup)
+            self._part.look_up(lookup)
         self._wake()
         return lookup
 
@@ -230,11 +183,11 @@ class BrokerGroup:
         else:
             with self._changed:
                 if self._broken is None:
-                    self._wait_until(lambda: not self._queue, timeout, quiet=True)
-                    self._member.leave(self._clock.monotonic())
+                    self._wait_until(lambda: not self._part.queue, timeout, quiet=True)
+                    self._part.leave(self._clock.monotonic())
                     self._wake()
                     left = max(0.0, deadline - self._clock.monotonic())
-                    self._wait_until(lambda: self._member.state is State.OUT, left, quiet=True)
+                    self._wait_until(lambda: self._part.member.state is State.OUT, left, quiet=True)
                 self._stopping = True
             self._wake()
             self._thread.join(max(0.1, deadline - self._clock.monotonic()))
@@ -284,8 +237,10 @@ class BrokerGroup:
             if self._stopping:
                 return False
             now = self._clock.monotonic()
-            jobs = self._due(now)
-            until = self._next_time(now)
+            jobs = self._part.due(now)
+            due = self._part.next_time(now)
+            until = now + _LONGEST_WAIT if due is None else min(now + _LONGEST_WAIT, due)
+            self._changed.notify_all()
         for job in jobs:
             self._send(job)
         if not jobs:
@@ -293,47 +248,7 @@ class BrokerGroup:
         self._land()
         return True
 
-    def _due(self, now: float) -> list[_Job]:
-        member = self._member
-        if self._subscribed:
-            member.polled(now if self._polling else self._last_poll)
-        committing = (due := self._commit_due()) is not None and now >= due
-        lookups = [lookup for lookup in self._lookups if not lookup.flying and now >= lookup.not_before]
-        if member.coordinator is None and (committing or lookups):
-            member.find_coordinator()
-        jobs = []
-        while (ask := member.next_ask(now)) is not None:
-            jobs.append(
-                _Job(
-                    ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
-                    to_coordinator=ask.to_coordinator, waits=ask.waits,
-                )
-            )  # fmt: skip
-        if member.coordinator is not None:
-            jobs += [self._look_up(lookup) for lookup in lookups]
-            if committing:
-                jobs.append(self._commit_job())
-        elif member.error is not None:
-            self._give_up(member.error, now)
-        if member.has_event != self.has_event:
-            self.has_event = not self.has_event
-            if self.has_event:
-                self._on_event()
-        self._changed.notify_all()
-        return jobs
-
-    def _next_time(self, now: float) -> float:
-        times = [now + _LONGEST_WAIT]
-        if (when := self._member.next_time()) is not None:
-            times.append(when)
-        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
-        if (when := self._commit_due()) is not None:
-            waiting.append(when)
-        # Without a coordinator, what is due already has it looked for.
-        times += [time for time in waiting if self._member.coordinator is not None or time > now]
-        return min(times)
-
-    def _send(self, job: _Job) -> None:
+    def _send(self, job: Job) -> None:
         try:
             connection = self._connection(job)
             version = connection.version_for(job.api, job.highest)
@@ -346,10 +261,10 @@ class BrokerGroup:
         else:
             self._flying.append((connection, reply, job))
 
-    def _connection(self, job: _Job) -> Connection:
+    def _connection(self, job: Job) -> Connection:
         if not job.to_coordinator:
             return self._cluster.any_connection()
-        coordinator = self._member.coordinator
+        coordinator = self._part.member.coordinator
         if coordinator is None:
             raise BrokerUnavailable(f"group {self._settings.group_id}: the coordinator is not known")
         purpose = "joining" if job.waits else "group"
@@ -386,111 +301,8 @@ class BrokerGroup:
                     else:
                         job.answered(reply.response, now)
 
-    # Offsets
-
-    def _commit_due(self) -> float | None:
-        """When the next commit may go out; not while a rebalance is under way, for its end decides what is ours."""
-        if not self._queue.ready or (self._subscribed and self._member.state in _REBALANCING):
-            return None
-        return self._commit_not_before
-
-    def _commit_job(self) -> _Job:
-        identity = self._member.identity
-        offsets = self._queue.take()
-        return _Job(
-            OffsetCommitRequest,
-            lambda version: self._commit_message(identity, offsets, version),
-            lambda response, now: self._commit_answered(identity, commits.commit_errors(response), now),
-            self._commit_lost,
-            self._cluster.request_timeout,
-            highest=commits.COMMIT_UNTIL,
-        )
-
-    def _commit_message(
-        self, identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
-    ) -> OffsetCommitRequest:
-        if self._subscribed:
-            mine = self._member.holds
-            if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
-                raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
-        return commits.commit_request(identity, offsets, version)
-
-    def _commit_answered(self, identity: Identity, errors: Mapping[TopicPartition, ErrorCode], now: float) -> None:
-        for code in set(errors.values()):
-            self._member.commit_refused(code, identity, now)
-        if not errors:
-            self._commit_backoff.reset()
-        elif self._member.state in _REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
-            self._queue.failed()
-            return
-        for partition, code in self._queue.answered(errors).items():
-            kind = CommitFailed if code in commits.LOST_MEMBERSHIP else KafkaError
-            self._commit_failed([partition], kind(code, f"{partition}: {code.text}"))
-        if self._queue.ready:
-            self._commit_not_before = now + self._commit_backoff.next()
-
-    def _commit_lost(self, error: PylogdError, now: float) -> None:
-        if not is_retriable(error):
-            self._commit_failed(self._queue.refused(), error)
-            return
-        self._queue.failed()
-        self._commit_not_before = now + self._commit_backoff.next()
-        self._member.coordinator_lost(now)
-
-    def _commit_failed(self, partitions: Iterable[TopicPartition], error: PylogdError) -> None:
-        for partition in partitions:
-            if partition in self._commit_awaited:
-                self._commit_errors[partition] = error
-            else:
-                _log.warning("group %s: not committed: %s: %s", self._settings.group_id, partition, error)
-
-    def _look_up(self, lookup: _Lookup) -> _Job:
-        lookup.flying = True
-        group = self._settings.group_id
-
-        def answered(response: Any, now: float) -> None:
-            try:
-                lookup.offsets = commits.fetched(response)
-            except KafkaError as error:
-                if error.code in _COORDINATOR_MOVED:
-                    self._member.coordinator_lost(now)
-                failed(error, now)
-            else:
-                self._lookup_done(lookup, None)
-
-        def failed(error: PylogdError, now: float) -> None:
-            lookup.flying = False
-            if not is_retriable(error):
-                self._lookup_done(lookup, error)
-                return
-            if not isinstance(error, KafkaError):
-                self._member.coordinator_lost(now)
-            lookup.not_before = now + lookup.backoff.next()
-
-        return _Job(
-            OffsetFetchRequest,
-            lambda version: commits.fetch_request(group, lookup.partitions, version, stable=self._stable),
-            answered,
-            failed,
-            self._cluster.request_timeout,
-            highest=commits.FETCH_UNTIL,
-        )
-
-    def _lookup_done(self, lookup: _Lookup, error: PylogdError | None) -> None:
-        lookup.done, lookup.error = True, error
-        self._on_event()
-        if lookup in self._lookups:
-            self._lookups.remove(lookup)
-
-    def _give_up(self, error: PylogdError, now: float) -> None:
-        """The coordinator can't be had, for a reason that will stay: whoever waits has to know."""
-        for lookup in list(self._lookups):
-            self._lookup_done(lookup, error)
-        if self._queue.ready:
-            self._queue.take()
-            self._commit_failed(self._queue.refused(), error)
-        if not self._subscribed:
-            self._member.leave(now)
+    def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
+        _log.warning("group %s: not committed: %s: %s", self._settings.group_id, partition, error)
 
 
 def _place(coordinator: Coordinator) -> tuple[int, str, int]:
