@@ -62,6 +62,15 @@ def test_truncation_inside_a_batch_drops_the_batch() -> None:
     house.check()
 
 
+def test_a_log_that_was_only_truncated_keeps_its_topic_id_in_a_power_cut() -> None:
+    house = House()
+    append(house.create(), b"a")
+    assert house.manager.truncate_to("t", 0, 0) == 0
+    house.lose_power()
+    assert house.manager.logs["t", 0].topic_id == TOPIC_ID
+    house.check()
+
+
 def test_starting_over() -> None:
     house = small()
     fill(house)
