@@ -37,6 +37,7 @@ from pylogd.replica.partition import NO_EPOCH, Partition, Role
 from pylogd.replica.purgatory import Operation
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -47,7 +48,6 @@ from pylogd.wire.messages.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
-    SnapshotId,
 )
 
 _FIRST_FROM_FOLLOWERS = 11
@@ -57,11 +57,7 @@ _FIRST_WITH_REPLICA_STATE = 15
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED = 1
 _NO_RECORDS = b""
-# Shared by all answers that have nothing to say here; never changed.
-_NO_DIVERGENCE = EpochEndOffset()
-_NO_LEADER = LeaderIdAndEpoch()
-_NO_SNAPSHOT = SnapshotId()
-_NONE_ABORTED: list[AbortedTransaction] = []
+_NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
 
 _NO_DATA = PartitionData()
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
@@ -229,7 +225,7 @@ class FetchJob:
             if self.session is not None and not entry.is_news(partition.high_watermark, log_start):
                 return None
             records = _NO_RECORDS
-        data = self._data(partition, log_start, records, _NO_DIVERGENCE)
+        data = self._data(partition, log_start, records, NO_DIVERGENCE)
         if records is _COLD:
             self._cold[-1].data = data
         return data
@@ -237,7 +233,7 @@ class FetchJob:
     def _data(self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset) -> PartitionData:
         high_watermark = partition.high_watermark
         return PartitionData(
-            partition.index, 0, high_watermark, high_watermark, log_start, diverging, _NO_LEADER, _NO_SNAPSHOT,
+            partition.index, 0, high_watermark, high_watermark, log_start, diverging, NO_LEADER, NO_SNAPSHOT,
             self._aborted, -1, records,
         )  # fmt: skip
 
@@ -259,7 +255,7 @@ class FetchJob:
         if preferred == NO_PREFERENCE:
             return None
         self.due = True
-        data = self._data(partition, partition.log.log_start_offset, _NO_RECORDS, _NO_DIVERGENCE)
+        data = self._data(partition, partition.log.log_start_offset, _NO_RECORDS, NO_DIVERGENCE)
         data.preferred_read_replica = preferred
         return data
 
@@ -382,7 +378,7 @@ class FetchJob:
         return list(topics.values())
 
     def _leaders_named(self) -> list[NodeEndpoint]:
-        leaders = {data.current_leader.leader_id for _, data in self.served if data.current_leader is not _NO_LEADER}
+        leaders = {data.current_leader.leader_id for _, data in self.served if data.current_leader is not NO_LEADER}
         return [NodeEndpoint(*found) for found in endpoints_of(self._context, leaders)]
 
 
@@ -476,7 +472,9 @@ def _failure(index: int, code: ErrorCode) -> PartitionData:
         partition_index=index,
         error_code=code,
         high_watermark=-1,
-        current_leader=_NO_LEADER,
+        diverging_epoch=NO_DIVERGENCE,
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
         aborted_transactions=None,
         records=_NO_RECORDS,
     )

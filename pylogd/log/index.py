@@ -26,6 +26,7 @@ TIME_ENTRY = 12
 MAX_RELATIVE = (1 << 31) - 1  # of offsets and positions: Kafka reads them as signed
 
 _LOW = (1 << 32) - 1
+_position = _LOW.__and__  # of an entry; both halves of the entries ascend
 _TIME = struct.Struct(">qI")
 _SWAP = sys.byteorder == "little"
 
@@ -53,6 +54,11 @@ class OffsetIndex:
     def lookup(self, offset: int) -> int:
         """The position of a batch at or before the one that holds `offset`: where to start walking."""
         at = bisect_right(self.entries, (offset - self.base_offset) << 32 | _LOW)
+        return self.entries[at - 1] & _LOW if at else 0
+
+    def lookup_position(self, position: int) -> int:
+        """Where the last batch starts that is known to start at or before `position`."""
+        at = bisect_right(self.entries, position, key=_position)
         return self.entries[at - 1] & _LOW if at else 0
 
     def last_position(self) -> int:

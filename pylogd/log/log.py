@@ -321,8 +321,8 @@ class Log:
         The first batch has records: those that compaction emptied are passed over.
 
         `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
-        through, or if the first batch is over `max_bytes` and not `min_one`. A slice never crosses a segment; its last
-        batch may be cut. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
+        through, or if the first batch is over `max_bytes` and not `min_one`. A slice is of whole
+        batches of one segment. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
         """
         end = self.log_end_offset
         if offset == end:

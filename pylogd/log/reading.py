@@ -2,6 +2,8 @@
 
 Strategy: a view is made whenever the list of segments changes and is never changed itself, so whoever holds one reads
 on without a lock. The segment is found by bisection over base offsets; where in it is the segment's own business.
+A stretch that is ended by its limit ends with a whole batch, and where the next one starts is remembered, by its
+offset: that is where a reader goes on, who then needs no look-up, and was not sent the start of a batch in vain.
 
 Rules: look-ups that would wait for the disk raise `ColdRead` unless `allow_cold`. A segment that goes meanwhile makes
 a look-up fail with `StorageFailure`; who asked knows whether that was to be expected.
@@ -15,31 +17,67 @@ from collections.abc import Sequence
 
 from pylogd.log.segment import Located, Segment
 
+_MOST_REMEMBERED = 256
+
 
 class SegmentsView:
     """`segments`, oldest first and never changed; at least one."""
 
-    __slots__ = ("_bases", "segments")
+    __slots__ = ("_bases", "_next", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
+        self._next: dict[int, tuple[int, Located]] = {}  # segment's number and batch, by the batch's base offset
 
     def look_up(
         self, offset: int, bound: int, end: int, max_bytes: int, *, min_one: bool, allow_cold: bool
     ) -> tuple[Segment, int, int] | None:
         """(segment, position, length) of what `Log.read` hands out; `bound` is exclusive, `end` is the log's end."""
-        segments, bases = self.segments, self._bases
-        for at in range(max(bisect_right(bases, offset) - 1, 0), len(segments)):
-            segment = segments[at]
+        found = self._next.get(offset) or self._find(offset, allow_cold)
+        if found is None:
+            return None
+        at, first = found
+        segment = self.segments[at]
+        if first.last_offset >= bound:
+            return None
+        length = self._end(at, bound, end, allow_cold) - first.position
+        if length > max_bytes:
+            if max_bytes < first.size and not min_one:
+                return None
+            length = self._whole_batches(at, first.position, max(max_bytes, first.size), allow_cold)
+        return (segment, first.position, length) if length > 0 else None
+
+    def _find(self, offset: int, allow_cold: bool) -> tuple[int, Located] | None:
+        """The first batch with records that ends at or behind `offset`, and the number of its segment."""
+        for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self.segments)):
+            segment = self.segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
             while found is not None and found.empty:  # librdkafka takes an answer of only such for one cut too short
                 found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
             if found is not None:
-                following = bases[at + 1] if at + 1 < len(bases) else end
-                length = _length(segment, found, bound, following, max_bytes, min_one, allow_cold)
-                return None if length is None else (segment, found.position, length)
+                return at, found
         return None
+
+    def _end(self, at: int, bound: int, end: int, allow_cold: bool) -> int:
+        """Where in its file the segment ends for a reader who may read up to `bound`, exclusive."""
+        segment = self.segments[at]
+        if bound < (self._bases[at + 1] if at + 1 < len(self._bases) else end):
+            beyond = segment.locate(bound, allow_cold=allow_cold)
+            if beyond is not None:
+                return beyond.position
+        return segment.size
+
+    def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
+        """The bytes of the batches from `position` on that fit whole into `max_bytes`, as the first does."""
+        following = self.segments[at].batch_at(position + max_bytes, allow_cold=allow_cold)
+        if following is None:
+            return max_bytes
+        if not following.empty:
+            if len(self._next) >= _MOST_REMEMBERED:
+                self._next.clear()
+            self._next[following.base_offset] = at, following
+        return following.position - position
 
     def offset_for_timestamp(self, timestamp_ms: int, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
         """(time stamp, offset, leader epoch) of the first record from `start` on that is as young as `timestamp_ms`."""
@@ -58,22 +96,3 @@ class SegmentsView:
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
         return None if best is None else best[1].find_timestamp(best[0], start, allow_cold=allow_cold)
-
-
-def _length(
-    segment: Segment, first: Located, bound: int, following: int, max_bytes: int, min_one: bool, allow_cold: bool
-) -> int | None:
-    """Bytes from `first` on, ended by the bound and the limit. The next segment starts with `following`."""
-    if first.last_offset >= bound:
-        return None
-    limit = segment.size
-    if bound < following:
-        beyond = segment.locate(bound, allow_cold=allow_cold)
-        if beyond is not None:
-            limit = beyond.position
-    length = limit - first.position
-    if length > max_bytes:
-        if max_bytes < first.size and not min_one:
-            return None
-        length = max(max_bytes, first.size)
-    return length

@@ -296,15 +296,24 @@ class Segment:
 
     def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
         """The first batch that ends at or behind `offset`, `None` if the segment has none."""
+        return self._walk(self._indexes(allow_cold=allow_cold).offsets.lookup(offset), offset, 0, allow_cold)
+
+    def batch_at(self, position: int, *, allow_cold: bool) -> Located | None:
+        """The batch that has the byte at `position`, `None` if the segment has none."""
+        return self._walk(
+            self._indexes(allow_cold=allow_cold).offsets.lookup_position(position), 0, position, allow_cold
+        )
+
+    def _walk(self, position: int, offset: int, beyond: int, allow_cold: bool) -> Located | None:
+        """The first batch from the one at `position` on that ends at or behind `offset`, and behind `beyond`."""
         limit = self.size
-        position = self._indexes(allow_cold=allow_cold).offsets.lookup(offset)
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
             window = self._read(file, position, min(_WINDOW, limit - position), allow_cold)
             at, last = 0, len(window) - _PROBE.size
             while at <= last:
                 base, length, delta, count = _PROBE.unpack_from(window, at)
-                if base + delta >= offset:
+                if base + delta >= offset and position + at + length + LENGTH_OVERHEAD > beyond:
                     return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
                     raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {length}")

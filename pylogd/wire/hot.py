@@ -1,4 +1,4 @@
-"""Fast paths, with `struct`, for the messages that carry the load: Produce requests and their answers.
+"""Fast paths, with `struct`, for the messages that carry the load: Produce here, Fetch in `hot_fetch`.
 
 Strategy: each path covers the usual shape only (one topic with one partition, no transaction, no tagged fields, no
 error text) and hands everything else, malformed bytes included, to the construct codec that it stands in front of.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pylogd.wire import hot_fetch
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -24,7 +25,7 @@ from pylogd.wire.values import ZERO_UUID
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
-_PRODUCE = 0
+_PRODUCE, _FETCH = 0, 1
 _FIRST_FLEXIBLE = 9
 _FIRST_TOPIC_ID = 13
 
@@ -44,6 +45,8 @@ _unpack_flexible_partition = _FLEXIBLE_PARTITION.unpack_from
 
 def request_decoder(api_key: int, version: int, plain: Decode) -> Decode:
     """`plain`, or the fast path in front of it where there is one."""
+    if api_key == _FETCH:
+        return hot_fetch.request_decoder(version, plain)
     if api_key != _PRODUCE:
         return plain
     if version < _FIRST_FLEXIBLE:
@@ -110,6 +113,8 @@ _CLASSIC_TOPIC = struct.Struct(">ih")
 
 def response_encoder(api_key: int, version: int, plain: Encode) -> Encode:
     """`plain`, or the fast path in front of it where there is one."""
+    if api_key == _FETCH:
+        return hot_fetch.response_encoder(version, plain)
     if api_key != _PRODUCE:
         return plain
     return lambda response: _produce_answer(response, version) or plain(response)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from unittest.mock import patch
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_reader_of_the_end_goes_on_where_it_stopped() -> None:
     house.check()
 
 
-def test_the_first_batch_is_whole_and_the_limit_cuts_the_rest() -> None:
+def test_the_first_batch_is_whole_whatever_the_limit_and_others_fit_whole() -> None:
     house = House()
     log = filled(house, 3)
     size = log.size // 3
@@ -79,10 +80,43 @@ def test_the_first_batch_is_whole_and_the_limit_cuts_the_rest() -> None:
     assert found is not None
     assert len(found) == len(found.read()) == size
     assert log.read(0, 1, min_one=False) is None
-    found = log.read(1, size + 10, min_one=False)
+    found = log.read(1, 2 * size - 1, min_one=False)
     assert found is not None
-    assert len(found) == size + 10
-    assert [header.base_offset for header, _ in iter_batches(found.read(), allow_partial=True)] == [0]
+    assert [header.base_offset for header, _ in iter_batches(found.read())] == [0]
+    found = log.read(1, 2 * size, min_one=False)
+    assert found is not None
+    assert [header.base_offset for header, _ in iter_batches(found.read())] == [0, 3]
+    house.check()
+
+
+@pytest.mark.parametrize("max_bytes", [1, 250, 1000])
+def test_a_reader_who_goes_on_looks_nothing_up(max_bytes: int) -> None:
+    house = House(LogConfig(index_interval_bytes=100))
+    log = filled(house, 30)
+    found = log.read(0, max_bytes)
+    with patch.object(Segment, "locate", side_effect=AssertionError("looked up")):
+        offset = 0
+        while found is not None:
+            headers = [header for header, _ in iter_batches(found.read())]
+            assert headers[0].base_offset == offset
+            offset = headers[-1].next_offset
+            found = log.read(offset, max_bytes)
+    assert offset == log.log_end_offset
+    house.check()
+
+
+def test_where_a_reader_would_go_on_is_forgotten_with_what_was_there() -> None:
+    house = House(LogConfig(index_interval_bytes=100))
+    log = filled(house, 9)
+    size = log.size // 9
+    first = log.read(0, 3 * size)
+    assert first is not None
+    truncate_to(log, 9)
+    assert log.read(9, 1 << 20) is None
+    append(log, b"another")
+    found = log.read(9, 1 << 20)
+    assert found is not None
+    assert [header.record_count for header, _ in iter_batches(found.read())] == [1]
     house.check()
 
 
