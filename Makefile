@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash chaos lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-clients clean
+.PHONY: help install java demo test crash chaos lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -99,6 +99,9 @@ bench-spark: install java ## Spark's reading speed through both; writes bench/SP
 
 bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
+
+bench-cluster: $(VENV)/.bench java ## acks=all, a follower, failover and idle cost on this machine; writes bench/CLUSTER.md (15 minutes)
+	$(BIN)/python -m bench.cluster $(BENCH_ARGS)
 
 bench-clients: $(VENV)/.bench ## pylogd's client beside others for Python; writes bench/CLIENTS.md and bench/clients.json
 	$(BIN)/python -m bench.clients $(BENCH_ARGS)

@@ -81,12 +81,8 @@ class Peer(ABC):
         return process_tree([self.pid])
 
     def cpu_seconds(self) -> float:
-        """Processor time that it has used, user and system, all threads.
-
-        The kernel's clock of another process (clock_getcpuclockid(3), which Python has for threads only): what
-        /proc/PID/stat counts, in nanoseconds where that has hundredths of a second.
-        """
-        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.pids())
+        """Processor time that it has used, user and system, all threads."""
+        return sum(process_seconds(pid) for pid in self.pids())
 
     def resident(self) -> int:
         """Resident memory in bytes."""
@@ -170,6 +166,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def process_seconds(pid: int) -> float:
+    """Processor time that a process has used, user and system, all threads.
+
+    The kernel's clock of another process (clock_getcpuclockid(3), which Python has for threads only): what
+    /proc/PID/stat counts, in nanoseconds where that has hundredths of a second.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def process_tree(roots: Sequence[int]) -> list[int]:
