@@ -133,6 +133,7 @@ class Round:
             with Admin(self._broker.address) as admin:
                 admin.create_topics([NewTopic(self._topic, PARTITIONS, 1, {"retention.ms": "-1"})])
             self._writer.start()
+            self._warm_up()
             for number, each in enumerate(plan(self._setting.kills, self._setting.seed, executors=self._on_cluster)):
                 self._writer.allow(self._share * (number + 2))  # there is always something to do
                 before = time.monotonic()
@@ -156,6 +157,20 @@ class Round:
 
     def _start_broker(self) -> BrokerProcess:
         return BrokerProcess(self._folder / "data", self._folder / "broker.log", port=self._port)
+
+    def _warm_up(self) -> None:
+        """A load that nobody disturbs, which makes later starts of Spark faster."""
+        self._writer.allow(self._share)
+        arguments = [self._topic, "--to", str(self._root), "-b", self._broker.address]
+        loader = Loader(arguments, self._folder / "loader.log", LOCAL, self._scratch, archive=True)
+        self._loaders.append(loader)
+        deadline = time.monotonic() + PROGRESS_SECONDS
+        while not loader.ended():
+            if time.monotonic() > deadline:
+                raise LakeFault(f"the first load does not end:\n{loader.output()[-6000:]}")
+            time.sleep(0.1)
+        if loader.process.returncode:
+            raise LakeFault(f"the first load failed:\n{loader.output()[-6000:]}")
 
     # The loader -----------------------------------------------------------------------------------------------------
 
