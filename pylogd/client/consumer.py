@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pylogd.client.assignors import Assignor, find_assignors
 from pylogd.client.cluster import Cluster
+from pylogd.client.consuming import GroupPositions, Offsets, check_options, to_commit
 from pylogd.client.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.fetching import FetchSettings
 from pylogd.client.group import BrokerGroup
@@ -38,7 +39,6 @@ from pylogd.wire.records import Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Offset = int | OffsetAndMetadata
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0
@@ -46,12 +46,14 @@ _LOOK_SECONDS = 0.2  # how often to look for events of a coordinator that can't 
 _SHORTEST_LOCK_WAIT = 0.05  # seconds: a thread that prefetches is done by then, unless it connects
 
 
-class Consumer(PartitionReader):
+class Consumer(GroupPositions, PartitionReader):
     """A consumer on a cluster of its own, or on one that is given. Times in seconds, but for names that end in `_ms`.
 
     `auto_commit`, in a group: "after" commits from time to time what was processed, so that a record is processed at
     least once; "before" commits before records are handed out: at most once; "off" leaves it to `commit`.
     """
+
+    _share: Share | None
 
     def __init__(
         self,
@@ -87,10 +89,10 @@ class Consumer(PartitionReader):
         raises why; `buffer_bytes` what may be held of all partitions before it is decoded; `session_timeout` 45 s by
         default, or 6 s in ZooKeeper. Nothing is connected yet.
         """
-        _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-        _check(auto_commit, ("after", "before", "off"), "auto_commit")
-        _check(isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
-        _check(coordinator, ("broker", "zookeeper"), "coordinator")
+        check_options(
+            auto_offset_reset=auto_offset_reset, auto_commit=auto_commit, isolation_level=isolation_level,
+            coordinator=coordinator,
+        )  # fmt: skip
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
             bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout
@@ -124,7 +126,7 @@ class Consumer(PartitionReader):
         self._closed = False
         self._handed = Handed()
         self._prefetch = Prefetch(self._fetcher, self._lock) if prefetch and self._own_cluster else None
-        self._share: Share | None = None
+        self._share = None
         if group is not None:
             now, commits = self._clock.monotonic(), auto_commit == "after"
             self._share = Share(
@@ -239,7 +241,7 @@ class Consumer(PartitionReader):
 
     def commit(
         self,
-        offsets: Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset] | None = None,
+        offsets: Offsets | None = None,
         *,
         wait: bool = True,
         timeout: float = 30.0,
@@ -251,14 +253,7 @@ class Consumer(PartitionReader):
         """
         share = self._in_group()
         with self._lock:
-            if offsets is None:
-                unprocessed = self._handed.unprocessed(last_is_done=True) if self._handed.begun else {}
-                chosen = share.unsaved({**share.progress(), **unprocessed})
-            else:
-                chosen = {
-                    TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-                    for p, offset in offsets.items()
-                }
+            chosen = to_commit(share, self._handed, offsets)
         if wait:
             share.commit(chosen, timeout)
         else:
@@ -304,15 +299,16 @@ class Consumer(PartitionReader):
         return chunks
 
     def poll_columns(
-        self, timeout: float = 0.0, *, headers: bool = False
+        self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but all that has come, and as columns: for each partition `pyarrow.RecordBatch`es with key, value,
-        offset, timestamp and timestampType (see `columns`), without a Python object for a record.
+        """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
+        timestampType (see `columns`), without a Python object for a record. All that has come, up to `max_bytes` when
+        it is uncompressed; the last batch is whole.
         """
         with self._polling(timeout) as deadline:
             if deadline is None:
                 return []
-            chunks = self._read(deadline, lambda: self._reader.gather_columns(headers=headers))
+            chunks = self._read(deadline, lambda: self._reader.gather_columns(headers=headers, max_bytes=max_bytes))
             begins = {partition: position for partition, position, _ in reversed(chunks)}
             self._handed = Handed(begins=begins)
             if chunks:
@@ -372,10 +368,6 @@ class Consumer(PartitionReader):
             self._share.obey()
             self._share.commit_if_due(self._clock.monotonic())
 
-    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        if self._share is not None:
-            self._share.placed(positions)
-
     def _begin(self, positions: Mapping[TopicPartition, int]) -> None:
         share = self._share
         if share is not None and share.subscribed and not share.group.wakes:  # so that a later owner begins there too
@@ -384,11 +376,6 @@ class Consumer(PartitionReader):
     @property
     def _may_hand_out(self) -> bool:
         return self._share is None or self._share.group.may_fetch
-
-    def _forget(self, partition: TopicPartition) -> None:
-        super()._forget(partition)
-        if self._share is not None:
-            self._share.forget([partition])
 
     def _wake(self) -> None:
         self._fetcher.wakeup.set()
@@ -407,8 +394,3 @@ def _zookeeper_group(
     from pylogd.client.zookeeper_group import ZooKeeperGroup, ZooKeeperSettings  # noqa: PLC0415
 
     return ZooKeeperGroup(ZooKeeperSettings(connect, group_id, latest, session_timeout, interval, timeout))
-
-
-def _check(value: str, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -14,23 +14,24 @@ from typing import TypeVar
 
 from pylogd.client import offsets
 from pylogd.client.cluster import Cluster
-from pylogd.client.errors import Closed, is_retriable
+from pylogd.client.errors import Closed
 from pylogd.client.fetcher import Fetcher
 from pylogd.client.fetching import FetchSettings, Place
 from pylogd.client.model import OffsetAndTime, TopicPartition
 from pylogd.client.placing import Committed, Placing, ResetTo
+from pylogd.client.positions import Patience, Positions, is_out_of_range
 from pylogd.client.reading import Reader
-from pylogd.errors import ErrorCode, KafkaError
 
 Partitions = Iterable[tuple[str, int]]
 T = TypeVar("T")
 
 
-class PartitionReader:
+class PartitionReader(Positions):
     """Reads partitions from positions. Not for several threads at a time."""
 
     #: no wait is longer, so that what nobody wakes it for is looked for now and then
     _longest_wait = float("inf")
+    _placing: Placing
 
     def __init__(
         self,
@@ -52,13 +53,8 @@ class PartitionReader:
         self._fetcher = Fetcher(cluster, fetch, request_timeout=request_timeout)
         self._reader = Reader(self._fetcher.fetching, self._fetcher.take, check_crcs=check_crcs)
         self._placing = Placing(cluster, reset_to, committed, retry_timeout)
-        self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
+        self._patience = Patience(retry_timeout)
         self._woken = self._closing = False
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-        return [*self._reader.positions, *sorted(self._placing.waiting - self._reader.positions.keys())]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic. Raises KafkaError if there is none."""
@@ -68,10 +64,8 @@ class PartitionReader:
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """Go on at `offset` in a partition that is assigned."""
         place = TopicPartition(*partition)
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
         with self._lock:
-            self._check_assigned(place)
+            self._check_seek(place, offset)
             self._move(place, offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
@@ -119,20 +113,6 @@ class PartitionReader:
                 self._place(left, wait=True)
             return self._reader.position(place)
 
-    def _check_assigned(self, place: TopicPartition) -> None:
-        if place not in self._reader.positions and place not in self._placing.waiting:
-            raise ValueError(f"{place} is not assigned")
-
-    def _move(self, partition: TopicPartition, offset: int) -> None:
-        self._placing.discard(partition)
-        self._failing_since.pop(partition, None)
-        self._reader.move(partition, offset)
-
-    def _forget(self, partition: TopicPartition) -> None:
-        self._failing_since.pop(partition, None)
-        self._placing.discard(partition)
-        self._reader.forget(partition)
-
     def _place(self, timeout: float, *, wait: bool = False) -> None:
         """Find positions for partitions that have none."""
         committed, reset = self._placing.place(timeout, wait=wait)
@@ -140,9 +120,6 @@ class PartitionReader:
         self._begin(reset)
         for partition, offset in (committed | reset).items():
             self._move(partition, offset)
-
-    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These were found to be what the group committed."""
 
     def _begin(self, positions: Mapping[TopicPartition, int]) -> None:
         """These are where partitions begin for which it has committed nothing."""
@@ -175,10 +152,6 @@ class PartitionReader:
     def _look_around(self) -> None:
         """Done whenever nothing is handed out: what is not reading."""
 
-    @property
-    def _may_hand_out(self) -> bool:
-        return True
-
     def _read(self, deadline: float, gather: Callable[[], list[T]]) -> list[T]:
         """What `gather` has, as soon as that is anything; nothing at the deadline, or when woken."""
         while True:
@@ -206,16 +179,7 @@ class PartitionReader:
         """An answer that was an error: reset the position, wait and try again, or raise."""
         error, place.error = place.error, None
         assert error is not None
-        partition = place.partition
-        out_of_range = isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        if out_of_range and self._reset_to != "none":
-            self._move(partition, self._placing.reset_offsets([partition])[partition])
+        if is_out_of_range(error) and self._reset_to != "none":
+            self._move(place.partition, self._placing.reset_offsets([place.partition])[place.partition])
             return
-        now = self._clock.monotonic()
-        since, at = self._failing_since.get(partition, (now, -1))
-        if at != place.offset:  # it got on since
-            since = now
-        self._failing_since[partition] = since, place.offset
-        if not is_retriable(error) or now - since >= self._retry_timeout:
-            del self._failing_since[partition]
-            raise error
+        self._patience.bear(place, error, self._clock.monotonic())

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from twisted.internet.defer import Deferred
 
 from pylogd.client.assignors import Assignor, find_assignors
+from pylogd.client.consuming import GroupPositions, Offsets, check_options, to_commit
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.group import BrokerGroup
 from pylogd.client.deferred.partitions import PartitionReader
@@ -53,11 +54,13 @@ def _deferred(
     return deferred
 
 
-class Consumer(PartitionReader):
+class Consumer(GroupPositions, PartitionReader):
     """A consumer on a cluster of its own, or on one that is given. Times in seconds, but for names that end in `_ms`.
 
     The options are those of the blocking face; `tls` and `reactor` are `Cluster`'s.
     """
+
+    _share: Share | None
 
     def __init__(
         self,
@@ -94,10 +97,10 @@ class Consumer(PartitionReader):
         "host:port,host:port/chroot". `session_timeout` is 45 s by default, 6 s with ZooKeeper. ValueError: an option
         that is none.
         """
-        _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-        _check(auto_commit, ("after", "before", "off"), "auto_commit")
-        _check(coordinator, ("broker", "zookeeper"), "coordinator")
-        _check(isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        check_options(
+            auto_offset_reset=auto_offset_reset, auto_commit=auto_commit, isolation_level=isolation_level,
+            coordinator=coordinator,
+        )  # fmt: skip
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
             bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout,
@@ -128,7 +131,7 @@ class Consumer(PartitionReader):
         self._max_poll_records = max_poll_records
         self._commits_before = auto_commit == "before"
         self._handed = Handed()
-        self._share: Share | None = None
+        self._share = None
         if group is not None:
             self._share = Share(
                 group, self._reader, self._placing, commits=auto_commit == "after", interval=auto_commit_interval,
@@ -279,7 +282,7 @@ class Consumer(PartitionReader):
     @_deferred
     async def commit(
         self,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        offsets: Offsets | None = None,
         *,
         wait: bool = True,
         timeout: float = 30.0,
@@ -290,14 +293,7 @@ class Consumer(PartitionReader):
         Fails with CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
         """
         share = self._in_group()
-        if offsets is None:
-            unprocessed = self._handed.unprocessed(last_is_done=True) if self._handed.begun else {}
-            chosen = share.unsaved({**share.progress(), **unprocessed})
-        else:
-            chosen = {
-                TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-                for p, offset in offsets.items()
-            }
+        chosen = to_commit(share, self._handed, offsets)
         if wait:
             await share.commit(chosen, timeout)
         else:
@@ -375,20 +371,6 @@ class Consumer(PartitionReader):
             await self._share.obey()
             self._share.commit_if_due(self.cluster.seconds())
 
-    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        if self._share is not None:
-            self._share.placed(positions)
-
     @property
     def _may_hand_out(self) -> bool:
         return self._share is None or self._share.group.may_fetch
-
-    def _forget(self, partition: TopicPartition) -> None:
-        super()._forget(partition)
-        if self._share is not None:
-            self._share.forget([partition])
-
-
-def _check(value: str, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -18,21 +18,23 @@ from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.fetcher import Fetcher
 from pylogd.client.deferred.placing import LookUp, Placing
 from pylogd.client.deferred.tasks import Bell, Tasks
-from pylogd.client.errors import ClientError, Closed, RequestTimedOut, is_retriable
+from pylogd.client.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.fetching import FetchSettings, Place
 from pylogd.client.model import OffsetAndTime, TopicPartition
 from pylogd.client.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.placing import ResetTo
+from pylogd.client.positions import Patience, Positions, is_out_of_range
 from pylogd.client.reading import Reader
-from pylogd.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.2  # how often to look whether records may be handed out again
 
 
-class PartitionReader:
+class PartitionReader(Positions):
     """Reads partitions from positions."""
+
+    _placing: Placing
 
     def __init__(
         self,
@@ -54,13 +56,8 @@ class PartitionReader:
         self._fetcher = Fetcher(cluster, fetch, request_timeout=request_timeout, changed=self._wake)
         self._reader = Reader(self._fetcher.fetching, self._fetcher.take, check_crcs=check_crcs)
         self._placing = Placing(cluster, reset_to, look_up, retry_timeout, self._tasks, self._placed)
-        self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
+        self._patience = Patience(retry_timeout)
         self._woken = self._closing = self._polling = False
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-        return [*self._reader.positions, *sorted(self._placing.waiting - self._reader.positions.keys())]
 
     @property
     def paused(self) -> list[TopicPartition]:
@@ -103,9 +100,7 @@ class PartitionReader:
 
     def _seek(self, partition: tuple[str, int], offset: int) -> None:
         place = TopicPartition(*partition)
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
-        self._check_assigned(place)
+        self._check_seek(place, offset)
         self._move(place, offset)
 
     async def _pause(self, partitions: Sequence[tuple[str, int]], paused: bool) -> None:
@@ -129,29 +124,12 @@ class PartitionReader:
             self._placing.begin()
             await self._bell.wait(deadline)
 
-    def _check_assigned(self, place: TopicPartition) -> None:
-        if place not in self._reader.positions and place not in self._placing.waiting:
-            raise ValueError(f"{place} is not assigned")
-
-    def _move(self, partition: TopicPartition, offset: int) -> None:
-        self._placing.discard(partition)
-        self._failing_since.pop(partition, None)
-        self._reader.move(partition, offset)
-
-    def _forget(self, partition: TopicPartition) -> None:
-        self._failing_since.pop(partition, None)
-        self._placing.discard(partition)
-        self._reader.forget(partition)
-
     def _placed(self, committed: dict[TopicPartition, int], reset: dict[TopicPartition, int]) -> None:
         self._are_committed(committed)
         for partition, offset in (committed | reset).items():
             self._move(partition, offset)
         self._fetcher.send()
         self._wake()
-
-    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These were found to be what the group committed."""
 
     def _raise_placing_error(self) -> None:
         error, self._placing.error = self._placing.error, None
@@ -192,10 +170,6 @@ class PartitionReader:
     async def _look_around(self) -> None:
         """Done whenever nothing is handed out: what is not reading."""
 
-    @property
-    def _may_hand_out(self) -> bool:
-        return True
-
     async def _read(self, deadline: float, gather: Callable[[], list[T]]) -> list[T]:
         """What `gather` has, as soon as that is anything; nothing at the deadline, or when woken."""
         while True:
@@ -224,18 +198,9 @@ class PartitionReader:
         """An answer that was an error: reset the position, wait and try again, or raise."""
         error, place.error = place.error, None
         assert error is not None
-        partition = place.partition
-        out_of_range = isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        if out_of_range and self._reset_to != "none":
-            found = await self._placing.reset_offsets([partition])
+        if is_out_of_range(error) and self._reset_to != "none":
+            found = await self._placing.reset_offsets([place.partition])
             if self._fetcher.fetching.current(place, place.generation):
-                self._move(partition, found[partition])
+                self._move(place.partition, found[place.partition])
             return
-        now = self.cluster.seconds()
-        since, at = self._failing_since.get(partition, (now, -1))
-        if at != place.offset:  # it got on since
-            since = now
-        self._failing_since[partition] = since, place.offset
-        if not is_retriable(error) or now - since >= self._retry_timeout:
-            del self._failing_since[partition]
-            raise error
+        self._patience.bear(place, error, self.cluster.seconds())
