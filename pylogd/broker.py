@@ -15,6 +15,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, maybeDeferred
@@ -34,6 +35,7 @@ from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
+from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.errors import NodeIdInUse, StoreError
 from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
@@ -92,8 +94,9 @@ class Broker:
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, _now_ms)
         self.smooth_joins = SmoothJoins(
-            self.replicas, self.cluster, self.topics, self._connect, self.partition_admin.release, reactor
-        )
+            self.replicas, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
+            self.partition_admin.release, reactor,
+        )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}

@@ -3,8 +3,8 @@
 Strategy: a reassignment may have new replicas begin with the leader's latest offset (`PartitionState.latest_until_ms`),
 so that nothing old is read from a disk. Until its time has come they don't join the in-sync set, since a consumer that
 is further behind would lose records if one of them led. The partition's leader, which knows where they begin, asks all
-brokers what their groups have committed, every `LOOK_SECONDS`; once every group that has an offset of the partition is
-past that point it ends the wait in the partition's state.
+brokers what their groups have committed, and the metadata for groups that do without brokers, every `LOOK_SECONDS`;
+once every group that has an offset of the partition is past that point it ends the wait in the partition's state.
 
 Rules: who can't be asked may have a group that is behind: then nothing is ended. Groups without an offset of the
 partition are not waited for, nor are consumers outside of groups: that is what the time is for.
@@ -14,7 +14,7 @@ Must not know: how groups are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -54,14 +54,18 @@ class SmoothJoins:
         cluster: Cluster,
         topics: TopicRegistry,
         connect: Callable[[int], Deferred[Any]],
+        committed: Callable[[Iterable[str]], Awaitable[Mapping[Key, int]]],
         release: Callable[[Iterable[Key]], Deferred[Any]],
         clock: IReactorTime,
     ) -> None:
-        """`connect` connects to a broker; `release` ends the wait of partitions."""
+        """`connect` connects to a broker. `committed`: the least offset of each partition of topics that groups without
+        a broker have committed. `release` ends the wait of partitions.
+        """
         self._replicas = replicas
         self._cluster = cluster
         self._topics = topics
         self._connect = connect
+        self._committed = committed
         self._release = release
         self._clock = clock
         self._call: IDelayedCall | None = None
@@ -122,7 +126,8 @@ class SmoothJoins:
                 behind |= await _behind_of(connection, begins)
             finally:
                 connection.close()
-        return behind
+        least = await self._committed({topic for topic, _ in begins})
+        return behind | {key for key, begin in begins.items() if least.get(key, begin) < begin}
 
 
 async def _behind_of(connection: Asked, begins: Mapping[Key, int]) -> set[Key]:

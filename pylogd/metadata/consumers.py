@@ -1,0 +1,44 @@
+"""How far groups have read that share partitions through ZooKeeper, without a broker: `/consumers`, as in Kafka 0.8.
+
+    /consumers/<group>/offsets/<topic>/<partition>    the offset of the next record to read, as decimal text
+
+Must not know: who the members are (`pylogd.client.zookeeper` keeps this part of the tree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pylogd.metadata.errors import NoNode
+from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.layout import CorruptMetadata
+
+CONSUMERS: Final = "/consumers"
+
+
+async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], int]:
+    """The least offset that a group has committed of each partition, by topic and index, where one has.
+
+    Raises `CorruptMetadata` and the store's errors: then nothing is known of some group.
+    """
+    least: dict[tuple[str, int], int] = {}
+    try:
+        groups = await store.children(CONSUMERS)
+    except NoNode:
+        return least
+    wanted = sorted(topics)
+    for group in groups:
+        for topic in wanted:
+            path = f"{CONSUMERS}/{group}/offsets/{topic}"
+            try:
+                nodes = await store.children_data(path)
+            except NoNode:
+                continue
+            for name, node in nodes.items():
+                try:
+                    key, offset = (topic, int(name)), int(node.data)
+                except ValueError as error:
+                    raise CorruptMetadata(f"{path}/{name}", repr(error)) from error
+                least[key] = min(offset, least.get(key, offset))
+    return least

@@ -1,0 +1,142 @@
+"""New replicas without the old records: who ends their wait, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+
+from pylogd.errors import BrokerUnavailable
+from pylogd.metadata.consumers import committed_offsets
+from pylogd.replica.smooth import LOOK_SECONDS, Key, SmoothJoins
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+
+BEGIN = 10
+
+
+class Connection:
+    """One to the broker itself, past the wire."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.closed = False
+
+    def request(self, message: Any, *, version: int | None = None) -> Deferred[Any]:
+        return maybeDeferred(self._parts.call, message, version)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Case:
+    """Broker 3 is added to t-0, which broker 1 leads, and begins at BEGIN."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        parts.create("t")
+        for _ in range(BEGIN):
+            parts.append("t", b"v")
+        until = parts.now_ms() + 3_600_000
+        self.partition = parts.set_state("t", replicas=(1, 3), adding=(3,), latest_until_ms=until)
+        self.connections: list[Connection] = []
+        self.reachable = True
+        self.released: list[Key] = []
+        self.joins = SmoothJoins(
+            parts.replicas, parts.cluster, parts.topics, self._connect,
+            partial(committed_offsets, parts.metadata.store), self._release, parts.clock,
+        )  # fmt: skip
+        self.joins.start()
+
+    def _connect(self, _: int) -> Deferred[Any]:
+        if not self.reachable:
+            return fail(BrokerUnavailable("not now"))
+        self.connections.append(Connection(self.parts))
+        return succeed(self.connections[-1])
+
+    def _release(self, keys: Iterable[Key]) -> Deferred[Any]:
+        self.released += keys
+        return succeed({})
+
+    def fetched(self) -> None:
+        """The new replica has shown where it begins."""
+        self.partition.follower_fetched(3, BEGIN, BEGIN, self.parts.time.seconds())
+
+    def commit(self, offset: int) -> None:
+        """A group of the broker's has read so far."""
+        assert self.parts.call(FindCoordinatorRequest("g"), 3).error_code == 0
+        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, offset)])
+        answer = self.parts.call(OffsetCommitRequest("g", topics=[topic]), 8)
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    def commit_in_zookeeper(self, offset: bytes) -> None:
+        """A group without a broker has read so far."""
+        path = "/consumers/h/offsets/t/0"
+        result_of(self.parts.metadata.store.ensure(path))
+        result_of(self.parts.metadata.store.set(path, offset))
+
+    def look(self) -> list[Key]:
+        """What was released by the next look, which lets go of its connections."""
+        self.released.clear()
+        self.parts.time.advance(LOOK_SECONDS)
+        assert all(connection.closed for connection in self.connections)
+        return list(self.released)
+
+
+@pytest.fixture
+def case(parts: Parts) -> Iterator[Case]:
+    made = Case(parts)
+    yield made
+    made.joins.stop()
+
+
+def test_nobody_is_asked_before_the_new_replica_has_begun(case: Case) -> None:
+    assert case.look() == []
+    assert not case.connections
+    case.fetched()
+    assert case.look() == [("t", 0)]
+
+
+def test_a_group_of_the_brokers_is_waited_for(case: Case) -> None:
+    case.fetched()
+    case.commit(BEGIN - 1)
+    assert case.look() == []
+    case.commit(BEGIN)
+    assert case.look() == [("t", 0)]
+
+
+def test_a_group_in_zookeeper_is_waited_for(case: Case) -> None:
+    case.fetched()
+    case.commit_in_zookeeper(b"9")
+    assert case.look() == []
+    case.commit_in_zookeeper(b"10")
+    assert case.look() == [("t", 0)]
+
+
+def test_who_can_not_be_asked_may_have_a_group_that_is_behind(case: Case) -> None:
+    case.fetched()
+    case.reachable = False
+    assert case.look() == []
+    case.reachable = True
+    case.commit_in_zookeeper(b"what?")
+    assert case.look() == []
+    case.commit_in_zookeeper(b"10")
+    assert case.look() == [("t", 0)]
+
+
+def test_a_move_whose_time_has_come_is_left_alone(case: Case) -> None:
+    case.fetched()
+    case.parts.time.advance(3600)
+    case.released.clear()
+    case.connections.clear()
+    assert case.look() == []
+    assert not case.connections
