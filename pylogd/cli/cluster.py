@@ -23,6 +23,7 @@ from pylogd.cli.common import (
 )
 from pylogd.client import Admin
 from pylogd.client.model import Broker, LogDir, Partition, Topic
+from pylogd.errors import ErrorCode
 from pylogd.local.cluster import LocalCluster
 
 #: How often `up` looks whether its brokers are still there.
@@ -119,7 +120,8 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
         note(f"{place}: {'done' if error is None else error}")
     if not outcome:
         note("nothing to do")
-    if any(error is not None for error in outcome.values()):
+    # That there was nothing to do for some partition is what was wanted.
+    if any(error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED for error in outcome.values()):
         raise click.ClickException("not all leaders could be elected")
 
 

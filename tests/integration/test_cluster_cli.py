@@ -105,6 +105,7 @@ def test_a_cluster_to_try_things_out_on(up: Up, tmp_path: Path) -> None:
     configs = up.run("topics", "describe", "t", "--json")
     assert "throttled" not in configs
     up.run("cluster", "elect")
+    up.run("cluster", "elect", "t:0")  # nothing to do, which is well
     up.run("reassign", "cancel")
     (tmp_path / "none.json").write_text("{}")
     up.run("reassign", "verify", str(tmp_path / "none.json"), code=1)

@@ -49,6 +49,8 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
         assert set(after.isr) == {2, 3}
         assert after.leader in (2, 3)
         check(cluster, "moved")
+        admin.elect_leaders(0, {"moved": [0]})  # the preferred one, if another leads
+        cluster.until(lambda: cluster.partitions("moved")[0].leader == 3, "that the preferred replica leads")
         # The old replica's log goes.
         gone = cluster.folder / "broker1" / "moved-0"
         cluster.until(lambda: not gone.exists(), "that broker 1 has nothing of it")
