@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
+from pylogd.api.fetch_one import NONE_ABORTED, READ_COMMITTED, fetch_one
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
@@ -39,7 +40,6 @@ from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
 from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
-    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -55,9 +55,7 @@ _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
 _FIRST_WITH_REPLICA_STATE = 15
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_READ_COMMITTED = 1
 _NO_RECORDS = b""
-_NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
 
 _NO_DATA = PartitionData()
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
@@ -70,6 +68,9 @@ Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 @handles(FetchRequest, 4, 18)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
     """Read now if there is enough; otherwise a Deferred that fires when there is, or when the time is up."""
+    response = fetch_one(context, request)
+    if response is not None:
+        return response
     try:
         job = _job(context, request)
     except KafkaError as error:
@@ -143,7 +144,7 @@ class FetchJob:
         self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
         self.session = session
         self._opens_session = opens_session
-        self._aborted = _NONE_ABORTED if request.isolation_level == _READ_COMMITTED else None
+        self._aborted = NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
         replicas = broker.replicas
         by_state = context.version >= _FIRST_WITH_REPLICA_STATE

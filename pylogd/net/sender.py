@@ -153,14 +153,16 @@ class Sender:
 
     def _write_to_next_slice(self) -> None:
         run: list[bytes] = []
-        while self._parts and self._slice is None:
-            part = self._parts.popleft()
+        parts = self._parts
+        while parts:
+            part = parts.popleft()
             if isinstance(part, bytes):
                 run.append(part)
             elif part.length:
                 self._slice = part
                 self._at = self._warm_to = part.position
                 self._end = part.position + part.length
+                break
         if run:
             self._write(b"".join(run), socket.MSG_MORE if self._slice is not None else 0)
 

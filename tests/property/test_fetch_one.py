@@ -1,0 +1,89 @@
+"""The short way through Fetch answers as the job does, or leaves the request to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pylogd.api.context import RequestContext
+from pylogd.api.fetch_one import FIRST_VERSION, fetch_one
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
+from tests.fakes.parts import Parts
+
+BATCHES = 10
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
+    made = Parts(tmp_path_factory.mktemp("parts"), log_index_interval_bytes=0)
+    made.create("t")
+    for _ in range(BATCHES):
+        made.append("t", b"one", b"two")
+    yield made
+    made.close()
+
+
+def said(response: Any) -> Any:
+    """A response by value, with slices of files as what they are slices of."""
+    assert isinstance(response, FetchResponse)
+    for topic in response.responses:
+        for data in topic.partitions:
+            if data.records:
+                data.records = (data.records.file.path, data.records.position, data.records.length)
+    return response
+
+
+sizes = st.integers(-1, 1000) | st.just(1 << 20)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    offset=st.integers(-1, 2 * BATCHES + 1),
+    partition_max=sizes,
+    max_bytes=sizes,
+    min_bytes=sizes,
+    isolation=st.integers(0, 1),
+    leader_epoch=st.sampled_from([-1, -1, 0, 1]),
+    last_epoch=st.sampled_from([-1, -1, -1, 0]),
+    session=st.sampled_from([(0, -1), (0, -1), (0, -1), (0, 0), (7, -1), (7, 1)]),
+    index=st.sampled_from([0, 0, 0, 1]),
+    replica=st.sampled_from([-1, -1, -1, 5]),
+)
+def test_the_short_way_answers_as_the_job_does(
+    parts: Parts, offset: int, partition_max: int, max_bytes: int, min_bytes: int, isolation: int, leader_epoch: int,
+    last_epoch: int, session: tuple[int, int], index: int, replica: int,
+) -> None:  # fmt: skip
+    topic_id = parts.replicas.partitions["t", 0].topic_id
+    wanted = FetchPartition(index, leader_epoch, offset, last_epoch, partition_max_bytes=partition_max)
+    request = FetchRequest(
+        replica_state=ReplicaState(replica),
+        max_wait_ms=0,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic("", topic_id, [wanted])],
+    )
+    context = RequestContext(parts, parts.connection, FIRST_VERSION, "test")  # type: ignore[arg-type]
+    one = fetch_one(context, request)
+    if one is None:
+        return
+    with patch("pylogd.api.fetch.fetch_one", return_value=None):
+        assert said(one) == said(parts.ask(request, FIRST_VERSION))
+
+
+def test_the_usual_request_goes_the_short_way(parts: Parts) -> None:
+    topic_id = parts.replicas.partitions["t", 0].topic_id
+    for version in range(FIRST_VERSION, 19):
+        topic = FetchTopic("", topic_id, [FetchPartition(0, 0, 4, -1, partition_max_bytes=1 << 20)])
+        request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
+        context = RequestContext(parts, parts.connection, version, "test")  # type: ignore[arg-type]
+        response = fetch_one(context, request)
+        assert response is not None
+        assert len(response.responses[0].partitions[0].records or b"") > 0
