@@ -54,10 +54,14 @@ class PyArrowMissing(PylogdError):
 
 
 class Columns(NamedTuple):
-    """Records as columns, and the offset at which a reader goes on: behind the last batch, whatever was left out."""
+    """Records as columns, and the offset at which a reader goes on: behind the last batch, whatever was left out.
+
+    `ended`: no batch is left. Else the next one was not taken because of `max_bytes`, or it is damaged.
+    """
 
     records: pa.RecordBatch
     next_offset: int
+    ended: bool
 
 
 class _Measures(NamedTuple):
@@ -103,12 +107,17 @@ def decode(
 def decode_batches(
     batches: Iterable[tuple[BatchHeader, memoryview]], *, from_offset: int = 0, headers: bool = False,
     check_crcs: bool = True, topic: str = "", partition: int = -1, max_decompressed: int = MAX_DECOMPRESSED,
+    max_bytes: int = _MOST_BYTES,
 ) -> Columns:  # fmt: skip
-    """As `decode`, for batches that were parted before (`wire.records.iter_batches`)."""
+    """As `decode`, for batches that were parted before (`wire.records.iter_batches`).
+
+    Once records take `max_bytes` uncompressed, no further batch is taken: a small fetch may hold gigabytes.
+    """
     arrow = _pyarrow()
     next_offset = from_offset
     parts: list[_Part] = []
     size = 0
+    ended = False
     for header, batch in batches:
         if header.last_offset < from_offset or header.is_control:
             next_offset = max(next_offset, header.next_offset)
@@ -124,9 +133,13 @@ def decode_batches(
             break
         next_offset = max(next_offset, header.next_offset)
         parts.append(part)
+        if size >= max_bytes:
+            break
+    else:
+        ended = True
     kind = _schema(arrow, headers)
     arrays = _plain(arrow, parts, kind) if records.speedups is None else _compiled(arrow, parts, kind)
-    return Columns(arrow.RecordBatch.from_arrays(arrays, schema=kind), next_offset)
+    return Columns(arrow.RecordBatch.from_arrays(arrays, schema=kind), next_offset, ended)
 
 
 def schema(headers: bool = False) -> pa.Schema:

@@ -36,10 +36,13 @@ ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """What is being read of a partition: batches, and records that are decoded already."""
+    """What is being read of a partition: batches, and records that are decoded already. `taken`: of its batches with
+    records, the last that was looked at.
+    """
 
     fetched: Fetched
     left: list[Record] = field(default_factory=list)
+    taken: BatchHeader | None = None
 
 
 class Handed:
@@ -161,34 +164,37 @@ class Reader:
                 chunks.append((partition, more))
         return chunks
 
-    def gather_columns(self, *, headers: bool) -> list[ColumnChunk]:
-        """All that has come, as columns. Raises CorruptRecords, PyArrowMissing."""
+    def gather_columns(self, *, headers: bool, max_bytes: int) -> list[ColumnChunk]:
+        """What has come, as columns, until its records take `max_bytes` or, by less than a batch, more. Raises
+        CorruptRecords, PyArrowMissing.
+        """
         chunks: list[ColumnChunk] = []
-        while (found := self._next_open()) is not None:
+        while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.place.partition
             position = self.positions[partition]
             if found.left:  # decoded as objects, by a call of another kind
                 self.move(partition, position)
                 continue
             try:
-                batches = list(self._readable(found.fetched))
                 name, index = partition
                 columns = decode_batches(
-                    batches, from_offset=position, headers=headers, check_crcs=self._check_crcs, topic=name,
-                    partition=index,
+                    self._readable(found), from_offset=position, headers=headers, check_crcs=self._check_crcs,
+                    topic=name, partition=index, max_bytes=max_bytes,
                 )  # fmt: skip
             except CorruptRecords:
                 self.move(partition, position)
                 if not chunks:
                     raise
                 break
-            self._finish(found)
-            if batches and columns.next_offset < batches[-1][0].next_offset:
-                self.move(partition, columns.next_offset)  # the rest is damaged, or too much for one of Arrow's columns
+            if found.taken is not None and columns.next_offset < found.taken.next_offset:
+                self.move(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
             else:
                 self.positions[partition] = max(self.positions[partition], columns.next_offset)
+                if columns.ended:
+                    self._finish(found)
             if columns.records.num_rows:
                 chunks.append((partition, position, columns.records))
+                max_bytes -= columns.records.nbytes
         return chunks
 
     def _next_open(self) -> _Open | None:
@@ -207,8 +213,9 @@ class Reader:
         self._fetching.used(found.fetched)
         self._open = None
 
-    def _readable(self, fetched: Fetched) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def _readable(self, found: _Open) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches that hold records for consumers; the position passes the others."""
+        fetched = found.fetched
         partition = fetched.place.partition
         for header, batch in fetched.batches:
             try:
@@ -218,6 +225,7 @@ class Reader:
             if skipped or header.is_control:
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
             else:
+                found.taken = header
                 yield header, batch
 
     def _open_next(self) -> _Open | None:
@@ -226,7 +234,7 @@ class Reader:
             if found.left:
                 return found
             partition = found.fetched.place.partition
-            for header, batch in self._readable(found.fetched):
+            for header, batch in self._readable(found):
                 found.left = self._decode(partition, header, batch)
                 if found.left:
                     return found

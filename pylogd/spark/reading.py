@@ -1,9 +1,10 @@
 """Reading one range of offsets on an executor, as Arrow record batches with the columns of Spark's Kafka source.
 
 Strategy: a blocking consumer on the one partition, whose fetches come as columns; the next fetch is under way while
-Spark takes the last. No Python object is made for a record, and no more is held than the consumer's buffers. Fetches
-are larger than a consumer's are by default: a batch for Spark costs the same whatever its size, and with 4 MiB half of
-the processor's time went that 1 MiB took; more changed nothing. No thread prefetches: the reply waits in the socket.
+Spark takes the last. No Python object is made for a record. Fetches are larger than a consumer's are by default: a
+batch for Spark costs the same whatever its size, and with 4 MiB half of the processor's time went that 1 MiB took; more
+changed nothing. No thread prefetches: the reply waits in the socket. What is held is a fetch or two as they came and
+one Arrow batch of `_BATCH_BYTES`, however well the rest is compressed and however much of it there is.
 
 Rules: exactly the records with offsets in the range, in order. What compaction took is not missed. What retention took
 is: `failOnDataLoss` decides. Nothing that comes takes longer than `kafkaConsumer.pollTimeoutMs`, or the task fails.
@@ -29,6 +30,7 @@ from pylogd.spark.ranges import OffsetRange
 _HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 _POLL_SECONDS: Final = 1.0
 _FETCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_BYTES: Final = 8 * 1024 * 1024
 _FIELDS: Final = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -69,7 +71,7 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
         deadline = time.monotonic() + task.poll_timeout_ms / 1000
         while position < wanted.end:
             try:
-                chunks = consumer.poll_columns(_POLL_SECONDS, headers=task.include_headers)
+                chunks = consumer.poll_columns(_POLL_SECONDS, headers=task.include_headers, max_bytes=_BATCH_BYTES)
             except KafkaError as error:
                 position = _after_loss(consumer, task, position, error)
                 continue

@@ -50,7 +50,8 @@ def check_equal(work: Callable[[], Any]) -> Any:
 def table(data: bytes, **options: Any) -> Any:
     found = columns.decode(data, check_crcs=False, headers=True, **options)
     found.validate(full=True)
-    return found.to_pylist()
+    stamps = found.column("timestamp").cast("int64")  # Python's own dates end where Arrow's do not
+    return found.set_column(found.schema.get_field_index("timestamp"), "timestamp", stamps).to_pylist()
 
 
 @settings(deadline=None)
@@ -62,13 +63,10 @@ def test_good_batches(some: list[NewRecord], compression: int, skipped: int) -> 
         (r.key, r.value, r.timestamp, list(r.headers)) for r in some
     ]
     assert all(type(record) is records.Record for record in found)
-    rows = (
-        check_equal(lambda: table(data, from_offset=1000 + skipped)) if max(r.timestamp for r in some) < 2**42 else []
-    )
-    if rows:
-        assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
-            (r.offset, r.key, r.value) for r in found[skipped:]
-        ]
+    rows = check_equal(lambda: table(data, from_offset=1000 + skipped))
+    assert [(row["offset"], row["key"], row["value"], row["timestamp"]) for row in rows] == [
+        (r.offset, r.key, r.value, r.timestamp) for r in found[skipped:]
+    ]
 
 
 @settings(deadline=None)
@@ -78,7 +76,7 @@ def test_append_time(some: list[NewRecord], stamp: int) -> None:
     struct.pack_into(">q", data, 35, stamp)
     rows = check_equal(lambda: table(bytes(data)))
     assert {row["timestampType"] for row in rows} == {1}
-    assert {row["timestamp"].timestamp() for row in rows} == {stamp / 1000}
+    assert {row["timestamp"] for row in rows} == {stamp}
     check_equal(lambda: decode_batch(bytes(data), check_crc=False))
 
 

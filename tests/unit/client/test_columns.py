@@ -63,6 +63,13 @@ def test_what_is_left_out() -> None:
     assert columns.decode(b"").num_rows == 0
 
 
+def test_a_limit_of_bytes_ends_them_behind_the_batch_that_reaches_it() -> None:
+    batches = iter_batches(batch(0, bytes(100)) + batch(1, bytes(100)) + batch(2, bytes(100)))
+    for limit, rows, behind, ended in ((150, 2, 2, False), (1, 1, 3, False), (1, 0, 0, True)):
+        found = columns.decode_batches(batches, max_bytes=limit)
+        assert (found.records.num_rows, found.next_offset, found.ended) == (rows, behind, ended)
+
+
 def test_damage_ends_the_columns_and_is_said_when_it_comes_first() -> None:
     bad = bytearray(batch(2, b"c", b"d"))
     bad[-1] ^= 1

@@ -174,7 +174,7 @@ def test_columns_and_objects_by_turns() -> None:
     pytest.importorskip("pyarrow")
     reader = reading((T0, [batch(0, 5)]), (T1, [batch(0, 5)]))
     assert [len(records) for _, records in reader.gather(2)] == [2]
-    [(partition, position, columns)] = reader.gather_columns(headers=False)
+    [(partition, position, columns)] = reader.gather_columns(headers=False, max_bytes=1 << 20)
     assert (partition, position, columns.num_rows) == (T1, 0, 5)
     assert reader.positions == {T0: 2, T1: 5}  # the rest of the other is fetched again
 
@@ -185,8 +185,37 @@ def test_damage_in_columns() -> None:
     damaged[-1] ^= 1
     reader = reading((T0, [bytes(damaged)]))
     with pytest.raises(CorruptRecords):
-        reader.gather_columns(headers=False)
+        reader.gather_columns(headers=False, max_bytes=1 << 20)
     assert reader.positions == {T0: 0}
+
+
+def test_columns_have_a_limit_of_bytes_and_go_on_behind_it() -> None:
+    """Whatever the ratio: 40 batches of 256 kB, which are a few kB as they come."""
+    pytest.importorskip("pyarrow")
+    size, count = 256 * 1024, 40
+    squeezed = [encode_batch([(None, bytes(size), 0, ())], base_offset=at, compression=4) for at in range(count)]
+    control = encode_batch([(bytes(4), bytes(6), 0, ())], base_offset=count, attributes=CONTROL)
+    assert sum(map(len, squeezed)) < size
+    reader = reading((T0, [*squeezed, control]))
+    held, offsets = [], []
+    while reader.positions[T0] <= count:
+        for partition, position, columns in reader.gather_columns(headers=False, max_bytes=4 * size):
+            assert (partition, position) == (T0, len(offsets))
+            held.append(columns.nbytes)
+            offsets += columns.column("offset").to_pylist()
+            assert reader.positions[T0] == (len(offsets) if len(offsets) < count else reader.positions[T0])
+    assert offsets == list(range(count))
+    assert max(held) < 5 * size
+    assert reader.positions == {T0: count + 1}
+    assert reader.gather_columns(headers=False, max_bytes=1) == []
+
+
+def test_objects_go_on_where_columns_ended() -> None:
+    pytest.importorskip("pyarrow")
+    reader = reading((T0, [batch(0, 5), batch(5, 5)]))
+    [(_, _, columns)] = reader.gather_columns(headers=False, max_bytes=1)
+    assert columns.num_rows == 5
+    assert [record.offset for _, records in reader.gather(100) for record in records] == [5, 6, 7, 8, 9]
 
 
 def test_what_is_not_processed() -> None:

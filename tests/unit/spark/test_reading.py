@@ -10,6 +10,7 @@ import pytest
 
 from pylogd.client import RequestTimedOut
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.spark import reading
 from pylogd.spark.errors import DataLoss
 from pylogd.spark.ranges import OffsetRange
 from pylogd.spark.reading import ReadTask, arrow_schema, read
@@ -143,3 +144,21 @@ def test_other_errors_are_raised(broker: FakeBroker) -> None:
     broker.on(ApiKey.FETCH, refused)
     with pytest.raises(KafkaError, match=r"(?i)auth"):
         offsets(read(task(broker, 0, 13, fail=False)))
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_what_is_held_has_a_limit_however_well_the_backlog_is_compressed(broker: FakeBroker, headers: bool) -> None:
+    """60 MiB of values that are a few kB in one fetch: a batch for Spark is not larger for it."""
+    size, count = 512 * 1024, 120
+    squeezed = encode_batch([NewRecord(None, bytes(size), 5, [])], compression=4)
+    assert count * len(squeezed) < size
+    for _ in range(count):
+        broker.append(0, squeezed)
+    before = pa.total_allocated_bytes()
+    rows, most, held = 0, 0, 0
+    for found in read(task(broker, 13, 13 + count, headers=headers)):
+        rows += found.num_rows
+        most, held = max(most, found.nbytes), max(held, pa.total_allocated_bytes() - before)
+    assert rows == count
+    assert most <= reading._BATCH_BYTES + 2 * size
+    assert held <= 2 * (reading._BATCH_BYTES + 2 * size)  # the one that Spark has, and the one that is made
