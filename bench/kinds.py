@@ -1,12 +1,14 @@
 """How each kind of experiment is done: a running broker and a client in, one sample after the other out.
 
-Rules: every broker gets the same warm-up, a twentieth of the work but no less than 2,000 messages where they are small,
-from which the number of messages that fit into a round is reckoned; processor time is the broker's, from the first
-message asked for to the last one done; memory is watched from before the load to its end.
+Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds
+in runs that grow, from which the number of messages that fit into a round is reckoned. Before each round that writes,
+the pages that earlier ones left are written out, so that none pays for another's. Processor time is the broker's, from
+the first message asked for to the last one done; memory is watched from before the load to its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import threading
@@ -24,13 +26,19 @@ from bench.loads.base import TOPIC, Load, Said, Unsupported, Work
 from bench.peers import HighestResident, Peer, running
 
 Sample = dict[str, float]
-_WARM_BYTES = 64 * MILLION
+_WARM_SECONDS = 2.0
+_WARM_MESSAGES, _WARM_BYTES = 2000, 16 * MILLION  # the first run to warm up is of so many at most
+_GROWTH = 4
+_LIMIT, _LONGEST = 60.0, 900.0  # seconds after which a client is given up
 _CREATE_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a kind works with: the experiment, the peer's name, its client, and how much there may be of everything."""
+    """What a kind works with: the experiment, the peer's name, its client, and how much there may be of everything.
+
+    With `whole` the first round is of all messages, however long that takes.
+    """
 
     experiment: Experiment
     peer: str
@@ -39,15 +47,22 @@ class Setup:
     scale: float
     seconds: float
     rounds: int
+    whole: bool = False
 
     def work(self, count: int) -> Work:
         """So many messages, with the experiment's options."""
         it = self.experiment
-        return Work(count, it.size, it.batch, it.acks, it.compression, it.partitions, it.pull, it.rate)
+        options = (it.size, it.batch, it.acks, it.compression, it.partitions, it.pull, it.rate)
+        return Work(count, *options, limit=_LONGEST if self.whole else _LIMIT + 10 * self.seconds)
 
     def count(self) -> int:
         """How many messages at most."""
         return max(int(self.experiment.messages * self.scale), 100)
+
+    def fitting(self, rate: float) -> int:
+        """How many messages fit into a round at this rate."""
+        count = self.count()
+        return max(min(count, int(rate * self.seconds)), min(count, 1000))
 
 
 def _prepare(setup: Setup, peer: Peer) -> None:
@@ -58,21 +73,46 @@ def _prepare(setup: Setup, peer: Peer) -> None:
     replicas = 3 if "cluster" in peer.name else 1
     config = {"max.message.bytes": "16777216"} if it.size > MILLION // 2 else {}
     config |= {"min.insync.replicas": "2"} if replicas > 1 else {}
-    admin = AdminClient({"bootstrap.servers": peer.address})
+    admin = AdminClient({"bootstrap.servers": peer.address, "log_level": 3})
     topic = NewTopic(TOPIC, it.partitions, replicas, config=config)
     admin.create_topics([topic], operation_timeout=_CREATE_SECONDS)[TOPIC].result(_CREATE_SECONDS)
 
 
-def _fill(setup: Setup, peer: Peer) -> tuple[int, int]:
-    """Warm the broker up; how many messages that were, and how many fit into a round."""
-    count = setup.count()
-    warm = min(max(count // 20, 2000), max(_WARM_BYTES // setup.experiment.size, 20))
-    said = setup.load.produce(peer, setup.work(warm))
-    rate = said.messages / max(said.seconds, 1e-3)
-    return warm, max(min(count, int(rate * setup.seconds)), min(count, 1000))
+def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
+    """Load a broker until it is warm; how many messages that were, and how many a second the last run had."""
+    count = max(min(_WARM_MESSAGES, _WARM_BYTES // setup.experiment.size), 1)
+    sent, spent, rate = 0, 0.0, 0.0
+    enough = min(_WARM_SECONDS, setup.seconds)
+    while spent < enough:
+        count = max(count, int(rate * (enough - spent)))
+        said = setup.load.produce(peer, setup.work(count))
+        seconds = max(said.seconds, 1e-3)
+        sent, spent, rate = sent + count, spent + seconds, said.messages / seconds
+        count *= _GROWTH
+    return sent, rate
 
 
-def _measured(peer: Peer, load: Callable[[], Sequence[Said]]) -> Sample:
+def _settle(peer: Peer) -> None:
+    """Have the kernel write what the broker left to it."""
+    for path in peer.data.rglob("*"):
+        with contextlib.suppress(OSError):  # a broker may remove its files
+            _write_out(path)
+
+
+def _write_out(path: Path, *, forget: bool = False) -> None:
+    if not path.is_file():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        if forget:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+def _measured(peer: Peer, asked: int, load: Callable[[], Sequence[Said]]) -> Sample:
+    """One round of so many messages, of which a client may leave the first out of what it says."""
     with HighestResident(peer) as watch:
         before = peer.cpu_seconds()
         said = load()
@@ -86,7 +126,7 @@ def _measured(peer: Peer, load: Callable[[], Sequence[Said]]) -> Sample:
         "seconds": seconds,
         "rate": messages / seconds,
         "megabytes": sum(one.bytes for one in said) / seconds / 1e6,
-        "cpu": spent / messages * 1e6,
+        "cpu": spent / asked * 1e6,
         "resident": highest / 1e6,
     }
     for one in said:
@@ -99,42 +139,58 @@ def _produced(setup: Setup, peer: Peer, count: int) -> list[Said]:
 
 
 def produce(setup: Setup) -> Iterator[Sample]:
-    """Each round on a fresh broker, so that none pays for the pages that an earlier one left to be written."""
-    for _ in range(setup.rounds):
-        with running(setup.peer, setup.folder) as peer:
-            _prepare(setup, peer)
-            empty = peer.disk()
-            warm, count = _fill(setup, peer)
-            sample = _measured(peer, partial(_produced, setup, peer, count))
-            peer.finish()
-            if (used := peer.disk() - empty) > 0 and setup.experiment.compression == "none":
-                sample["overhead"] = used / (warm + count) - setup.experiment.size
-        yield sample
+    """All rounds into one log; what they took on the disk is told with the last, when the broker has stopped."""
+    setup.load.check(setup.work(0))
+    with running(setup.peer, setup.folder) as peer:
+        _prepare(setup, peer)
+        empty = peer.disk()
+        sent, rate = _warm(setup, peer)
+        for number in range(setup.rounds):
+            count = setup.count() if setup.whole and number == 0 else setup.fitting(rate)
+            _settle(peer)
+            sample = _measured(peer, count, partial(_produced, setup, peer, count))
+            sent += count
+            if number == setup.rounds - 1 and "overhead" in setup.experiment.shows:
+                peer.finish()
+                used = peer.disk() - empty
+                if used > 0:
+                    sample["overhead"] = used / sent - setup.experiment.size
+            yield sample
 
 
 def consume(setup: Setup) -> Iterator[Sample]:
-    """All rounds read one filled log; a queue is filled anew for each."""
+    """All rounds read one filled log, more than once where the client starts over; a queue is filled anew for each."""
+    readers = setup.experiment.readers
     with running(setup.peer, setup.folder) as peer:
-        if setup.experiment.readers > 1 and peer.destructive:
+        if readers > 1 and peer.destructive:
             raise Unsupported("a queue's message goes to one reader")
         _prepare(setup, peer)
-        warm, count = _fill(setup, peer)
-        setup.load.produce(peer, setup.work(count))
-        setup.load.consume(peer, setup.work(warm))
+        warm, rate = _warm(setup, peer)
+        filled = setup.count() if setup.whole else setup.fitting(rate)
+        setup.load.produce(peer, setup.work(filled))
+        [said] = setup.load.consume(peer, setup.work(min(warm, filled)))
+        count = filled
+        if setup.load.starts_over and not setup.whole:
+            count = max(setup.fitting(said.messages / max(said.seconds, 1e-3)) // readers, 1000)
+        _settle(peer)
         for number in range(setup.rounds):
             if number and peer.destructive:
                 setup.load.produce(peer, setup.work(count))
-            yield _measured(peer, lambda: setup.load.consume(peer, setup.work(count), setup.experiment.readers))
+            yield _measured(peer, count * readers, lambda: setup.load.consume(peer, setup.work(count), readers))
 
 
 def latency(setup: Setup) -> Iterator[Sample]:
-    """All rounds on one broker."""
-    count = max(setup.count(), setup.experiment.rate)
+    """All rounds on one broker; one that does not take half the rate when it is warm has no latency at it."""
+    rate = setup.experiment.rate
+    count = setup.fitting(rate)
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
-        setup.load.latency(peer, setup.work(max(count // 10, 1000)))
+        for _ in range(2):
+            said = setup.load.latency(peer, setup.work(max(min(count, rate), 100)))
+        if said.messages / said.seconds < rate / 2:
+            raise Unsupported(f"takes {said.messages / said.seconds:,.0f} messages/s one by one")
         for _ in range(setup.rounds):
-            yield _measured(peer, lambda: [setup.load.latency(peer, setup.work(count))])
+            yield _measured(peer, count, lambda: [setup.load.latency(peer, setup.work(count))])
 
 
 def start(setup: Setup) -> Iterator[Sample]:
@@ -162,13 +218,13 @@ def connections(setup: Setup) -> Iterator[Sample]:
     """What idle connections cost in memory, and what they cost others."""
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
-        _, count = _fill(setup, peer)
+        count = setup.fitting(_warm(setup, peer)[1])
         before = peer.resident()
         number = setup.experiment.connections
         with frames.idle_connections(peer.host, peer.port, number):
             grown = peer.resident() - before
             for _ in range(setup.rounds):
-                sample = _measured(peer, partial(_produced, setup, peer, count))
+                sample = _measured(peer, count, partial(_produced, setup, peer, count))
                 yield sample | {"connection": grown / number / 1e3}
 
 
@@ -179,16 +235,17 @@ def cold(setup: Setup) -> Iterator[Sample]:
     """
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
-        _, count = _fill(setup, peer)
+        count = setup.fitting(_warm(setup, peer)[1])
         setup.load.produce(peer, setup.work(count))
         for _ in range(setup.rounds):
-            _forget(peer)
+            for path in peer.data.rglob("*"):
+                _write_out(path, forget=True)
             tail: list[Said] = []
             failures: list[BaseException] = []
             thread = threading.Thread(target=_tail, args=(setup, peer, tail, failures))
             thread.start()
             try:
-                sample = _measured(peer, lambda: setup.load.consume(peer, setup.work(count)))
+                sample = _measured(peer, count, lambda: setup.load.consume(peer, setup.work(count)))
             finally:
                 thread.join()
             if failures:
@@ -201,17 +258,6 @@ def _tail(setup: Setup, peer: Peer, found: list[Said], failures: list[BaseExcept
         found.append(setup.load.latency(peer, setup.work(max(int(5000 * setup.scale), 1000))))
     except Exception as error:
         failures.append(error)
-
-
-def _forget(peer: Peer) -> None:
-    for path in peer.data.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
 
 
 KINDS: dict[str, Callable[[Setup], Iterator[Sample]]] = {

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.experiments import Experiment
+from bench.experiments import Experiment, canonical
 
 
 @dataclass(slots=True)
@@ -21,8 +21,12 @@ class Measurement:
 
     def median(self, metric: str) -> float | None:
         """The median over the rounds, or None where it was not measured."""
-        found = [sample[metric] for sample in self.samples if metric in sample]
+        found = self.values(metric)
         return statistics.median(found) if found else None
+
+    def values(self, metric: str) -> list[float]:
+        """What each round that has the metric found."""
+        return [sample[metric] for sample in self.samples if metric in sample]
 
 
 @dataclass(slots=True)
@@ -64,5 +68,6 @@ class Results:
 
 
 def key(experiment: Experiment) -> str:
-    """An experiment's name in the file."""
-    return f"{experiment.group}: {experiment.name}"
+    """An experiment's name in the file: those that do the same share what was measured."""
+    found = canonical(experiment)
+    return f"{found.group}: {found.name}"

@@ -2,9 +2,11 @@
 
 Rules: one broker runs at a time, for real, on loopback, with its own data on the same disk, under the same load. What
 has been measured is kept and skipped by the next run; `--again` measures it anew. What can't be had or can't be done is
-named with its reason. `--quick` is a look and not a result: one round of a fraction of the size, kept under .cache.
+named with its reason. What the targets are about comes first, then the paper's experiments, then the rest, so that a
+run that is ended early, or given a `--budget`, leaves what matters most. `--quick` is a look and not a result: one
+short round of each, kept under .cache.
 
-    python -m bench.run [--quick] [--only WORD[,WORD]] [--list] [--report]
+    python -m bench.run [--quick] [--budget MINUTES] [--only WORD[,WORD]] [--list] [--report]
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import confluent_kafka
 
 from bench import report, summary
-from bench.experiments import EXPERIMENTS, Experiment
+from bench.experiments import COMPARED, EXPERIMENTS, Experiment, canonical
 from bench.kinds import KINDS, Setup
-from bench.loads import Unsupported, load
+from bench.loads import Load, Unsupported, load
 from bench.loads.kafka import CLIENT
 from bench.peers import PEERS
 from bench.peers.base import Peer
@@ -33,8 +37,7 @@ from conformance.checks import Missing, last_line
 
 HERE = Path(__file__).parent
 QUICK = HERE.parent / ".cache" / "bench" / "quick"
-QUICK_SCALE, QUICK_SECONDS = 0.02, 1.5
-SECONDS = 30.0
+QUICK_SCALE, QUICK_SECONDS = 0.02, 0.8
 
 
 def say(text: str) -> None:
@@ -50,20 +53,38 @@ def chosen(experiment: Experiment, peer: str, words: Sequence[str]) -> bool:
 
 
 def plan(words: Sequence[str], quick: bool) -> list[tuple[Experiment, str]]:
-    """What is to be measured, in order; a quick look leaves some out, unless words ask for them."""
+    """What is to be measured, in order; a quick look leaves some out, unless words ask for them.
+
+    Peers of one experiment follow each other, so that what is compared is measured within minutes.
+    """
     some = [one for one in EXPERIMENTS if one.quick or words or not quick]
-    return [(one, peer) for one in some for peer in one.peers if chosen(one, peer, words)]
+    steps = [(canonical(one), peer) for one in some for peer in one.peers if chosen(one, peer, words)]
+    return sorted(dict.fromkeys(steps), key=lambda step: step[0].rank(step[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything: a factor for the messages, and what is said instead of the experiments' own figures."""
+
+    scale: float = 1.0
+    seconds: float | None = None
+    rounds: int | None = None
+
+    def setup(self, experiment: Experiment, peer: str, load: Load, folder: Path) -> Setup:
+        """What a kind is to work with."""
+        seconds = self.seconds or experiment.seconds
+        rounds = self.rounds or experiment.rounds_with(peer)
+        whole = experiment.whole and peer in COMPARED and self.seconds is None
+        return Setup(experiment, peer, load, folder, self.scale, seconds, rounds, whole)
 
 
 class Run:
     """One run over the plan."""
 
-    def __init__(self, results: Results, folder: Path, scale: float, seconds: float, rounds: int | None) -> None:
+    def __init__(self, results: Results, folder: Path, size: Size) -> None:
         self.results = results
         self.folder = folder
-        self.scale = scale
-        self.seconds = seconds
-        self.rounds = rounds
+        self.size = size
         self.commit = str(results.about.get("commit", ""))
         self._missing: dict[str, str] = {}
 
@@ -93,12 +114,11 @@ class Run:
             if name in self._missing:
                 raise Missing(f"missing: {self._missing[name]}")
             client = load(experiment.client or PEERS[name].load)
-            rounds = self.rounds or experiment.rounds
-            setup = Setup(experiment, name, client, self.folder, self.scale, self.seconds, rounds)
+            setup = self.size.setup(experiment, name, client, self.folder)
             for sample in KINDS[experiment.kind](setup):
                 found.samples.append(sample)
                 shown = (f"{metric} {sample[metric]:,.2f}" for metric in experiment.shows if metric in sample)
-                say(f"    {name}: " + ", ".join(shown))
+                say("    " + ", ".join(shown))
             found.final = True
         except Unsupported as why:
             found.why_not, found.final = f"can't: {why}", True
@@ -107,18 +127,21 @@ class Run:
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             found.why_not = f"failed: {last_line(str(error)) or type(error).__name__}"
         if found.why_not:
-            say(f"    {name}: {found.why_not}")
+            say(f"    {found.why_not}")
         return found
 
-    def go(self, steps: Sequence[tuple[Experiment, str]], again: bool) -> None:
-        """Measure what is not there yet."""
+    def go(self, steps: Sequence[tuple[Experiment, str]], again: bool, budget: float) -> None:
+        """Measure what is not there yet; nothing more is begun after `budget` minutes."""
         begun = time.monotonic()
         for number, (experiment, name) in enumerate(steps, 1):
             there = self.results.get(experiment, name)
             if there is not None and there.final and not again:
                 continue
             minutes = (time.monotonic() - begun) / 60
-            say(f"[{number}/{len(steps)}, {minutes:.1f} min] {experiment.group}: {experiment.name}")
+            if minutes > budget:
+                say(f"{budget:g} minutes are over: the same command goes on from here")
+                return
+            say(f"[{number}/{len(steps)}, {minutes:.1f} min] {experiment.group}: {experiment.name}: {name}")
             self.results.put(experiment, name, self.measure(experiment, name))
 
 
@@ -134,9 +157,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a look in under 10 minutes, kept under .cache")
     parser.add_argument("--only", default="", help="peers and words of experiments' names, with commas between")
     parser.add_argument("--again", action="store_true", help="measure anew what is there already")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="begin nothing more after so many minutes")
     parser.add_argument("--rounds", type=int, help="rounds of which the median counts (what each experiment says)")
     parser.add_argument("--scale", type=float, help="a factor for the number of messages (1)")
-    parser.add_argument("--seconds", type=float, help=f"how long a round may take, about ({SECONDS:.0f})")
+    parser.add_argument("--seconds", type=float, help="how long a round lasts, about (what each experiment says)")
     parser.add_argument("--folder", type=Path, help="where the brokers' data goes (a folder under .cache)")
     parser.add_argument("--list", action="store_true", help="print what would be measured, and end")
     parser.add_argument("--report", action="store_true", help="measure nothing, write the report of what is there")
@@ -157,12 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise_limits()
     folder = said.folder or CLIENT.parent
     folder.mkdir(parents=True, exist_ok=True)
-    scale = said.scale or (QUICK_SCALE if said.quick else 1.0)
-    seconds = said.seconds or (QUICK_SECONDS if said.quick else SECONDS)
-    rounds = said.rounds or (1 if said.quick else None)
+    size = Size(said.scale or 1.0, said.seconds, said.rounds)
+    if said.quick:
+        size = Size(said.scale or QUICK_SCALE, said.seconds or QUICK_SECONDS, said.rounds or 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that brokers are ended and their data removed
     if not said.report:
         with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
-            Run(results, Path(data), scale, seconds, rounds).go(steps, said.again)
+            Run(results, Path(data), size).go(steps, said.again, said.budget)
     summary.write(results, place, quick=said.quick)
     say(f"wrote {os.path.relpath(place / 'RESULTS.md')}")
 

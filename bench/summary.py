@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from bench import plots
-from bench.experiments import EXPERIMENTS, METRICS, PYLOGD, Experiment, Target
-from bench.results import Measurement, Results
+from bench.experiments import CEILING, EXPERIMENTS, METRICS, PAPER, PYLOGD, Experiment, Target
+from bench.results import Results
+
+_PAPER_FACTOR = 2.0  # how far above every other broker pylogd is to be in the paper's experiments
 
 
 def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _head(first: str, *others: str) -> list[str]:
+    return [_row((first, *others)), _row(("---", *("--:" for _ in others)))]
+
+
 def _own(experiment: Experiment) -> str:
     return next(peer for peer in experiment.peers if peer.startswith(PYLOGD))
 
 
+def _median(results: Results, experiment: Experiment, peer: str, metric: str) -> float | None:
+    found = results.get(experiment, peer)
+    return found.median(metric) if found is not None else None
+
+
+def _short(count: float) -> str:
+    """A count of messages: 950, 12 k, 3.4 M."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}".replace(".0", "")
+    return f"{count:.0f}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Half the distance from the lowest to the highest, in percent of the middle; nothing for one value."""
+    if len(values) < 2 or not max(values) + min(values):
+        return ""
+    return f" ±{(max(values) - min(values)) / (max(values) + min(values)):.0%}"
+
+
 def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> str:
-    """A median, and how many times pylogd's it is."""
+    """A median, its spread if it is the headline's, and how many times pylogd's it is."""
     found = results.get(experiment, peer)
     if peer not in experiment.peers:
         return ""
@@ -31,9 +57,22 @@ def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> s
     if value is None:
         return "-" if found.samples else found.why_not.partition(":")[0]
     text = format(value, METRICS[metric][1])
-    own = results.get(experiment, _own(experiment))
-    base = own.median(metric) if own is not None else None
+    if metric == experiment.headline:
+        text += _spread(found.values(metric))
+    base = _median(results, experiment, _own(experiment), metric)
     return text if peer == _own(experiment) or not base else f"{text} ({value / base:.2f})"
+
+
+def _sample(experiment: Experiment, results: Results, peer: str) -> str:
+    """How many rounds, and how many messages each was of."""
+    found = results.get(experiment, peer)
+    counts = found.values("messages") if found is not None else []
+    if not counts:
+        return ""
+    rounds: dict[str, int] = {}
+    for count in counts:
+        rounds[_short(count)] = rounds.get(_short(count), 0) + 1
+    return ", ".join(f"{number} of {count}" for count, number in rounds.items())
 
 
 def _tables(group: str, experiments: list[Experiment], results: Results) -> Iterator[str]:
@@ -43,10 +82,14 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
         rows = [one for one in experiments if metric in one.shows]
         if not any(_median(results, one, peer, metric) is not None for one in rows for peer in one.peers):
             continue
-        yield _row((METRICS[metric][0], *peers))
-        yield _row(("---", *("--:" for _ in peers)))
+        yield from _head(METRICS[metric][0], *peers)
         for one in rows:
             yield _row((one.name, *(_cell(one, results, peer, metric) for peer in peers)))
+        yield ""
+    samples = [(one.name, *(_sample(one, results, peer) for peer in peers)) for one in experiments]
+    if any("".join(cells[1:]) for cells in samples):
+        yield from _head("rounds, and messages of each", *peers)
+        yield from map(_row, samples)
         yield ""
     reasons = _reasons(experiments, results)
     if reasons:
@@ -64,39 +107,67 @@ def _reasons(experiments: list[Experiment], results: Results) -> list[str]:
     return [f"- {reason} ({', '.join(names)})" for reason, names in found.items()]
 
 
-def _median(results: Results, experiment: Experiment, peer: str, metric: str) -> float | None:
-    found: Measurement | None = results.get(experiment, peer)
-    return found.median(metric) if found is not None else None
+def _met(metric: str, value: float, ratio: float) -> tuple[str, str]:
+    """What was wanted of a ratio, and whether it is so."""
+    more = METRICS[metric][2]
+    met = value >= ratio if more else value <= ratio
+    return f"{'≥' if more else '≤'} {ratio:,g}", "met" if met else "**missed**"
 
 
-def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[str, str, str] | None:
-    own = _median(results, experiment, _own(experiment), target.metric)
+def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[str, str, str, str]:
+    """pylogd's value, its ratio to the other's or to nothing, what it should be, and whether it is."""
+    own = results.get(experiment, _own(experiment))
+    value = own.median(target.metric) if own is not None else None
     beside = _median(results, experiment, target.beside, target.metric) if target.beside else 1.0
-    if own is None or not beside:
-        return None
-    more = METRICS[target.metric][2]
-    value = own / beside
-    met = value >= target.ratio if more else value <= target.ratio
-    shown = format(value, ".2f" if target.beside else ",.0f")
-    wanted = f"{'≥' if more else '≤'} {target.ratio:,g}"
-    return shown, wanted, "met" if met else "**missed**"
+    if own is None or value is None or not beside:
+        return "not measured", "", f"{target.ratio:,g}", ""
+    shown = format(value, METRICS[target.metric][1]) + _spread(own.values(target.metric))
+    ratio = value / beside
+    return shown, f"{ratio:.2f}" if target.beside else "", *_met(target.metric, ratio, target.ratio)
 
 
 def _targets(results: Results) -> Iterator[str]:
-    yield from ("## Targets", "", _row(("experiment", "metric", "against", "pylogd's ratio", "target", "")))
-    yield _row(("---", "---", "---", "--:", "--:", "---"))
+    yield from ("## Targets", "")
+    yield from _head("experiment", "metric", "pylogd", "against", "its", "pylogd's ratio", "target", "")
     for one in EXPERIMENTS:
         for target in one.targets:
-            verdict = _verdict(results, one, target)
+            value, *verdict = _verdict(results, one, target)
             beside = target.beside or "the paper's figure"
-            cells = verdict or ("not measured", f"{target.ratio:,g}", "")
-            yield _row((one.name, METRICS[target.metric][0], beside, *cells))
+            theirs = _cell(one, results, target.beside, target.metric) if target.beside else f"{target.ratio:,.0f}"
+            cells = (METRICS[target.metric][0], value, beside, theirs.partition(" (")[0], *verdict)
+            yield _row((one.name, *cells))
+    yield ""
+
+
+def _nearest(results: Results) -> Iterator[str]:
+    """Beside which broker that it has no target of its own with pylogd looks worst, where both can do it."""
+    yield from ("## The best of the others in each experiment", "")
+    yield from ("Beside those that the table of targets does not have; the ceiling is no broker.", "")
+    yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "target", "")
+    for one in EXPERIMENTS:
+        metric = one.headline
+        own = _median(results, one, _own(one), metric)
+        out = {_own(one), CEILING, *(target.beside for target in one.targets)}
+        others = {
+            peer: value
+            for peer in one.peers
+            if peer not in out and (value := _median(results, one, peer, metric))
+        }
+        if not own or not others:
+            continue
+        more = METRICS[metric][2]
+        best = (max if more else min)(others, key=others.__getitem__)
+        factor = _PAPER_FACTOR if one.group == PAPER else 1.0
+        ratio = own / others[best]
+        form = METRICS[metric][1]
+        cells = (METRICS[metric][0], format(own, form), best, format(others[best], form), f"{ratio:.2f}")
+        yield _row((f"{one.name} ({one.group.partition(':')[0]})", *cells, *_met(metric, ratio, factor)))
     yield ""
 
 
 def _plot(group: str, experiments: list[Experiment], results: Results) -> str | None:
-    metric = experiments[0].shows[0]
-    heading, form, _ = METRICS[metric]
+    metric = experiments[0].headline
+    heading, form, more = METRICS[metric]
     blocks = []
     for one in experiments:
         block = [
@@ -106,35 +177,44 @@ def _plot(group: str, experiments: list[Experiment], results: Results) -> str | 
         ]
         if block:
             blocks.append((one.name, block))
-    return plots.bars(group, heading, blocks, PYLOGD) if blocks else None
+    unit = f"{heading} ({'more' if more else 'less'} is better)"
+    return plots.bars(group, unit, blocks, PYLOGD) if blocks else None
+
+
+def _about(results: Results) -> Iterator[str]:
+    yield from ("## What was measured", "", _row(("peer", "version", "started as", "client")), _row(("---",) * 4))
+    for peer, about in results.peers.items():
+        yield _row((peer, about["version"], f"`{about['command']}`", about["client"]))
+    yield ""
+    own = (one for row in results.found.values() for peer, one in row.items() if peer.startswith(PYLOGD))
+    commits = dict.fromkeys(one.commit for one in own if one.commit)
+    yield f"pylogd was measured at commit {', '.join(commits)}." if commits else "pylogd was not measured."
+    machine = (f"{name} {value}" for name, value in results.about.items() if name != "commit")
+    yield from ("Measured on: " + ", ".join(machine) + ".", "")
 
 
 def write(results: Results, folder: Path, *, quick: bool) -> None:
     """RESULTS.md beside plots/, under `folder`."""
     (folder / "plots").mkdir(parents=True, exist_ok=True)
-    how = (
-        "**Quick: one round of a fiftieth of the size. A look, not a result.** "
-        if quick
-        else "The median of three or five rounds (`rounds` in `experiments.py`; every round is in `results.json`). "
-    )
+    how = "**Quick: one short round of each. A look, not a result.** " if quick else "Cells are medians of the rounds. "
     lines = [
         "# pylogd beside its peers",
         "",
-        "Written by `make bench`; `README.md` says what is measured and how. One broker at a time on loopback, its "
-        f"data on the same disk; clients share the cores with it. {how}In brackets: how many times pylogd's value.",
+        "Written by `make bench`; `README.md` says what is measured and how; every round is in `results.json`. One "
+        f"broker at a time on loopback, its data on the same disk; clients share the cores with it. {how}"
+        "± is half the distance from the lowest round to the highest. In brackets: how many times pylogd's value.",
         "",
         *_targets(results),
+        *_nearest(results),
     ]
     for group, members in groupby(EXPERIMENTS, key=lambda one: one.group):
         experiments = list(members)
+        if not any(results.get(one, peer) for one in experiments for peer in one.peers):
+            continue
         lines += _tables(group, experiments, results)
         picture = _plot(group, experiments, results)
         if picture is not None:
             name = re.sub(r"[^a-z0-9]+", "-", group.lower()).strip("-") + ".svg"
             (folder / "plots" / name).write_text(picture)
             lines += [f"![{group}](plots/{name})", ""]
-    lines += ["## What was measured", "", _row(("peer", "version", "started as", "client")), _row(("---",) * 4)]
-    for peer, about in results.peers.items():
-        lines.append(_row((peer, about["version"], f"`{about['command']}`", about["client"])))
-    lines += ["", "Measured on: " + ", ".join(f"{name} {value}" for name, value in results.about.items()) + ".", ""]
-    (folder / "RESULTS.md").write_text("\n".join(lines))
+    (folder / "RESULTS.md").write_text("\n".join([*lines, *_about(results)]))

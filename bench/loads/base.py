@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bench.peers.base import Peer
 
 TOPIC = "t"
-CLIENT_SECONDS = 1800.0
+CLIENT_SECONDS = 900.0
 
 
 class Unsupported(Exception):
@@ -20,7 +20,10 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client shall do. `batch` None is the client's own default, `pull` 0 too (bytes)."""
+    """What a client shall do. `batch` None is the client's own default, `pull` 0 too (bytes).
+
+    A client that is not done after `limit` seconds is ended, and that is an error.
+    """
 
     count: int
     size: int = 200
@@ -30,6 +33,7 @@ class Work:
     partitions: int = 1
     pull: int = 0
     rate: int = 0
+    limit: float = CLIENT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,16 @@ class Said:
 class Load(ABC):
     """A client of one kind of broker."""
 
+    #: whether a reader starts over at the log's end until it has as many messages as asked for
+    starts_over = False
+
     @abstractmethod
     def client(self) -> str:
         """Its name and version, for the report."""
+
+    @abstractmethod
+    def check(self, work: Work) -> None:
+        """Unsupported says what of this the client or its protocol can't produce."""
 
     @abstractmethod
     def produce(self, peer: Peer, work: Work) -> Said:
@@ -63,14 +74,14 @@ class Load(ABC):
         """Send `work.count` messages at `work.rate` a second and read them; percentiles in seconds."""
 
 
-def run_all(commands: Sequence[Sequence[str]]) -> list[Said]:
-    """Run client programs at the same time; what each printed as one line of JSON."""
+def run_all(commands: Sequence[Sequence[str]], limit: float = CLIENT_SECONDS) -> list[Said]:
+    """Run client programs at the same time, for `limit` seconds at most; what each printed as one line of JSON."""
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         for command in commands
     ]
     try:
-        outputs = [process.communicate(timeout=CLIENT_SECONDS) for process in running]
+        outputs = [process.communicate(timeout=limit) for process in running]
     finally:
         for process in running:
             process.kill()

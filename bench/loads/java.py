@@ -57,18 +57,20 @@ class JavaLoad(Load):
         java = [self._java, "-Xmx512m", "-cp", self._classes, self._client.program]
         return [*java, verb, host, port, kind, *map(str, options)]
 
-    def produce(self, peer: Peer, work: Work) -> Said:
+    def check(self, work: Work) -> None:
         if work.compression != "none" or work.partitions != 1 or work.acks != "all":
             raise Unsupported("no such option in this protocol")
         if work.batch not in (None, 1) and not self._client.batches:
             raise Unsupported("no batches in this protocol: see batches of 1")
+
+    def produce(self, peer: Peer, work: Work) -> Said:
         batch = work.batch or DEFAULT_BATCH
-        return run_all([self._command(PRODUCE, peer, work.count, work.size, batch)])[0]
+        return run_all([self._command(PRODUCE, peer, work.count, work.size, batch)], work.limit)[0]
 
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
         if readers != 1 and peer.destructive:
             raise Unsupported("a queue's message goes to one reader")
-        return run_all([self._command(CONSUME, peer, work.count)] * readers)
+        return run_all([self._command(CONSUME, peer, work.count)] * readers, work.limit)
 
     def latency(self, peer: Peer, work: Work) -> Said:
-        return run_all([self._command(LATENCY, peer, work.count, work.size, work.rate)])[0]
+        return run_all([self._command(LATENCY, peer, work.count, work.size, work.rate)], work.limit)[0]

@@ -16,7 +16,6 @@ from conformance import checks, java_tools
 
 SOURCE = Path(__file__).parents[1] / "client.c"
 CLIENT = SOURCE.parents[1] / ".cache" / "bench" / "client"
-_JAVA_SECONDS = 1800.0
 
 
 def build() -> None:
@@ -49,24 +48,29 @@ def _producing(work: Work) -> list[str]:
 class Librdkafka(Load):
     """bench/client.c; each reader is a process."""
 
+    starts_over = True
+
     def __init__(self) -> None:
         build()
 
     def client(self) -> str:
-        return "bench/client.c on librdkafka"
+        return f"bench/client.c on librdkafka {confluent_kafka.libversion()[0]}"
+
+    def check(self, work: Work) -> None:
+        """All that the experiments ask for."""
 
     def produce(self, peer: Peer, work: Work) -> Said:
         command = [str(CLIENT), "produce", peer.address, TOPIC, str(work.count), str(work.size), *_producing(work)]
-        return run_all([command])[0]
+        return run_all([command], work.limit)[0]
 
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
         command = [str(CLIENT), "consume", peer.address, TOPIC, str(work.count)]
         command += [f"fetch.message.max.bytes={work.pull}"] if work.pull else []
-        return run_all([command] * readers)
+        return run_all([command] * readers, work.limit)
 
     def latency(self, peer: Peer, work: Work) -> Said:
         command = [str(CLIENT), "latency", peer.address, TOPIC, str(work.count), str(work.size), str(work.rate)]
-        return run_all([[*command, "linger.ms=0", f"acks={work.acks}"]])[0]
+        return run_all([[*command, "linger.ms=0", f"acks={work.acks}"]], work.limit)[0]
 
 
 class JavaTools(Load):
@@ -75,20 +79,23 @@ class JavaTools(Load):
     def client(self) -> str:
         return f"Apache Kafka's {java_tools.version()} ProducerPerformance and ConsumerPerformance"
 
-    def _run(self, tool: str, *options: str) -> str:
+    def _run(self, tool: str, limit: float, *options: str) -> str:
         command = [*java_tools.java(), f"org.apache.kafka.tools.{tool}", *options]
-        done = checks.run(command, seconds=_JAVA_SECONDS)
+        done = checks.run(command, seconds=limit)
         if done.returncode:
             raise RuntimeError(f"{tool}: {checks.last_line(done.stderr or done.stdout)}")
         return done.stdout
 
-    def produce(self, peer: Peer, work: Work) -> Said:
+    def check(self, work: Work) -> None:
         if work.batch not in (None, 1):
             raise Unsupported("Java's producer bounds batches in bytes, not in messages")
+
+    def produce(self, peer: Peer, work: Work) -> Said:
         options = ["--topic", TOPIC, "--num-records", str(work.count), "--record-size", str(work.size)]
         settings = [f"bootstrap.servers={peer.address}", f"acks={work.acks}", f"compression.type={work.compression}"]
         settings += ["batch.size=1"] if work.batch == 1 else []
-        said = self._run("ProducerPerformance", *options, "--throughput", "-1", "--producer-props", *settings)
+        options += ["--throughput", "-1", "--producer-props", *settings]
+        said = self._run("ProducerPerformance", work.limit, *options)
         found = re.findall(r"^(\d+) records sent, ([\d.]+) records/sec", said, re.M)
         if not found:
             raise RuntimeError(f"ProducerPerformance said {said[-200:]!r}")
@@ -100,6 +107,7 @@ class JavaTools(Load):
             raise Unsupported("one reader only")
         said = self._run(
             "ConsumerPerformance",
+            work.limit,
             *("--bootstrap-server", peer.address, "--topic", TOPIC, "--timeout", "60000"),
             *("--messages" if java_tools.version() < "4.2" else "--num-records", str(work.count)),
         )

@@ -61,10 +61,14 @@ class Peer(ABC):
     def finish(self) -> None:
         """Stop it in order, and leave its data until `stop`."""
 
+    @abstractmethod
+    def kill(self) -> None:
+        """End it at once."""
+
     def stop(self) -> None:
-        """End it and remove its data."""
+        """End it and remove its data; not in order, since nothing is left to be kept."""
         try:
-            self.finish()
+            self.kill()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -89,8 +93,8 @@ class Peer(ABC):
         return sum(_resident(pid) for pid in self.pids())
 
     def disk(self) -> int:
-        """Bytes of all files in its data directory."""
-        return sum(path.stat().st_size for path in self.data.rglob("*") if path.is_file())
+        """Bytes that the files in its data directory take up; holes in them do not count."""
+        return sum(path.stat().st_blocks * 512 for path in self.data.rglob("*") if path.is_file())
 
     def await_accept(self, alive: Callable[[], bool], begun: float) -> None:
         """Until a connection is accepted; sets `started`."""
@@ -154,6 +158,14 @@ class Program(Peer):
     def finish(self) -> None:
         if self._process is not None:
             end(self._process)
+            self._process = None
+
+    def kill(self) -> None:
+        if self._process is not None:
+            for pid in process_tree([self._process.pid]):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
             self._process = None
 
 

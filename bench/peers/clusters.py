@@ -83,6 +83,10 @@ class KafkaCluster(Peer):
         for broker in self._brokers:
             broker.finish()
 
+    def kill(self) -> None:
+        for broker in self._brokers:
+            broker.kill()
+
     def version(self) -> str:
         return self._brokers[0].version()
 

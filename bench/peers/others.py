@@ -161,6 +161,13 @@ class Rabbit(Program):
 
     def finish(self) -> None:
         super().finish()
+        self._end_epmd()
+
+    def kill(self) -> None:
+        super().kill()
+        self._end_epmd()
+
+    def _end_epmd(self) -> None:
         if self._epmd is not None:
             epmd, self._epmd = self._epmd, None
             end(epmd)
