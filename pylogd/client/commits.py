@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pylogd.client.membership import Identity
+from pylogd.client.member_model import Identity
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.offset_commit import (

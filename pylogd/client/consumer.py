@@ -26,7 +26,7 @@ from pylogd.client.consuming import GroupPositions, Offsets, check_options, to_c
 from pylogd.client.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.fetching import FetchSettings
 from pylogd.client.group import BrokerGroup
-from pylogd.client.membership import MemberSettings
+from pylogd.client.member_model import MemberSettings
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.partitions import PartitionReader, Partitions
 from pylogd.client.placing import ResetTo

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pylogd.client.cluster import Cluster
 from pylogd.client.connection import Connection, Reply
 from pylogd.client.errors import BrokerUnavailable, Closed, RequestTimedOut
-from pylogd.client.membership import Coordinator, Event, MemberSettings, Membership, State
+from pylogd.client.member_model import Coordinator, Event, MemberSettings, State
+from pylogd.client.membership import Membership
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.participation import Job, Lookup, Participation
 from pylogd.client.sharing import Topics

@@ -12,7 +12,8 @@ from typing import Any
 from pylogd.client import commits
 from pylogd.client.calls import Calls, refresh
 from pylogd.client.errors import InvalidReply
-from pylogd.client.membership import GROUP_KEY, Identity
+from pylogd.client.group_requests import GROUP_KEY
+from pylogd.client.member_model import Identity
 from pylogd.client.metadata import check, error_text
 from pylogd.client.model import (
     Broker,

@@ -13,7 +13,7 @@ from typing import Any
 from pylogd.client.assignors import Assignor
 from pylogd.client.model import TopicPartition
 from pylogd.client.subscriptions import NO_GENERATION
-from pylogd.errors import ErrorCode, PylogdError
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 
 class State(Enum):
@@ -132,3 +132,8 @@ class MemberSettings:
     request_timeout: float = 30.0
     rack: str | None = None
     auto_create_topics: bool = False
+
+
+def is_fenced(error: PylogdError) -> bool:
+    """Whether another process is this static member now: trying again would only throw that one out."""
+    return isinstance(error, KafkaError) and AFTER_OTHERS.get(error.code) is Step.FENCED

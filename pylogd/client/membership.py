@@ -32,7 +32,7 @@ from pylogd.client import group_requests
 from pylogd.client.assignors import Assignor
 from pylogd.client.clock import Backoff
 from pylogd.client.errors import InvalidReply, is_retriable
-from pylogd.client.group_requests import GROUP_KEY
+from pylogd.client.leading import Leadership
 from pylogd.client.member_model import (
     AFTER_JOIN,
     AFTER_OTHERS,
@@ -48,9 +48,10 @@ from pylogd.client.member_model import (
     Revoke,
     State,
     Step,
+    is_fenced,
 )
 from pylogd.client.model import TopicPartition
-from pylogd.client.subscriptions import NO_GENERATION, Subscription, decode_assignment, decode_subscription
+from pylogd.client.subscriptions import NO_GENERATION, Subscription, decode_assignment
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
@@ -59,23 +60,9 @@ from pylogd.wire.messages.leave_group import LeaveGroupRequest
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest
 
-__all__ = [
-    "GROUP_KEY",
-    "Ask",
-    "Assign",
-    "Coordinator",
-    "Event",
-    "Failed",
-    "Identity",
-    "MemberSettings",
-    "Membership",
-    "Revoke",
-    "State",
-    "Step",
-]
-
 _JOIN_SLACK = 5.0  # seconds beyond the rebalance time-out that an answer may take
 _MISSING_TOPIC_SECONDS = 2.0  # how soon to look again for a topic that is not there
+_SETTLED = (State.STABLE, State.PREPARING)  # no rebalance is under way that may have overtaken a commit
 
 
 class Membership:
@@ -91,6 +78,7 @@ class Membership:
         self.assignment: frozenset[TopicPartition] = frozenset()  # the member's share by the coordinator
         self.owned: frozenset[TopicPartition] = frozenset()  # what the application has been told to read
         self.protocol: str | None = None
+        self.error: PylogdError | None = None  # why it can't be a member, if so
         self._cooperative = settings.assignors[0].cooperative
         self._topics: tuple[str, ...] | None = ()  # None while a pattern's topics are not known
         self._joined_with: tuple[str, ...] = ()
@@ -109,11 +97,8 @@ class Membership:
         self._rejoin = False  # a cooperative member gave something up that others wait for
         self._wants_coordinator = False
         self._reason: str | None = None
-        self._error: PylogdError | None = None
         self._after_leaving = State.OUT
-        self._leader_of: dict[str, Subscription] = {}
-        self._counts: dict[str, int] = {}  # partitions of the topics that were last assigned by us as the leader
-        self._shares: dict[str, list[TopicPartition]] = {}
+        self._leading = Leadership()
         self._previous: tuple[tuple[TopicPartition, ...], int] = ((), NO_GENERATION)
 
     # What the application wants
@@ -133,7 +118,7 @@ class Membership:
         self._polled_at = now
         self._refresh_at = now if pattern is not None else self._refresh_at
         self._asked_metadata = None
-        self._error = None
+        self.error = None
         if self.state is State.OUT or self.state is State.FAILED:
             self._not_before = now
             self._backoff.reset()
@@ -141,8 +126,8 @@ class Membership:
             self._prepare("the subscription changed")
 
     def leave(self, now: float) -> None:
-        """Be a member no more. The application has given up all that it had, or is not told to."""
-        self._topics, self._pattern, self._error = (), None, None
+        """Be a member no more. The application has given up all it had, or is not told to."""
+        self._topics, self._pattern, self.error = (), None, None
         self.owned, self._lost, self._handling = frozenset(), False, None
         self._go_out(State.OUT, now)
 
@@ -179,11 +164,6 @@ class Membership:
         """What the application reads or is just being told to read: what it may commit."""
         return self.owned | self._handling.added if isinstance(self._handling, Assign) else self.owned
 
-    @property
-    def error(self) -> PylogdError | None:
-        """Why it can't be a member, if so."""
-        return self._error
-
     # Events
 
     @property
@@ -209,7 +189,7 @@ class Membership:
             return None
         if self.owned and (self._lost or not self._cooperative or self.state in OUT):
             return Revoke(self.owned, self._lost)
-        return None if self._error is None else Failed(self._error)
+        return None if self.error is None else Failed(self.error)
 
     def done(self, event: Event, now: float) -> None:
         """The application has obeyed an event."""
@@ -217,8 +197,8 @@ class Membership:
             return
         self._handling = None
         if isinstance(event, Failed):
-            if self._error is event.error and self._step_of(event.error) is not Step.FENCED:
-                self._error = None
+            if self.error is event.error and not is_fenced(event.error):
+                self.error = None
                 self._not_before = now + self._backoff.next()
                 self._prepare("trying again after an error")
         elif isinstance(event, Assign):
@@ -275,21 +255,23 @@ class Membership:
             return None
         settings = self.settings
         if self.coordinator is None:
-            at = partial(group_requests.find_coordinator, settings.group_id)
+            at: Callable[[int], Any] = partial(group_requests.find_coordinator, settings.group_id)
             return Ask(FindCoordinatorRequest, at, settings.request_timeout, to_coordinator=False)
         if self.state is State.JOINING:
             self._joined_with = self._topics or ()
-            return Ask(JoinGroupRequest, self._join, settings.max_poll_interval + _JOIN_SLACK, waits=True)
+            at = partial(group_requests.join, settings, self.member_id, self._subscription, self._reason)
+            return Ask(JoinGroupRequest, at, settings.max_poll_interval + _JOIN_SLACK, waits=True)
         if self.state is State.SYNCING:
-            return Ask(SyncGroupRequest, self._sync, settings.max_poll_interval + _JOIN_SLACK, waits=True)
+            share = group_requests.sync(settings, self.generation, self.member_id, self.protocol, self._leading.shares)
+            return Ask(SyncGroupRequest, lambda _: share, settings.max_poll_interval + _JOIN_SLACK, waits=True)
         if self.state is State.LEAVING:
-            return Ask(LeaveGroupRequest, self._leave, settings.request_timeout)
+            at = partial(group_requests.leave, settings, self.member_id, self._reason)
+            return Ask(LeaveGroupRequest, at, settings.request_timeout)
         self._heartbeat_at = now + settings.heartbeat_interval
         # while a second one may still arrive before the session is over
-        return Ask(HeartbeatRequest, self._heartbeat, max(settings.heartbeat_interval, settings.session_timeout / 3))
-
-    def _join(self, version: int) -> JoinGroupRequest:
-        return group_requests.join(self.settings, self.member_id, self._subscription, self._reason, version)
+        timeout = max(settings.heartbeat_interval, settings.session_timeout / 3)
+        beat = group_requests.heartbeat(settings, self.generation, self.member_id)
+        return Ask(HeartbeatRequest, lambda _: beat, timeout)
 
     def _subscription(self, assignor: Assignor) -> Subscription:
         owned = tuple(sorted(self.owned))
@@ -297,35 +279,22 @@ class Membership:
         user_data = assignor.user_data(before, generation)
         return Subscription(self._joined_with, user_data, owned, generation, self.settings.rack)
 
-    def _sync(self, _version: int) -> SyncGroupRequest:
-        return group_requests.sync(self.settings, self.generation, self.member_id, self.protocol, self._shares)
-
-    def _heartbeat(self, _version: int) -> HeartbeatRequest:
-        return group_requests.heartbeat(self.settings, self.generation, self.member_id)
-
-    def _leave(self, version: int) -> LeaveGroupRequest:
-        return group_requests.leave(self.settings, self.member_id, self._reason, version)
-
     # Metadata
 
     def _metadata_due(self) -> tuple[str, ...] | None:
         """The topics whose partitions it has to know or to watch: none of them means all topics. None: nothing."""
         if self.state is State.ASSIGNING:
-            return self._wanted_by_all() or None
+            return self._leading.topics or None
         if self._pattern is not None and self.state in IN:
             return ()
-        if self.state is State.STABLE and self._leader_of:
-            return self._wanted_by_all() or None
+        if self.state is State.STABLE and self._leading:
+            return self._leading.topics or None
         return None
-
-    def _wanted_by_all(self) -> tuple[str, ...]:
-        return tuple(sorted({topic for member in self._leader_of.values() for topic in member.topics}))
 
     def _metadata_ask(self, now: float) -> Ask | None:
         topics = self._metadata_due()
         if topics is None or (now < self._refresh_at and self.state is not State.ASSIGNING):
             return None
-
         at = partial(group_requests.metadata, topics, self.settings.auto_create_topics)
         return Ask(MetadataRequest, at, self.settings.request_timeout, to_coordinator=False)
 
@@ -338,19 +307,16 @@ class Membership:
             if matching != self._topics:
                 self._topics = matching
                 self.join_again("the topics that match changed")
-        wanted = self._wanted_by_all()
-        if any(topic not in counts for topic in wanted):
+        if self._leading.misses(counts):
             self._refresh_at = now + min(_MISSING_TOPIC_SECONDS, self.settings.metadata_max_age)
-        counts = {topic: count for topic, count in counts.items() if topic in wanted}
         if self.state is State.ASSIGNING:
-            self._counts = counts
-            self._share_out()
-        elif self._leader_of and counts != self._counts:
+            self._share_out(counts)
+        elif self._leading and self._leading.differs(counts):
             self.join_again("the partitions of a topic changed")
 
-    def _share_out(self) -> None:
+    def _share_out(self, counts: Mapping[str, int]) -> None:
         assignor = next(a for a in self.settings.assignors if a.name == self.protocol)
-        self._shares = assignor.assign(self._leader_of, self._counts)
+        self._leading.share_out(assignor, counts)
         self.state = State.SYNCING
 
     # Answers
@@ -402,18 +368,19 @@ class Membership:
         self.member_id, self.generation = response.member_id, response.generation_id
         self.protocol = response.protocol_name
         self._heartbeat_at = now + self.settings.heartbeat_interval
-        self._leader_of, self._shares, self._reason = {}, {}, None
+        self._leading.end()
+        self._leading.shares, self._reason = {}, None
         self.state = State.SYNCING
         self._backoff.reset()
         if self.protocol not in [assignor.name for assignor in self.settings.assignors]:
             self._fail(InvalidReply(f"the coordinator chose {self.protocol!r}, which this member did not offer"))
         elif response.leader == response.member_id:
-            self._leader_of = {m.member_id: _read_subscription(m) for m in response.members}
-            if self._leader_of and not response.skip_assignment:
+            self._leading.begin(response.members)
+            if self._leading and not response.skip_assignment:
                 self.state = State.ASSIGNING
                 self._asked_metadata = None
-                if not self._wanted_by_all():
-                    self._share_out()
+                if not self._leading.topics:
+                    self._share_out({})
 
     def _synced(self, response: Any, now: float) -> None:
         if response.error_code:
@@ -425,7 +392,7 @@ class Membership:
             self._fail(error)
             return
         self.state = State.STABLE
-        self._shares = {}
+        self._leading.shares = {}
         self._previous = tuple(sorted(self.assignment)), self.generation
         self._untold, self._rejoin = True, False
         if self._topics is not None and self._topics != self._joined_with:
@@ -437,15 +404,12 @@ class Membership:
         else:
             self._backoff.reset()
 
-    def _has_left(self, response: Any, now: float) -> None:
-        self._left()
-
     _ANSWERS: ClassVar[Mapping[type[Any], Callable[[Membership, Any, float], None]]] = {
         FindCoordinatorRequest: _found,
         JoinGroupRequest: _joined,
         SyncGroupRequest: _synced,
         HeartbeatRequest: _beat,
-        LeaveGroupRequest: _has_left,
+        LeaveGroupRequest: lambda self, _response, _now: self._left(),
     }
 
     def commit_refused(self, code: int, identity: Identity, now: float) -> None:
@@ -455,12 +419,8 @@ class Membership:
             self.coordinator_lost(now)
         elif step is Step.REJOIN:
             self.join_again("a commit showed a rebalance")
-        elif step is not None and step is not Step.RETRY and self._is_current(identity):
+        elif step in (Step.RESET, Step.FENCED) and identity == self.identity and self.state in _SETTLED:
             self._obey(AFTER_OTHERS, code, now)
-
-    def _is_current(self, identity: Identity) -> bool:
-        """Whether it is about the membership as it is, and no rebalance is under way that may have overtaken it."""
-        return identity == self.identity and self.state in (State.STABLE, State.PREPARING)
 
     # Steps
 
@@ -483,10 +443,6 @@ class Membership:
         else:
             self._fail(KafkaError(error, f"group {self.settings.group_id}: {error.text}"))
 
-    @staticmethod
-    def _step_of(error: PylogdError) -> Step | None:
-        return AFTER_OTHERS.get(error.code) if isinstance(error, KafkaError) else None
-
     def _retry_or_fail(self, code: int, message: str | None, now: float) -> None:
         error = error_for(code)
         if self.state is State.LEAVING:
@@ -500,7 +456,7 @@ class Membership:
         """Join again, once the application has given up what it must."""
         self._reason = reason
         self._untold = self._rejoin = False
-        self._leader_of = {}
+        self._leading.end()
         self._asked_metadata = None
         if self._asked is not None and self._asked.api is not FindCoordinatorRequest:
             self._asked = None  # what it answers is about what was
@@ -515,7 +471,7 @@ class Membership:
             self.state = State.JOINING
 
     def _fail(self, error: PylogdError) -> None:
-        self._error = error
+        self.error = error
         self._lost = True
         self._wants_coordinator = False
         self.state = State.FAILED
@@ -537,14 +493,6 @@ class Membership:
         self.state = self._after_leaving
         self.member_id = "" if self.settings.instance_id is None else self.member_id
         self.generation, self.assignment = NO_GENERATION, frozenset()
-        self._leader_of = {}
+        self._leading.end()
         if self.state is State.OUT and (self._topics or self._pattern is not None):
             self._prepare("the consumer subscribed anew")
-
-
-def _read_subscription(member: Any) -> Subscription:
-    """A member whose bytes can't be read gets nothing, which harms only itself."""
-    try:
-        return decode_subscription(member.metadata, member.group_instance_id)
-    except InvalidReply:
-        return Subscription((), instance_id=member.group_instance_id)

@@ -21,7 +21,8 @@ from pylogd.client import commits
 from pylogd.client.clock import Backoff
 from pylogd.client.commits import CommitQueue
 from pylogd.client.errors import CommitFailed, is_retriable
-from pylogd.client.membership import Event, Identity, MemberSettings, Membership, Revoke, State
+from pylogd.client.member_model import Event, Identity, MemberSettings, Revoke, State
+from pylogd.client.membership import Membership
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.subscriptions import NO_GENERATION
 from pylogd.errors import ErrorCode, KafkaError, PylogdError

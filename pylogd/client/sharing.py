@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pylogd.client.membership import Event, Failed, Revoke
+from pylogd.client.member_model import Event, Failed, Revoke
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.placing import Committed, Placing
 from pylogd.client.reading import Reader

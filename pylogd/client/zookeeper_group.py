@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pylogd.client.errors import ClientError, Closed
-from pylogd.client.membership import Assign, Event, Failed, Revoke
+from pylogd.client.member_model import Assign, Event, Failed, Revoke
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.sharing import Topics
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pylogd.client.assignors import find_assignors
 from pylogd.client.errors import BrokerUnavailable
-from pylogd.client.membership import Ask, Assign, Event, Failed, MemberSettings, Membership, Revoke, State
+from pylogd.client.member_model import Ask, Assign, Event, Failed, MemberSettings, Revoke, State
+from pylogd.client.membership import Membership
 from pylogd.client.model import TopicPartition
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (

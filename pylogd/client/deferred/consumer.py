@@ -26,7 +26,7 @@ from pylogd.client.deferred.sharing import Group, Share
 from pylogd.client.deferred.streams import MessageStream, Streams
 from pylogd.client.errors import Closed
 from pylogd.client.fetching import FetchSettings
-from pylogd.client.membership import MemberSettings
+from pylogd.client.member_model import MemberSettings
 from pylogd.client.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.placing import ResetTo
 from pylogd.client.reading import Chunk, Handed

@@ -20,7 +20,8 @@ from twisted.logger import Logger
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.tasks import Bell, Tasks
 from pylogd.client.errors import BrokerUnavailable, Closed, RequestTimedOut
-from pylogd.client.membership import Event, MemberSettings, Membership, State
+from pylogd.client.member_model import Event, MemberSettings, State
+from pylogd.client.membership import Membership
 from pylogd.client.model import TopicPartition
 from pylogd.client.participation import Found, Job, Lookup, Offsets, Participation
 from pylogd.errors import PylogdError

@@ -13,7 +13,7 @@ from typing import Protocol
 from twisted.logger import Logger
 
 from pylogd.client.deferred.placing import Placing
-from pylogd.client.membership import Event, Failed, Revoke
+from pylogd.client.member_model import Event, Failed, Revoke
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.reading import Reader
 from pylogd.client.sharing import COMMIT_SECONDS, Holdings

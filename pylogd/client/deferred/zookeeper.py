@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from pylogd.client.deferred.tasks import Tasks
 from pylogd.client.errors import ClientError, RequestTimedOut
-from pylogd.client.membership import Assign, Event, Failed, Revoke
+from pylogd.client.member_model import Assign, Event, Failed, Revoke
 from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
