@@ -229,6 +229,11 @@ class FileSlice:
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def copy(self) -> bytearray | None:
+        """All of it, `None` where that would wait for the disk, or the file was cut."""
+        data = self.file.read_warm(self.position, self.length)
+        return data if data is not None and len(data) == self.length else None
+
     def is_warm(self, position: int, length: int) -> bool:
         """Whether the page cache has `length` bytes at the file's `position`: its first and last byte are tried.
 

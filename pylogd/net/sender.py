@@ -4,7 +4,8 @@ Strategy: what the socket takes at once is sent at once, which saves the reactor
 left to the transport, whose pull producer the sender is for as long as the connection lives. The transport calls back
 each time that all bytes given to it have left, so a slice never overtakes the bytes before it, and the sender knows
 when the peer has caught up. At most `sendfile.max.bytes` of files leave in one reactor turn, so that one connection
-can't hold the reactor. No record byte enters this process.
+can't hold the reactor. The bytes of a slice do not enter this process, unless it is so small that a copy of it, which
+leaves in one call and one packet with what is before and behind it, costs less than a sendfile.
 
 Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
 (`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice,
@@ -31,6 +32,8 @@ log = Logger()
 
 #: More queued parts than this, and no further request is taken from the connection.
 MAX_QUEUED_PARTS = 64
+#: So many bytes of small slices are copied into one write, if they are warm.
+COPIED_BYTES = 1 << 15
 
 
 class Slice(Protocol):
@@ -42,6 +45,8 @@ class Slice(Protocol):
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
     def is_warm(self, position: int, length: int) -> bool: ...
+    def copy(self) -> bytes | bytearray | None:
+        """All of it, None where that would wait for the disk."""
 
 
 #: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred.
@@ -84,11 +89,11 @@ class Sender:
     @property
     def idle(self) -> bool:
         """Whether all that was sent has left this process."""
-        return not self._unsent and self._slice is None
+        return not self._unsent and self._slice is None and not self._parts
 
     def send(self, parts: Sequence[Any]) -> None:
         """Send `parts`, each bytes or a Slice, behind all that was sent before."""
-        if self._slice is not None:
+        if self._slice is not None or self._parts:
             self._parts += parts
             return
         try:
@@ -137,34 +142,39 @@ class Sender:
         """Send queued parts until all have left, the socket is full, a chunk is cold or the turn's share is used up."""
         share = self._max_chunk
         while self._slice is not None or self._parts:
-            if self._slice is None:
-                self._write_to_next_slice()
-            if self._slice is None:
-                continue
             if self._unsent:
                 return  # resumeProducing follows
-            if not share:
+            if share <= 0:
                 self._transport.startWriting()
                 return
-            sent = self._send_chunk(self._slice, share)
-            if not sent:
-                return
-            share -= sent
+            if self._slice is None:
+                share -= self._write_to_next_slice(min(COPIED_BYTES, share))
+            else:
+                sent = self._send_chunk(self._slice, share)
+                if not sent:
+                    return
+                share -= sent
 
-    def _write_to_next_slice(self) -> None:
-        run: list[bytes] = []
+    def _write_to_next_slice(self, room: int) -> int:
+        """Write what comes before the next slice that is not copied; the bytes copied, at most `room`."""
+        run: list[bytes | bytearray] = []
         parts = self._parts
+        copied = 0
         while parts:
             part = parts.popleft()
             if isinstance(part, bytes):
                 run.append(part)
-            elif part.length:
+            elif copied + part.length <= room and (data := part.copy()) is not None:
+                run.append(data)
+                copied += part.length
+            else:
                 self._slice = part
                 self._at = self._warm_to = part.position
                 self._end = part.position + part.length
                 break
         if run:
             self._write(b"".join(run), socket.MSG_MORE if self._slice is not None else 0)
+        return copied
 
     def _send_chunk(self, source: Slice, most: int) -> int:
         """How many bytes of the slice have left; 0 where it has to wait, and is called again, or has failed."""

@@ -37,6 +37,10 @@ class Region:
     def is_warm(self, position: int, length: int) -> bool:
         return not self.cold
 
+    def copy(self) -> bytes | None:
+        data = os.pread(self.file.fileno(), self.length, self.position)
+        return None if self.cold or len(data) < self.length else data
+
 
 class Rig:
     """A sender with its transport, what it warmed and how often it drained."""
@@ -110,6 +114,25 @@ def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
     assert len(first) <= MAX_CHUNK + 6
     pieces = [b"-" + rig.content[at * piece : (at + 1) * piece] for at in range(6)]
     assert first + rig.transport.pump() == b"".join(pieces)
+
+
+def test_small_slices_leave_with_what_is_around_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_module.os, "sendfile", None)
+    rig.sender.send([b"head", rig.region(3, 500), b"middle", rig.region(700, 1000), b"tail"])
+    assert rig.transport.received() == b"head" + rig.content[3:503] + b"middle" + rig.content[700:1700] + b"tail"
+    assert rig.sender.idle
+
+
+def test_a_peer_that_takes_nothing_has_no_more_copied_for_it(rig: Rig) -> None:
+    size = sender_module.COPIED_BYTES
+    regions = [rig.region(at, size) for at in range(40)]
+    for region in regions:
+        rig.sender.send([b"head", region, b"tail"])
+    waiting = [part for part in rig.sender._parts if not isinstance(part, bytes)]
+    assert len(waiting) > 30
+    expected = b"".join(b"head" + rig.content[at : at + size] + b"tail" for at in range(40))
+    assert rig.transport.received() + rig.transport.pump() == expected
+    assert rig.sender.idle
 
 
 def test_a_cold_chunk_is_warmed_elsewhere_and_sent_then(rig: Rig) -> None:
