@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.cli.common import bootstrap_option, format_time, json_option, print_json, print_table
-from pylogd.cli.load import explain, session, settings_of
+from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.audit import AUDIT_TOPIC
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ INCOMPLETE = 1
 @click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
               help="Judge windows that ended so long ago.")  # fmt: skip
 @click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: PNG or SVG.")
-@click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs.")
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's. More than once.")
+@spark_options
 @json_option
 @click.pass_context
 def audit(
     ctx: click.Context, topics: tuple[str, ...], bootstrap: str, reports: str, received: str | None, lake: str | None,
-    grace: float, picture: Path | None, master: str, confs: tuple[str, ...], as_json: bool,
+    grace: float, picture: Path | None, master: str, confs: dict[str, str], as_json: bool,
 ) -> None:  # fmt: skip
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
@@ -47,15 +46,12 @@ def audit(
     """
     if received and lake:
         raise click.UsageError("say --received or --lake, not both")
-    spark = session(master, settings_of(confs), "pylogd audit")
-    from pyspark.errors import PySparkException
-
-    try:
-        windows = _compare(spark, topics, bootstrap, reports, received, lake, int((time.time() - grace) * 1000))
-    except PySparkException as error:
-        raise click.ClickException(explain(str(error))) from error
-    finally:
-        spark.stop()
+    until = int((time.time() - grace) * 1000)
+    check_there(bootstrap, [reports] if received or lake else [reports, *topics])
+    if received:
+        check_there(received, topics)
+    with on_spark(master, confs, "pylogd audit") as spark:
+        windows = _compare(spark, topics, bootstrap, reports, received, lake, until)
     if picture is not None:
         _draw(windows, picture)
     _tell(windows, as_json)

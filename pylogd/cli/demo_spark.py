@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import click
 
-from pylogd.cli.load import session
+from pylogd.cli.spark import session
 from pylogd.client.audit import AUDIT_TOPIC
 
 _JAVA: Final = 17

@@ -3,9 +3,6 @@
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
 
-import os
-import re
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, print_json, print_table
+from pylogd.cli.spark import check_there, on_spark, spark_options
 
 if TYPE_CHECKING:
     from pylogd.spark.lake import Commit
@@ -25,9 +23,7 @@ _MEGABYTE = 1 << 20
 @bootstrap_option
 @click.option("--to", "root", required=True, metavar="PATH", help="The lake: a path of Hadoop's (file:, hdfs:, s3a:).")
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose whole name matches, instead of named ones.")
-@click.option("--master", default="local[*,4]", show_default=True,
-              help="Where Spark runs. The 4 is how often a task of a local run may fail.")  # fmt: skip
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's. More than once.")
+@spark_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="What the column of values holds.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="How the files are compressed.")
@@ -44,7 +40,9 @@ _MEGABYTE = 1 << 20
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
 @click.option("--history", is_flag=True, help="Load nothing: show what was committed.")
 @json_option
-def load(topics: tuple[str, ...], root: str, confs: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def load(
+    topics: tuple[str, ...], root: str, master: str, confs: dict[str, str], as_json: bool, **given: Any
+) -> None:  # fmt: skip
     """Load TOPICS into a lake of Parquet files, from where the lake is to what is there now.
 
     Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
@@ -59,15 +57,10 @@ def load(topics: tuple[str, ...], root: str, confs: tuple[str, ...], as_json: bo
     ways = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
     if sum(ways) != 1:
         raise click.UsageError("say topics, or --pattern, or --compact, or --history")
-    spark = session(given["master"], settings_of(confs), "pylogd load")
-    from pyspark.errors import PySparkException
-
-    try:
+    if topics or given["pattern"]:
+        check_there(given["bootstrap"], topics)
+    with on_spark(master, confs, "pylogd load") as spark:
         _run(spark, root, topics, as_json, given)
-    except PySparkException as error:
-        raise click.ClickException(explain(str(error))) from error
-    finally:
-        spark.stop()
 
 
 def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: Mapping[str, Any]) -> None:
@@ -75,15 +68,19 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
     from pylogd.spark.hadoop import HadoopFiles
     from pylogd.spark.lake import Lake
 
-    if given["history"]:
-        _tell(list(Lake(HadoopFiles(spark, root)).history()), as_json)
-        return
+    if given["history"] or given["compact"]:
+        lake = Lake(HadoopFiles(spark, root))
+        if lake.last is None:
+            raise click.ClickException(f"{root} is no lake: nothing was ever loaded into it")
+        if given["history"]:
+            _tell(list(lake.history()), as_json)
+            return
     if given["compact"]:
         done = loading.compact(spark, root, target_bytes=given["target_mb"] * _MEGABYTE, codec=given["codec"])
     else:
         plan = loading.LoadPlan(
             given["bootstrap"],
-            ("subscribePattern", given["pattern"]) if given["pattern"] else ("subscribe", ",".join(topics)),
+            ("subscribePattern", f"^({given['pattern']})$") if given["pattern"] else ("subscribe", ",".join(topics)),
             max_offsets=given["max_offsets"],
             value=given["value"],
             codec=given["codec"],
@@ -128,38 +125,3 @@ def _tell(commits: list[Commit], as_json: bool) -> None:
             for row in rows
         ],
     )
-
-
-def explain(text: str) -> str:
-    """What was wrong, out of what Spark tells of a worker's failure: our own error if it was one."""
-    ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
-    return ours[-1] if ours else text.strip().splitlines()[0]
-
-
-def settings_of(confs: tuple[str, ...]) -> dict[str, str]:
-    """What `--conf` said."""
-    found = {}
-    for text in confs:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--conf")
-        found[name] = value
-    return found
-
-
-def session(master: str, settings: Mapping[str, str], name: str) -> Any:
-    """A Spark session that says little, with the interpreter of this process in its workers."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[spark]'") from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **settings}.items():
-        builder = builder.config(key, value)
-    try:
-        spark = builder.getOrCreate()
-    except Exception as error:  # the JVM's gateway has no narrower one
-        raise click.ClickException(f"Spark does not start (it needs Java 17 or newer): {error}") from error
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark

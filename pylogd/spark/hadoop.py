@@ -30,8 +30,11 @@ class HadoopFiles:
             self._context: Any = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
                 self._root.toUri(), self._configuration
             )
+            is_file = self._fs.exists(self._root) and not self._fs.getFileStatus(self._root).isDirectory()
         except Py4JJavaError as error:
             raise _reason(root, error) from error
+        if is_file:
+            raise LakeError(f"{root} is a file, where a lake is a directory")
 
         options = jvm.org.apache.hadoop.fs.Options.Rename
         self._not_over_another: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)

@@ -79,6 +79,7 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], fl
     if start == end:
         return None
     options = {**plan.options(), "startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
+    find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
     staging = lake.staging()
     _write(_with_time(rows, plan.value), files.path(staging), plan)
@@ -86,6 +87,23 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], fl
     commit = loaded(lake.last, lake.next_number, int(now() * 1000), start, end, added)
     lake.commit(commit)
     return commit
+
+
+def find_source(spark: SparkSession) -> None:
+    """See to it that the session knows the source.
+
+    Spark looks for it in a Python process, once. Where that process dies, or pylogd was sent along by `--py-files` and
+    is not installed, the session would go without. A version that has found it may refuse to have it named again.
+    """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - needs a session
+
+    from pylogd.spark.source import PylogdDataSource  # noqa: PLC0415
+
+    try:
+        spark.dataSource.register(PylogdDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def follow(

@@ -159,11 +159,10 @@ class Round:
         return BrokerProcess(self._folder / "data", self._folder / "broker.log", port=self._port)
 
     def _warm_up(self) -> None:
-        """A load that nobody disturbs, which makes later starts of Spark faster."""
+        """A load that nobody disturbs; it leaves what makes later starts of Spark faster."""
         self._writer.allow(self._share)
         arguments = [self._topic, "--to", str(self._root), "-b", self._broker.address]
-        loader = Loader(arguments, self._folder / "loader.log", LOCAL, self._scratch, archive=True)
-        self._loaders.append(loader)
+        loader = self._start(arguments, LOCAL)
         deadline = time.monotonic() + PROGRESS_SECONDS
         while not loader.ended():
             if time.monotonic() > deadline:
@@ -186,8 +185,9 @@ class Round:
         self._loader = self._start(self._arguments())
         return self._loader
 
-    def _start(self, arguments: list[str]) -> Loader:
-        loader = Loader(arguments, self._folder / "loader.log", self._setting.master, self._scratch)
+    def _start(self, arguments: list[str], master: str | None = None) -> Loader:
+        log, classes = self._folder / "loader.log", self._folder.parent / "classes.jsa"
+        loader = Loader(arguments, log, master or self._setting.master, self._scratch, classes)
         self._loaders.append(loader)
         return loader
 

@@ -59,19 +59,20 @@ def kill(pids: Sequence[int]) -> None:
 class Loader:
     """One run of the command; what it writes goes to the end of `log`.
 
-    A file `classes.jsa` in `scratch` is an archive of the JVM's classes, with which Spark starts in half the time;
-    `archive` says to make it at the end.
+    `classes` is the place of an archive of the JVM's classes, with which Spark starts in half the time: the first run
+    makes it at its end.
     """
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, *, archive: bool = False
+        self, arguments: Sequence[str], log: Path, master: str, scratch: Path, classes: Path | None = None
     ) -> None:
         self.log = log
         self._log_start = log.stat().st_size if log.exists() else 0
         command = [*pylogd_command(), "load", *arguments, "--master", master]
-        classes = f"-XX:{'ArchiveClassesAtExit' if archive else 'SharedArchiveFile'}={scratch / 'classes.jsa'}"
-        java = {"spark.driver.extraJavaOptions": f"{_JAVA} {classes}"}
-        for name, value in {**_CONFS, **java, "spark.local.dir": str(scratch)}.items():
+        java = _JAVA
+        if classes is not None:
+            java += f" -XX:{'SharedArchiveFile' if classes.exists() else 'ArchiveClassesAtExit'}={classes}"
+        for name, value in self._confs(java, scratch).items():
             command += ["--conf", f"{name}={value}"]
         # The folder it runs in, a checkout, must not hide the package that is installed.
         environment = {**os.environ, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -83,6 +84,10 @@ class Loader:
                 env=environment, cwd=scratch,
             )  # fmt: skip
         self.begun = time.monotonic()
+
+    @staticmethod
+    def _confs(java: str, scratch: Path) -> dict[str, str]:
+        return {**_CONFS, "spark.driver.extraJavaOptions": java, "spark.local.dir": str(scratch)}
 
     def ended(self) -> bool:
         """Whether all its processes have: a JVM lives on for a moment."""
