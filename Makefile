@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash chaos lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: help install java demo test crash chaos kills lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -77,6 +77,9 @@ chaos: install ## break a loaded cluster for an hour and compare what is left; w
 
 crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
+
+kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (15 minutes)
+	$(BIN)/python -m tests.kills --kills 50 --messages 5000000 --results tests/kills/RESULTS.md $(KILLS_ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -136,6 +136,15 @@ def test_a_history() -> None:
     assert not files.names("_pylogd/staging")
 
 
+def test_a_long_history_is_not_read_to_add_to_it() -> None:
+    files = MemoryFiles()
+    for until in range(1, 50):
+        load_once(files, until)
+    before = files.calls
+    assert Lake(files).next_number == 50
+    assert files.calls - before < 10
+
+
 def steps(action: str) -> Iterator[MemoryFiles]:
     """The same work, stopped at each of its calls."""
     for stop in range(1, 1000):
