@@ -72,7 +72,7 @@ class Controller:
         self._running = False
         self._campaigning = False
         self._campaign_again = False
-        self._dirty: set[str] = set()
+        self._dirty: dict[str, None] = {}  # names of topics, in order
         self._all_dirty = False
         self._working = False
         self._calls: dict[str, IDelayedCall] = {}
@@ -221,7 +221,7 @@ class Controller:
 
     def _topic_changed(self, change: TopicChange) -> None:
         if change.after is not None:
-            self._dirty.add(change.after.name)
+            self._dirty[change.after.name] = None
             self._wake()
         self._look_again_later()
 
@@ -266,7 +266,7 @@ class Controller:
             node = await self._store.get(INCARNATIONS)
             self._known, self._known_version = decode_incarnations(node.data), node.stat.version
         dirty, everything = self._dirty, self._all_dirty
-        self._dirty, self._all_dirty = set(), False
+        self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
         snapshot = self._snapshot()
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))

@@ -290,7 +290,7 @@ class TopicRegistry:
         configs = await store.children_data(TOPIC_CONFIGS)
         asked = {name: (node, configs.get(name)) for name, node in nodes.items()}
         found = await read_entries(store, asked, self._entries)
-        self._apply({**dict.fromkeys(self._by_name.keys() - found.keys()), **found})
+        self._apply({**dict.fromkeys(name for name in self._by_name if name not in found), **found})
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
         """Have what a write changed, from what is told of it, or by reading the topics again."""

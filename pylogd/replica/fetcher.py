@@ -99,7 +99,7 @@ class LeaderFetcher:
         self._followed: dict[Key, Followed] = {}
         self._paused: dict[Key, float] = {}  # until when, in seconds; infinite while its log is cut
         self._lost: dict[Key, Followed] = {}  # the leader's ends have to be asked for
-        self._changed: set[Key] = set()  # is to be asked for something else, or no more
+        self._changed: dict[Key, None] = {}  # is to be asked for something else, or no more; in order
         self._conversation = FetchConversation()
         self._connection: IConnection | None = None
         self._waiting: Deferred[None] | None = None  # what the loop waits for when it asks nothing
@@ -126,7 +126,7 @@ class LeaderFetcher:
         self._lost.pop(followed.key, None)
         if followed.starts_at_latest:
             self._lost[followed.key] = followed
-        self._changed.add(followed.key)
+        self._changed[followed.key] = None
         self._poke_in(0)
 
     def unfollow(self, partition: Partition) -> None:
@@ -134,7 +134,7 @@ class LeaderFetcher:
         key = partition.topic_id, partition.index
         if self._followed.pop(key, None) is not None:
             self._lost.pop(key, None)
-            self._changed.add(key)
+            self._changed[key] = None
 
     def stop(self) -> Deferred[None]:
         """End the loop; fires when it has. Nothing is appended from now on."""
@@ -221,7 +221,7 @@ class LeaderFetcher:
         if connection is not None:
             connection.close()
         self._conversation.restart()
-        self._changed.update(self._followed)
+        self._changed.update(dict.fromkeys(self._followed))
 
     async def _round(self, connection: IConnection) -> None:
         """Ask once, and do what the answer says; or wait until there is something to ask."""
@@ -248,7 +248,7 @@ class LeaderFetcher:
             return
         if response.error_code:
             self._conversation.restart()
-            self._changed.update(self._followed)
+            self._changed.update(dict.fromkeys(self._followed))
             if response.error_code not in (
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH
             ):  # fmt: skip
@@ -299,7 +299,7 @@ class LeaderFetcher:
 
     def _pause(self, followed: Followed, seconds: float) -> None:
         self._paused[followed.key] = self._clock.seconds() + seconds
-        self._changed.add(followed.key)
+        self._changed[followed.key] = None
 
     def _end_pauses(self) -> None:
         if self._paused:
@@ -307,7 +307,7 @@ class LeaderFetcher:
             over = [key for key, until in self._paused.items() if until <= now]
             for key in over:
                 del self._paused[key]
-            self._changed.update(over)
+            self._changed.update(dict.fromkeys(over))
 
     def _poke_at_end(self) -> None:
         """Ask again when the first pause is over."""
@@ -326,7 +326,7 @@ class LeaderFetcher:
                 followed, asked = self._followed.get(key), self._conversation.asked.get(key)
                 if followed is None or asked is None or asked.leader_epoch != followed.epoch:
                     continue
-                self._changed.add(key)
+                self._changed[key] = None
                 step = followed.answered(data, asked)
                 if step.move is not Move.FETCH or data.error_code:
                     self._do(followed, step)
@@ -388,11 +388,11 @@ class LeaderFetcher:
             self._paused[followed.key] = float("inf")
             cut = self._replicas.truncate if step.move is Move.TRUNCATE else self._replicas.begin_at
             cut(partition, step.offset).addBoth(self._cut, followed)
-        self._changed.add(followed.key)
+        self._changed[followed.key] = None
 
     def _cut(self, result: Failure | None, followed: Followed) -> None:
         self._paused.pop(followed.key, None)
-        self._changed.add(followed.key)
+        self._changed[followed.key] = None
         if isinstance(result, Failure) and self._followed.get(followed.key) is followed:
             self._refuse(followed, result.value)
         self._poke_in(0)

@@ -140,7 +140,7 @@ class ReplicaManager:
         ]
         self._condemn_strays()
         self._starting = True
-        for name in {*self._condemned, *(topic.name for topic in self._topics.all())}:
+        for name in dict.fromkeys([*self._condemned, *(topic.name for topic in self._topics.all())]):
             await self._settle(name)
         self._starting = False
         self._keep_house()
