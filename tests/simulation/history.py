@@ -14,6 +14,7 @@ order; what was acknowledged is where the acknowledgement said.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -154,6 +155,7 @@ class History(World):
 
     def run(self, seconds: float = 4.0, nemesis: bool = True) -> None:
         """Start everything, let it run for so long with the nemesis about, heal, and look at the end."""
+        random.seed(self.seed)  # for what the brokers themselves leave to chance
         for broker in self.brokers.values():
             broker.start()
         self.advance(2.0, lambda: all(broker.ready for broker in self.brokers.values()))

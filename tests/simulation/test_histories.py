@@ -34,8 +34,9 @@ def test_five_brokers(first: int) -> None:
         History(seed, brokers=5).run()
 
 
-def test_a_history_is_what_its_seed_says() -> None:
-    first, second = History(3), History(3)
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_history_is_what_its_seed_says(seed: int) -> None:
+    first, second = History(seed), History(seed)
     first.run(2.0)
     second.run(2.0)
     assert first.steps == second.steps
