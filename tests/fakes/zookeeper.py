@@ -14,32 +14,25 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
 from pylogd.metadata.errors import (
-    BadVersion,
     ConnectionLost,
     InvalidNode,
-    NoChildrenForEphemerals,
-    NodeError,
     NodeExists,
     NoNode,
-    NotEmpty,
     SessionExpired,
     StoreClosed,
     StoreError,
 )
 from pylogd.metadata.interfaces import (
     ANY_VERSION,
-    MAX_DATA_BYTES,
-    Check,
     Create,
     Delete,
-    EventType,
     IMetadataStore,
     Node,
     NodeStat,
@@ -54,129 +47,7 @@ from pylogd.metadata.interfaces import (
     parent_of,
 )
 from tests.fakes.simulation import ProcessTime, SimulatedTime
-
-
-class MemoryTree:
-    """Nodes, and no more."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {"/": Node(b"", NodeStat(0, 0, 0, 0))}
-        self.names: dict[str, set[str]] = {"/": set()}
-        self.sequences: dict[str, int] = {}
-
-    def put(self, path: str, node: Node) -> list[tuple[str, EventType, str]]:
-        """Make or replace a node; the watches that this sets off: kind of watch, event, path."""
-        if path in self.nodes:
-            self.nodes[path] = node
-            return [("data", EventType.CHANGED, path)]
-        parent = parent_of(path)
-        self.nodes[path] = node
-        self.names[path] = set()
-        self.names[parent].add(path.rpartition("/")[2])
-        return [("data", EventType.CREATED, path), ("children", EventType.CHILDREN, parent)]
-
-    def drop(self, path: str) -> list[tuple[str, EventType, str]]:
-        """Delete a node; the watches that this sets off."""
-        parent = parent_of(path)
-        del self.nodes[path], self.names[path]
-        self.names[parent].discard(path.rpartition("/")[2])
-        return [
-            ("data", EventType.DELETED, path),
-            ("children", EventType.DELETED, path),
-            ("children", EventType.CHILDREN, parent),
-        ]
-
-
-#: (path, node or None) in order: what a write did.
-Changes = list[tuple[str, Node | None]]
-
-
-class Leader:
-    """Decides the writes."""
-
-    def __init__(self) -> None:
-        self.tree = MemoryTree()
-        self.zxid = 0
-        self.sessions: dict[int, float] = {}  # live ones, and their time-outs
-
-    def write(self, session: int, operations: Sequence[Operation]) -> tuple[list[Result], Changes, StoreError | None]:
-        """Do a write of a session on the leader's tree."""
-        self.zxid += 1
-        if session not in self.sessions:
-            return [], [], SessionExpired("no such session")
-        done: Changes = []
-        results: list[Result] = []
-        undo: list[tuple[str, Node | None]] = []
-        for index, operation in enumerate(operations):
-            try:
-                if not check_path(operation.path):
-                    raise InvalidNode(operation.path)
-                result, changes = self._apply(session, operation)
-            except NodeError as error:
-                error.operation = index
-                for path, node in reversed(undo):
-                    self._set(path, node)
-                return [], [], error
-            for path, node in changes:
-                undo.append((path, self.tree.nodes.get(path)))
-                self._set(path, node)
-            results.append(result)
-            done += changes
-        return results, done, None
-
-    def end(self, session: int) -> Changes:
-        """Delete what lives with a session."""
-        self.zxid += 1
-        self.sessions.pop(session, None)
-        gone = sorted(path for path, node in self.tree.nodes.items() if node.stat.owner == session)
-        for path in gone:
-            self._set(path, None)
-        return [(path, None) for path in gone]
-
-    def _set(self, path: str, node: Node | None) -> None:
-        if node is None:
-            self.tree.drop(path)
-        else:
-            self.tree.put(path, node)
-
-    def _apply(self, session: int, operation: Operation) -> tuple[Result, Changes]:
-        if isinstance(operation, Create):
-            return self._create(session, operation)
-        node = self.tree.nodes.get(operation.path)
-        if node is None:
-            raise NoNode(operation.path)
-        if operation.version not in (ANY_VERSION, node.stat.version):
-            raise BadVersion(operation.path)
-        if isinstance(operation, Check):
-            return None, []
-        if isinstance(operation, Delete):
-            if self.tree.names[operation.path] or operation.path == "/":
-                raise NotEmpty(operation.path)
-            return None, [(operation.path, None)]
-        if len(operation.data) > MAX_DATA_BYTES:
-            raise InvalidNode(operation.path)
-        stat = replace(node.stat, version=node.stat.version + 1, modified=self.zxid)
-        return stat.version, [(operation.path, Node(operation.data, stat))]
-
-    def _create(self, session: int, operation: Create) -> tuple[Result, Changes]:
-        if len(operation.data) > MAX_DATA_BYTES:
-            raise InvalidNode(operation.path)
-        if operation.path == "/":
-            raise NodeExists("/")
-        parent = self.tree.nodes.get(parent_of(operation.path))
-        if parent is None:
-            raise NoNode(operation.path)
-        if parent.stat.owner:
-            raise NoChildrenForEphemerals(operation.path)
-        path = operation.path
-        if operation.sequence:
-            number = self.tree.sequences.get(parent_of(path), 0)
-            self.tree.sequences[parent_of(path)] = number + 1
-            path = f"{path}{number:010d}"
-        if path in self.tree.nodes:
-            raise NodeExists(path)
-        stat = NodeStat(0, self.zxid, self.zxid, session if operation.ephemeral else 0)
-        return path, [(path, Node(operation.data, stat))]
+from tests.fakes.tree import Changes, Leader, MemoryTree
 
 
 class Server:
@@ -200,7 +71,7 @@ class Server:
 
     def _apply(self, changes: Changes, then: Callable[[], None] | None) -> None:
         for path, node in changes:
-            for kind, event, where in self.tree.drop(path) if node is None else self.tree.put(path, node):
+            for kind, event, where in self.tree.apply(path, node):
                 for store, session, watch in self._watches.pop((kind, where), ()):
                     store.notify(session, watch, WatchEvent(event, where))
         if then is not None:
@@ -240,7 +111,7 @@ class FakeZooKeeper:
     def end_session(self, session: int) -> None:
         """The leader ends a session."""
         if session in self.leader.sessions:
-            changes = self.leader.end(session)
+            changes = self.leader.end(session).changes
             for server in self.servers:
                 server.committed(changes)
 
@@ -248,12 +119,10 @@ class FakeZooKeeper:
         self, session: int, server: Server, operations: Sequence[Operation], answer: Callable[[Any], None]
     ) -> None:
         """Have the leader decide a write that came by `server`; the answer is given when the server has it."""
-        results, changes, error = self.leader.write(session, operations)
+        written = self.leader.write(session, operations)
+        outcome = written.results if written.error is None else written.error
         for other in self.servers:
-            if other is server:
-                other.committed(changes, lambda: answer(error if error is not None else results))
-            else:
-                other.committed(changes)
+            other.committed(written.changes, partial(answer, outcome) if other is server else None)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node as somebody else would, with its parents."""

@@ -475,8 +475,8 @@ class History(World):
         if topic is None:
             return False
         assignment = decode_topic(TOPIC, topic.data)
-        for child in self.tree.children[f"{TOPICS}/{TOPIC}"]:
-            states = decode_states(TOPIC, self.tree.nodes[child].data, assignment)[1]
+        for name in self.tree.names(f"{TOPICS}/{TOPIC}"):
+            states = decode_states(TOPIC, self.tree.nodes[f"{TOPICS}/{TOPIC}/{name}"].data, assignment)[1]
             self.powerless -= {
                 node
                 for node in self.powerless

@@ -15,21 +15,11 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from pylogd.metadata.errors import (
-    BadVersion,
-    ConnectionLost,
-    NodeError,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    StoreClosed,
-    StoreError,
-)
+from pylogd.metadata.errors import ConnectionLost, NoNode, StoreClosed, StoreError
 from pylogd.metadata.interfaces import (
     ANY_VERSION,
     Create,
     Delete,
-    EventType,
     IMetadataStore,
     Node,
     NodeStat,
@@ -42,36 +32,41 @@ from pylogd.metadata.interfaces import (
     WatchEvent,
     parent_of,
 )
+from tests.fakes.tree import Events, Leader
 
 
 class SimTree:
     """The server's side: nodes, and the sessions that live."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {"/": Node(b"", NodeStat(0, 0, 0, 0))}
-        self.children: dict[str, set[str]] = {"/": set()}
-        self.sequences: dict[str, int] = {}
-        self.transaction = 0
         self.sessions: dict[int, SimStore] = {}
+        self._leader = Leader()
         self._next_session = 0
-        self._watches: dict[tuple[str, bool], list[tuple[SimStore, int, Watch]]] = {}
+        self._watches: dict[tuple[str, str], list[tuple[SimStore, int, Watch]]] = {}
 
-    def open(self, store: SimStore) -> int:
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        return self._leader.tree.nodes
+
+    @property
+    def transaction(self) -> int:
+        """How many writes there were."""
+        return self._leader.zxid
+
+    def open(self, store: SimStore, timeout: float) -> int:
         self._next_session += 1
         self.sessions[self._next_session] = store
+        self._leader.sessions[self._next_session] = timeout
         return self._next_session
 
     def expire(self, session: int) -> None:
         """End a session: its ephemeral nodes go."""
-        if self.sessions.pop(session, None) is None:
-            return
-        self.transaction += 1
-        for path in [path for path, node in self.nodes.items() if node.stat.owner == session]:
-            self._delete(path)
+        if self.sessions.pop(session, None) is not None:
+            self._fire(self._leader.end(session).events)
 
-    def watch(self, path: str, child: bool, store: SimStore, watch: Watch | None) -> None:
+    def watch(self, kind: str, path: str, store: SimStore, watch: Watch | None) -> None:
         if watch is not None:
-            self._watches.setdefault((path, child), []).append((store, store.session_id, watch))
+            self._watches.setdefault((kind, path), []).append((store, store.session_id, watch))
 
     def get(self, path: str) -> Node:
         if path not in self.nodes:
@@ -80,77 +75,20 @@ class SimTree:
 
     def names(self, path: str) -> list[str]:
         self.get(path)
-        return sorted(child.rpartition("/")[2] for child in self.children[path])
+        return sorted(self._leader.tree.names[path])
 
     def multi(self, operations: Sequence[Operation], session: int) -> list[Result]:
         """All or none."""
-        before = dict(self.nodes), {path: set(found) for path, found in self.children.items()}, dict(self.sequences)
-        fired: list[tuple[str, bool, EventType]] = []
-        self.transaction += 1
-        results: list[Result] = []
-        for index, operation in enumerate(operations):
-            try:
-                results.append(self._do(operation, session, fired))
-            except NodeError as error:
-                self.nodes, self.children, self.sequences = before
-                error.operation = index
-                raise
-        for path, child, kind in fired:
-            self._fire(path, child, kind)
-        return results
+        written = self._leader.write(session, operations)
+        if written.error is not None:
+            raise written.error
+        self._fire(written.events)
+        return written.results
 
-    def _do(self, operation: Operation, session: int, fired: list[tuple[str, bool, EventType]]) -> Result:
-        path = operation.path
-        if isinstance(operation, Create):
-            parent = parent_of(path)
-            self.get(parent)
-            if operation.sequence:
-                number = self.sequences.get(parent, 0)
-                self.sequences[parent] = number + 1
-                path = f"{path}{number:010d}"
-            if path in self.nodes:
-                raise NodeExists(path)
-            owner = session if operation.ephemeral else 0
-            self.nodes[path] = Node(operation.data, NodeStat(0, self.transaction, self.transaction, owner))
-            self.children[path] = set()
-            self.children[parent].add(path)
-            fired += [(path, False, EventType.CREATED), (parent, True, EventType.CHILDREN)]
-            return path
-        node = self.get(path)
-        if operation.version not in (ANY_VERSION, node.stat.version):
-            raise BadVersion(path)
-        if isinstance(operation, SetData):
-            version = node.stat.version + 1
-            stat = NodeStat(version, node.stat.created, self.transaction, node.stat.owner)
-            self.nodes[path] = Node(operation.data, stat)
-            fired.append((path, False, EventType.CHANGED))
-            return version
-        if isinstance(operation, Delete):
-            if self.children[path]:
-                raise NotEmpty(path)
-            self._remove(path)
-            fired += _deletion(path)
-        return None
-
-    def _remove(self, path: str) -> None:
-        del self.nodes[path], self.children[path]
-        self.children[parent_of(path)].discard(path)
-
-    def _delete(self, path: str) -> None:
-        self._remove(path)
-        for event in _deletion(path):
-            self._fire(*event)
-
-    def _fire(self, path: str, child: bool, kind: EventType) -> None:
-        for store, session, watch in self._watches.pop((path, child), ()):
-            store.event(session, watch, WatchEvent(kind, path))
-
-
-def _deletion(path: str) -> list[tuple[str, bool, EventType]]:
-    return [
-        (path, False, EventType.DELETED), (path, True, EventType.DELETED),
-        (parent_of(path), True, EventType.CHILDREN),
-    ]  # fmt: skip
+    def _fire(self, events: Events) -> None:
+        for kind, event, path in events:
+            for store, session, watch in self._watches.pop((kind, path), ()):
+                store.event(session, watch, WatchEvent(event, path))
 
 
 @implementer(IMetadataStore)
@@ -178,7 +116,7 @@ class SimStore:
     # -- life
 
     def start(self) -> Deferred[None]:
-        self.session_id = self._tree.open(self)
+        self.session_id = self._tree.open(self, self._timeout)
         return self._call(lambda: None)
 
     def close(self) -> Deferred[None]:
@@ -209,7 +147,11 @@ class SimStore:
             deferred.errback(ConnectionLost("the link to the store is down"))
         self._tell(SessionState.SUSPENDED)
         session = self.session_id
-        self._server.callLater(self._timeout, lambda: self.up or self._closed or self._tree.expire(session))
+        self._server.callLater(self._timeout, self._time_out, session)
+
+    def _time_out(self, session: int) -> None:
+        if not self.up and not self._closed:
+            self._tree.expire(session)
 
     def heal(self) -> None:
         """The link is up again."""
@@ -219,7 +161,7 @@ class SimStore:
         if self.session_id not in self._tree.sessions:
             self._missed.clear()
             self._tell(SessionState.EXPIRED)
-            self.session_id = self._tree.open(self)
+            self.session_id = self._tree.open(self, self._timeout)
             self._tell(SessionState.CONNECTED)
             return
         self._tell(SessionState.CONNECTED)
@@ -295,14 +237,14 @@ class SimStore:
     def get(self, path: str, watch: Watch | None = None) -> Deferred[Node]:
         def work() -> Node:
             node = self._tree.get(path)
-            self._tree.watch(path, False, self, watch)
+            self._tree.watch("data", path, self, watch)
             return node
 
         return self._call(work)
 
     def exists(self, path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
         def work() -> NodeStat | None:
-            self._tree.watch(path, False, self, watch)
+            self._tree.watch("data", path, self, watch)
             node = self._tree.nodes.get(path)
             return None if node is None else node.stat
 
@@ -311,7 +253,7 @@ class SimStore:
     def children(self, path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
         def work() -> list[str]:
             names = self._tree.names(path)
-            self._tree.watch(path, True, self, watch)
+            self._tree.watch("children", path, self, watch)
             return names
 
         return self._call(work)
