@@ -1,167 +1,289 @@
-"""How fast Spark reads a topic through pylogd's source, beside Spark's own Kafka source: `python -m bench.spark`.
+"""Spark over pylogd's source: `python -m bench.spark [--only count,lengths,load,memory]`.
 
-Both count the same topic of two partitions on one pylogd broker, in one warm session on two threads, taking turns; the
-best and the median of the rounds are told, and how much memory the largest Python worker took. With `--rows` of a few
-ten millions the topic is larger than that memory by far. Without Spark's own source (`make conformance-spark` fetches
-it) its column stays empty. Writes bench/SPARK.md and bench/spark.json.
+* count: rows a second from two partitions to a count, beside Spark's own Kafka source;
+* lengths: the same to the sum of the values' lengths, so that values are looked at;
+* load: rows a second by `pylogd load`'s path into a lake of Parquet files compressed by zstd, its commit included;
+* memory: the most memory that one of Spark's Python processes took while one task read gigabytes out of one partition:
+  plain ones, and ones that are a few megabytes in the log.
+
+Strategy: one broker, one warm session on two threads, all on this machine. The two sources take turns, and the ratio is
+the median of that of each turn, so that what else the machine does disturbs both. Processor time is told beside the
+rates: it depends less on the machine's load. Without Spark's own source (`make conformance-spark` fetches it) its
+column stays empty. Each measure is written to bench/spark.json when it is there, so `--only` measures one anew and
+bench/SPARK.md keeps the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
 from pylogd.client import Admin, Producer
+from pylogd.spark.load import LoadPlan, load
 from tests.brokers import BrokerProcess
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent
-TOPIC = "t"
+RESULTS = HERE / "spark.json"
+MEASURES = ("count", "lengths", "load", "memory")
+TOPIC = "events"
 SIZE = 200
-TARGET_RATE, TARGET_RATIO, TARGET_MEGABYTES = 1_500_000, 0.8, 500
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+BACKLOG_SIZE = 1000
+WARM_UPS = 3  # the JVM has compiled most of what it will
+HOURS = 6
+_CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX")
+_AIRPORTS = ("EWR", "JFK", "LGA", "ATL", "ORD", "LAX", "BOS", "MCO", "CLT", "SFO")
+_TICK = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Rates in rows a second. `kafka` is Spark's own source, None where it was not to be had."""
-
-    rows: int
-    value_bytes: int
-    rounds: int
-    pylogd: list[float]
-    kafka: list[float] | None
-    worker_megabytes: float
-
-    @property
-    def ratio(self) -> float | None:
-        """pylogd's median by that of Spark's own source."""
-        return None if self.kafka is None else statistics.median(self.pylogd) / statistics.median(self.kafka)
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-class WorkerMemory:
-    """The largest resident size of any Python process below this one, looked at every 50 ms."""
+@dataclass(slots=True)
+class Rounds:
+    """What each round of a query took: rows a second, and processor seconds for a million rows by kind of process."""
 
-    def __init__(self) -> None:
-        self.most = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> WorkerMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*"):
-                try:
-                    if b"pyspark" in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
-                        resident = int((process / "statm").read_text().split()[1]) * _PAGE
-                        if b"java" not in (process / "cmdline").read_bytes().split(b"\0")[0]:
-                            self.most = max(self.most, resident)
-                except (OSError, IndexError):  # it has ended
-                    continue
+    rates: list[int] = field(default_factory=list)
+    cpu: list[dict[str, float]] = field(default_factory=list)
 
 
-def fill(address: str, rows: int) -> None:
-    """A topic of two partitions of keyed messages."""
+class Processes:
+    """What runs below this process: the broker, Spark's JVM, and its Python processes."""
+
+    def __init__(self, broker: int) -> None:
+        self._broker = broker
+
+    def cpu(self) -> dict[str, float]:
+        """Processor seconds so far by kind, with those of processes that have ended and were waited for."""
+        seconds = dict.fromkeys(("broker", "jvm", "python"), 0.0)
+        for pid, kind in self._kinds().items():
+            fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            if fields:
+                seconds[kind] += sum(map(int, fields[11:15])) / _TICK
+        return seconds
+
+    def forget_peaks(self) -> None:
+        """The most memory of each process counts from now on."""
+        for pid in self._kinds():
+            try:
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+            except OSError:  # it has ended
+                continue
+
+    def python_peak(self) -> int:
+        """The most bytes of memory that a Python process of Spark's has had at once."""
+        most = 0
+        for pid, kind in self._kinds().items():
+            for line in _read(f"/proc/{pid}/status").splitlines():
+                if kind == "python" and line.startswith("VmHWM:"):
+                    most = max(most, int(line.split()[1]) * 1024)
+        return most
+
+    def _kinds(self) -> dict[int, str]:
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            fields = _read(f"{path}/stat").rpartition(")")[2].split()
+            if fields:
+                parents[int(path.name)] = int(fields[1])
+        below = {os.getpid()}
+        while more := {pid for pid, parent in parents.items() if parent in below} - below:
+            below |= more
+        kinds = {}
+        for pid in below - {os.getpid()}:
+            java = "java" in _read(f"/proc/{pid}/cmdline").partition("\0")[0]
+            kinds[pid] = "broker" if pid == self._broker else "jvm" if java else "python"
+        return kinds
+
+
+def _read(path: str) -> str:
+    """A file of /proc; nothing if its process has ended."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def event(number: int) -> bytes:
+    """A message of `SIZE` bytes as programs write them: names that repeat, numbers that do not."""
+    text = (
+        f'{{"carrier":"{_CARRIERS[number % 10]}","flight":{number * 7919 % 8000},"origin":"{_AIRPORTS[number % 3]}",'
+        f'"dest":"{_AIRPORTS[number * 31 % 10]}","departure_delay":{number * 104729 % 240 - 30},"distance":'
+        f'{number * 1299709 % 2500},"tail":"N{number * 15485863 % 99999}",'
+        f'"id":"{number * 11400714819323198485 % 2**64:016x}'
+    )
+    return text.encode().ljust(SIZE - 2, b".")[: SIZE - 2] + b'"}'
+
+
+def fill_events(address: str, rows: int) -> None:
+    """Events in two partitions, in the order of their times, over some hours."""
     with Admin(address) as admin:
-        admin.create_topic(TOPIC, 2)
-    value = bytes(range(SIZE))
+        admin.create_topic(TOPIC, 2, configs={"retention.ms": "-1"})
+    begin = int(time.time() * 1000) // 3_600_000 * 3_600_000 - HOURS * 3_600_000
     with Producer(address) as producer:
         for number in range(rows):
-            producer.send(TOPIC, value, key=b"%d" % number, partition=number % 2)
+            stamp = begin + number * HOURS * 3_600_000 // rows
+            producer.send(TOPIC, event(number), key=b"%d" % number, partition=number % 2, timestamp=stamp)
 
 
-def count(spark: Any, name: str, address: str, rows: int) -> float:
-    """Rows a second of one count of all of it."""
-    frame = spark.read.format(name).option("kafka.bootstrap.servers", address).option("subscribe", TOPIC).load()
-    begun = time.monotonic()
-    found = frame.count()
-    seconds = time.monotonic() - begun
-    if found != rows:
-        raise RuntimeError(f"{name} counted {found} rows of {rows}")
-    return rows / seconds
+def fill_backlog(address: str, topic: str, megabytes: int, compression: str) -> int:
+    """One partition of so many bytes of values; how many rows that is."""
+    rows = megabytes * 1_000_000 // BACKLOG_SIZE
+    with Admin(address) as admin:
+        admin.create_topic(topic, 1)
+    value = bytes(BACKLOG_SIZE)
+    with Producer(address, compression=compression) as producer:
+        for _ in range(rows):
+            producer.send(topic, value, partition=0)
+    return rows
 
 
-def measure(rows: int, rounds: int) -> Measured:
-    """Fill a topic, warm up, and take turns."""
+class Bench:
+    """A broker with its topics, a session, and the measures."""
+
+    def __init__(self, spark: Any, broker: BrokerProcess, folder: Path, options: argparse.Namespace) -> None:
+        self._spark = spark
+        self._address = broker.address
+        self._folder = folder
+        self._rows: int = options.rows
+        self._rounds: int = options.rounds
+        self._megabytes: int = options.megabytes
+        self._processes = Processes(broker.pid)
+
+    def queries(self, query: Callable[[Any], int], expected: int, sources: list[str]) -> dict[str, Any]:
+        """count, lengths: the sources by turns."""
+        found = {name: Rounds() for name in sources}
+        for turn in range(self._rounds + WARM_UPS):
+            for name in sources:
+                work = functools.partial(query, self._frame(name, TOPIC))
+                self._timed(found[name], name, expected, turn, work)
+        return {name: asdict(rounds) for name, rounds in found.items()}
+
+    def load(self) -> dict[str, Any]:
+        """Rows a second into a lake that is new each time."""
+        rounds = Rounds()
+        written = 0
+        for turn in range(self._rounds + 1):
+            lake = self._folder / f"lake{turn}"
+
+            def once(lake: Path = lake) -> int:
+                nonlocal written
+                commit = load(self._spark, str(lake), LoadPlan(self._address, ("subscribe", TOPIC)))
+                if commit is None:
+                    return 0
+                written = commit.size
+                return commit.rows
+
+            self._timed(rounds, "load", self._rows, turn + WARM_UPS - 1, once)
+            shutil.rmtree(lake)
+        return {"pylogd": asdict(rounds), "parquet_bytes": written}
+
+    def memory(self) -> dict[str, Any]:
+        """The peak of each backlog, in bytes."""
+        found: dict[str, Any] = {"megabytes": self._megabytes}
+        for topic, compression in (("plain", "none"), ("squeezed", "zstd")):
+            rows = fill_backlog(self._address, topic, self._megabytes, compression)
+            self._processes.forget_peaks()
+            counted = self._frame("pylogd", topic).count()
+            if counted != rows:
+                raise RuntimeError(f"{counted} rows of {rows}")
+            found[topic] = self._processes.python_peak()
+            say(f"memory: {topic}: {found[topic] / 1e6:.0f} MB")
+        return found
+
+    def _frame(self, name: str, topic: str) -> Any:
+        reader = self._spark.read.format(name)
+        return reader.option("kafka.bootstrap.servers", self._address).option("subscribe", topic).load()
+
+    def _timed(self, rounds: Rounds, name: str, expected: int, turn: int, work: Callable[[], int]) -> None:
+        rows = self._rows
+        before, begun = self._processes.cpu(), time.monotonic()
+        found = work()
+        seconds, after = time.monotonic() - begun, self._processes.cpu()
+        if found != expected:
+            raise RuntimeError(f"{name} found {found} where there is {expected}")
+        cpu = {kind: round((after[kind] - before[kind]) / rows * 1e6, 3) for kind in after}
+        if turn >= WARM_UPS:
+            rounds.rates.append(round(rows / seconds))
+            rounds.cpu.append(cpu)
+        say(f"{name}: {rows / seconds:,.0f} rows/s; CPU seconds for a million rows: {cpu}")
+
+
+def measure(options: argparse.Namespace, done: Callable[[str, Any], None]) -> None:
+    """All that is asked for; `done` hears of each."""
+    sources = ["pylogd", "kafka"]
+    settings: dict[str, str] = {}
     try:
-        settings = {"spark.jars": ",".join(map(str, jars()))}
+        settings["spark.jars"] = ",".join(map(str, jars()))
     except Missing as missing:
-        print(f"bench: {missing}", file=sys.stderr)
-        settings = {}
-    names = ["pylogd", "kafka"] if settings else ["pylogd"]
-    rates: dict[str, list[float]] = {name: [] for name in names}
+        say(str(missing))
+        sources.remove("kafka")
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as name:
         folder = Path(name)
         broker = BrokerProcess(folder / "data", folder / "log")
         try:
-            fill(broker.address, rows)
-            with running_spark(folder, settings) as spark, WorkerMemory() as memory:
-                for turn in range(rounds + 2):
-                    for each in names:
-                        rate = count(spark, each, broker.address, rows)
-                        if turn >= 2:  # the JVM has compiled what it will
-                            rates[each].append(round(rate))
-                        print(f"bench: {each}: {rate:,.0f} rows/s", file=sys.stderr)
+            if {"count", "lengths", "load"} & set(options.only):
+                fill_events(broker.address, options.rows)
+            with running_spark(folder, settings) as spark:
+                bench = Bench(spark, broker, folder, options)
+                total = options.rows * SIZE
+                work: dict[str, Callable[[], Any]] = {
+                    "count": lambda: bench.queries(lambda rows: int(rows.count()), options.rows, sources),
+                    "lengths": lambda: bench.queries(
+                        lambda rows: int(rows.selectExpr("sum(length(value))").collect()[0][0]), total, sources
+                    ),
+                    "load": bench.load,
+                    "memory": bench.memory,
+                }
+                for each in options.only:
+                    done(each, {"rows": options.rows, **work[each]()})
         finally:
             broker.stop()
-    return Measured(rows, SIZE, rounds, rates["pylogd"], rates.get("kafka"), round(memory.most / 1e6, 1))
-
-
-def report(found: Measured) -> str:
-    """bench/SPARK.md."""
-    ratio = "not measured" if found.ratio is None else f"{found.ratio:.2f}"
-    lines = [
-        "# Reading a topic into Spark",
-        "",
-        f"Written by `python -m bench.spark`: {found.rows:,} messages of {found.value_bytes} bytes in 2 partitions, "
-        f"counted by `local[2]` in a warm session, {found.rounds} rounds by turns on one machine of {os.cpu_count()} "
-        "cores that also ran the broker.",
-        "",
-        "| source | best, rows/s | median, rows/s |",
-        "| --- | --: | --: |",
-        f"| pylogd | {max(found.pylogd):,.0f} | {statistics.median(found.pylogd):,.0f} |",
-    ]
-    if found.kafka is not None:
-        lines.append(f"| Spark's own | {max(found.kafka):,.0f} | {statistics.median(found.kafka):,.0f} |")
-    lines += [
-        "",
-        f"Targets: {TARGET_RATE:,} rows/s; {TARGET_RATIO} of Spark's own (median by median: {ratio}); a Python worker "
-        f"under {TARGET_MEGABYTES} MB whatever the backlog (the largest took {found.worker_megabytes} MB).",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description="rows a second from a topic into Spark")
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=7)
+    """Measure and write; see the module."""
+    parser = argparse.ArgumentParser(description="Spark over pylogd's source: rates and memory")
+    parser.add_argument("--only", default=",".join(MEASURES), help=f"which of {', '.join(MEASURES)}")
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=2_500, help="of the backlog that memory is measured with")
     parser.add_argument("--dry", action="store_true", help="write no files")
     options = parser.parse_args()
-    found = measure(options.rows, options.rounds)
-    text = report(found)
-    print(text)
-    if not options.dry:
-        (HERE / "SPARK.md").write_text(text)
-        (HERE / "spark.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+    options.only = [name for name in options.only.split(",") if name]
+    if unknown := set(options.only) - set(MEASURES):
+        parser.error(f"no measure {', '.join(sorted(unknown))}")
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+    def done(name: str, result: Any) -> None:
+        found[name] = result
+        if not options.dry:
+            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+            (HERE / "SPARK.md").write_text(report(found))
+
+    begun = time.monotonic()
+    measure(options, done)
+    print(report(found))
+    say(f"{time.monotonic() - begun:.0f} s, the median of the counts {_median(found)}")
+
+
+def _median(found: dict[str, Any]) -> str:
+    return f"{statistics.median(found['count']['pylogd']['rates']):,.0f} rows/s" if "count" in found else "not measured"
 
 
 if __name__ == "__main__":
