@@ -71,7 +71,7 @@ class Experiment:
     connections: int = 0
     client: str | None = None
     rounds: int = 3
-    seconds: float = 1.5  # how long a round lasts, about
+    seconds: float = 1.0  # how long a round lasts, about
     whole: bool = False  # whether the first round is of all messages, with the peers that are compared
     targets: tuple[Target, ...] = ()
     quick: bool = True  # whether it is part of the quick look
@@ -84,6 +84,10 @@ class Experiment:
     def rounds_with(self, peer: str) -> int:
         """All rounds for those that the targets are about, three at most for the others."""
         return self.rounds if peer in COMPARED else min(self.rounds, 3)
+
+    def seconds_with(self, peer: str) -> float:
+        """Rounds of half the length suffice where nothing is to be told apart by a tenth."""
+        return self.seconds if not self.targets or peer in COMPARED else self.seconds / 2
 
     def rank(self, peer: str) -> int:
         """What is measured first: the targets, then the paper's experiments, then the rest."""
@@ -130,16 +134,21 @@ def _defaults() -> tuple[Experiment, ...]:
                 ("consume, one reader", "consume", PROTOCOL, consume),
             )
         ),
-        Experiment("produce", java, "produce", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=3.0),
+        Experiment(
+            "produce", java, "produce", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=2.0, rounds=2
+        ),
         Experiment(
             *("produce, batches of 1", java, "produce", DURABLE),
             messages=500_000,
             batch=1,
             client="kafka-java",
-            seconds=3.0,
+            rounds=2,
+            seconds=2.0,
             quick=False,
         ),
-        Experiment("consume", java, "consume", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=3.0),
+        Experiment(
+            "consume", java, "consume", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=2.0, rounds=2
+        ),
     )
 
 
@@ -167,14 +176,15 @@ def _options() -> tuple[Experiment, ...]:
         Experiment(f"produce, acks={acks}", "Acknowledgements", "produce", PROTOCOL, acks=acks, quick=acks == "0")
         for acks in ("0", "1", "all")
     )
+    stored = (PYLOGD, KAFKA, MESH)
     codecs = tuple(
-        Experiment(f"produce, {codec}", "Compression", "produce", PROTOCOL, compression=codec, quick=codec == "zstd")
+        Experiment(f"produce, {codec}", "Compression", "produce", stored, compression=codec, quick=codec == "zstd")
         for codec in ("none", "gzip", "snappy", "lz4", "zstd")
     )
     partitions = tuple(
         Experiment(
             f"produce, {count:,} partitions",
-            *("Partitions", "produce", (PYLOGD, KAFKA, MESH)),
+            *("Partitions", "produce", stored),
             partitions=count,
             quick=count == 100,
         )
@@ -211,7 +221,7 @@ def _latency() -> tuple[Experiment, ...]:
             f"{rate:,} messages/s",
             *(group, "latency", peers, shows, 20 * rate),
             rate=rate,
-            rounds=5 if rate == target else 2,
+            rounds=5 if rate == target else 1,
             seconds=6.0,
             targets=least if rate == target else (),
             quick=rate == target,
@@ -257,12 +267,12 @@ def _life() -> tuple[Experiment, ...]:
 def _clusters() -> tuple[Experiment, ...]:
     group = "Three brokers, three replicas, acks=all"
     return (
-        Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50, seconds=3.0),
-        Experiment("produce, default batches", group, "produce", CLUSTERS, seconds=3.0),
+        Experiment("produce, batches of 50", group, "produce", CLUSTERS, batch=50, seconds=2.0, quick=False),
+        Experiment("produce, default batches", group, "produce", CLUSTERS, seconds=2.0),
         Experiment(
             *("1,000 messages/s", group, "latency", CLUSTERS, ("p50", "p99", "p999", "cpu"), 20_000),
             rate=1000,
-            rounds=2,
+            rounds=1,
             seconds=6.0,
         ),
     )

@@ -37,7 +37,7 @@ from conformance.checks import Missing, last_line
 
 HERE = Path(__file__).parent
 QUICK = HERE.parent / ".cache" / "bench" / "quick"
-QUICK_SCALE, QUICK_SECONDS = 0.02, 0.8
+QUICK_SCALE, QUICK_SECONDS = 0.2, 0.8
 
 
 def say(text: str) -> None:
@@ -72,7 +72,7 @@ class Size:
 
     def setup(self, experiment: Experiment, peer: str, load: Load, folder: Path) -> Setup:
         """What a kind is to work with."""
-        seconds = self.seconds or experiment.seconds
+        seconds = self.seconds or experiment.seconds_with(peer)
         rounds = self.rounds or experiment.rounds_with(peer)
         whole = experiment.whole and peer in COMPARED and self.seconds is None
         return Setup(experiment, peer, load, folder, self.scale, seconds, rounds, whole)
