@@ -368,16 +368,18 @@ class LeaderFetcher:
         except (StorageError, PartitionOffline) as error:
             self._refuse(followed, error)
             return False
+        followed.succeeded()
         return True
 
     def _refuse(self, followed: Followed, error: object) -> None:
-        log.error("{partition!r} can't be replicated: {error}", partition=followed.partition, error=error)
         self._do(followed, followed.pause(str(error)))
 
     def _do(self, followed: Followed, step: Step) -> None:
         partition = followed.partition
         if step.move is Move.PAUSE:
             self._pause(followed, step.seconds)
+            if step.loud:
+                log.error("{partition!r} can't be replicated: {why}", partition=partition, why=step.why)
         elif step.move is Move.LOCATE:
             self._lost[followed.key] = followed
         elif step.move in (Move.TRUNCATE, Move.BEGIN):

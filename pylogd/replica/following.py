@@ -17,7 +17,7 @@ Source: KIP-101, KIP-279, KIP-595.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -56,19 +56,17 @@ class Move(Enum):
 
 
 class Step(NamedTuple):
-    """A move, with what it needs. `why` is for the log."""
+    """A move, with what it needs. `why` is for the log; of a pause it is to be said there if it is `loud`."""
 
     move: Move
     offset: int = -1
     seconds: float = 0.0
     why: str = ""
+    loud: bool = False
 
 
 FETCH = Step(Move.FETCH)
 LOCATE = Step(Move.LOCATE)
-
-Append = Callable[[Partition, memoryview, int, int], None]
-"""Appends whole batches with the leader's high watermark and log start (`ReplicaManager.append_fetched`)."""
 
 
 class Asked(NamedTuple):
@@ -116,11 +114,16 @@ class Followed:
             return FETCH
         if data.error_code:
             return self._refused(data.error_code)
-        self._failures = 0
         diverging = data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
             return self._diverged(diverging.epoch, diverging.end_offset)
+        if not data.records:
+            self.succeeded()
         return FETCH
+
+    def succeeded(self) -> None:
+        """All that an answer had is in the log."""
+        self._failures = 0
 
     def _refused(self, code: int) -> Step:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -129,10 +132,11 @@ class Followed:
         return self.pause(why, quick=code in _PASSING)
 
     def pause(self, why: str, quick: bool = False) -> Step:
-        """Ask again in a while, in a longer one each time."""
+        """Ask again in a while, in a longer one each time. `quick`: what passes soon, and is nothing to talk of."""
         self._failures += 1
         first = _SOON if quick else self._backoff
-        return Step(Move.PAUSE, seconds=min(first * 2.0 ** min(self._failures - 1, 16), self._backoff), why=why)
+        seconds = min(first * 2.0 ** min(self._failures - 1, 16), self._backoff)
+        return Step(Move.PAUSE, seconds=seconds, why=why, loud=not quick and self._failures.bit_count() == 1)
 
     def _diverged(self, leader_epoch: int, leader_end: int) -> Step:
         target = cut_at(self.partition.log, leader_epoch, leader_end)
@@ -152,10 +156,6 @@ class Followed:
         if start > ours:
             return Step(Move.BEGIN, start, why=f"the leader's log starts at {start}, behind ours, which ends at {ours}")
         return FETCH
-
-    def append(self, part: memoryview, data: PartitionData, append: Append) -> None:
-        """Append a part of an answer's records. Raises the log's errors; InvalidAppend for what is refused."""
-        append(self.partition, part, data.high_watermark, data.log_start_offset)
 
 
 def cut_at(log: Log, leader_epoch: int, leader_end: int) -> int:

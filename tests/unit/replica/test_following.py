@@ -77,8 +77,12 @@ class TestAnswers:
 
     def test_a_leader_that_parts_where_we_do_not_is_asked_again_later(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
-        step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 5)), one.asks())
-        assert step.move is Move.PAUSE
+        asked = answer(diverging_epoch=EpochEndOffset(4, 5))
+        steps = [one.answered(asked, one.asks()) for _ in range(4)]
+        assert {step.move for step in steps} == {Move.PAUSE}
+        assert [step.loud for step in steps] == [True, True, False, True]
+        one.answered(answer(), one.asks())
+        assert one.answered(asked, one.asks()).loud
 
     def test_a_late_answer_is_passed_over(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
@@ -97,6 +101,7 @@ class TestAnswers:
         passing = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
         assert passing.move is Move.PAUSE
         assert passing.seconds < 0.1
+        assert not passing.loud
         again = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
         assert again.seconds > passing.seconds
         other = one.answered(answer(error_code=ErrorCode.KAFKA_STORAGE_ERROR), one.asks())
