@@ -130,6 +130,17 @@ def test_the_writes_of_a_former_controller_fail(three: Town) -> None:
     assert three.state().isr == (1, 3)
 
 
+def test_what_a_stale_controller_asks_for_is_not_done(three: Town) -> None:
+    topic = three.make()
+    result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
+    state = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
+    write = three.controllers[1]._write([TopicUpdate(topic, (state,))], {})
+    with pytest.raises(BadVersion, match=CONTROLLER_EPOCH):
+        result_of(Deferred.fromCoroutine(write))
+    result_of(three.peers[2].topics.catch_up())
+    assert three.peers[2].topics.get("t") == topic
+
+
 def test_a_former_controller_that_sees_another_ends_its_term(three: Town) -> None:
     three.controllers[1]._seen(2, ours=False)
     assert not three.controllers[1].active
