@@ -21,7 +21,7 @@ from tests.kills.plan import Victim
 from tests.kills.processes import python_version
 
 #: Streaming or not, on which master, and which share of kills and messages.
-ROUNDS = ((False, LOCAL, 0.24), (True, LOCAL, 0.56), (True, CLUSTER, 0.2))
+ROUNDS = ((True, LOCAL, 0.68), (False, LOCAL, 0.2), (True, CLUSTER, 0.12))
 
 
 def main(arguments: list[str]) -> int:

@@ -27,7 +27,7 @@ from pylogd.wire.records import NewRecord
 from tests.brokers import BrokerProcess, free_ports
 from tests.kills.comparing import LakeFault, check_history, compare
 from tests.kills.plan import Kill, Moment, Victim, plan
-from tests.kills.processes import Loader, kill
+from tests.kills.processes import Loader, has_file, kill
 
 PARTITIONS = 4
 START_MS = 1_700_000_000_000
@@ -257,9 +257,9 @@ class Round:
             case Moment.WORKING:
                 return bool(self._running().workers())
             case Moment.WRITING:
-                return any((meta / "staging").rglob("*.parquet"))
+                return has_file(meta / "staging", ".parquet")
             case Moment.DECIDING:
-                return any((meta / "staging").rglob("*.draft"))
+                return has_file(meta / "staging", ".draft")
             case _:
                 return self._commits() > len(list((meta / "commits").glob("*.done")))
 

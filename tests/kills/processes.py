@@ -127,6 +127,11 @@ class Loader:
         self.process.wait(END_SECONDS)
 
 
+def has_file(directory: Path, suffix: str) -> bool:
+    """Whether there is one of that kind anywhere below; directories may come and go meanwhile."""
+    return any(name.endswith(suffix) for _, _, names in os.walk(directory) for name in names)
+
+
 def python_version() -> str:
     """For the results."""
     return sys.version.split()[0]

@@ -17,7 +17,7 @@ from pylogd.spark.load import LoadPlan, load
 from tests.integration.conftest import Address
 from tests.integration.spark.lakes import fill
 from tests.kills.comparing import check_history, compare
-from tests.kills.processes import Loader
+from tests.kills.processes import Loader, has_file
 
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 240
@@ -28,10 +28,6 @@ def documents(lake: Path, suffix: str) -> int:
     return len(list((lake / "_pylogd/commits").glob(f"*.{suffix}")))
 
 
-def staged(lake: Path) -> bool:
-    return any((lake / "_pylogd/staging").rglob("*.parquet"))
-
-
 def test_killed_loaders_lose_nothing_and_load_nothing_twice(
     spark: Any, broker: Address, topic: str, tmp_path: Path
 ) -> None:
@@ -40,7 +36,9 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
     fill(broker.address, topic, range(RECORDS), step_ms=1000)
     lake = tmp_path / "lake"
     moments: list[Callable[[int], bool]] = [
-        lambda _: staged(lake),  # in the midst of a commit, with files that belong to none
+        lambda _: has_file(
+            lake / "_pylogd/staging", ".parquet"
+        ),  # in the midst of a commit, with files that belong to none
         lambda before: documents(lake, "json") > before + 1,  # close to the moves behind a decision
     ]
     again_and_again = ["--follow", "--max-offsets", "100", "--interval", "0.1"]
