@@ -67,6 +67,7 @@ BATCH = [
     Case("all of it"),
     Case("headers", {"includeHeaders": "true"}),
     Case("a pattern", {"subscribe": "", "subscribePattern": "num.*"}),
+    Case("a pattern of a part of a name", {"subscribe": "", "subscribePattern": "mber"}),
     Case("assigned", {"subscribe": "", "assign": '{"numbers":[1]}'}),
     Case("earliest to latest", {"startingOffsets": "earliest", "endingOffsets": "latest"}),
     Case("offsets", {"startingOffsets": _json(p0=12, p1=-2), "endingOffsets": _json(p0=20, p1=-1)}),

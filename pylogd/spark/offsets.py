@@ -69,7 +69,7 @@ class Offsets:
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
-            topics = [topic for topic in known.values() if not topic.internal and pattern.fullmatch(topic.name)]
+            topics = [topic for topic in known.values() if not topic.internal and pattern.search(topic.name)]
         elif subscription.partitions:
             topics = [known[name] for name in {name for name, _ in subscription.partitions} & known.keys()]
         else:

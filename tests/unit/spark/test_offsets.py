@@ -51,6 +51,12 @@ def test_partitions(broker: FakeBroker, given: dict[str, str], places: list[Any]
         assert asked.existing() == places
 
 
+@pytest.mark.parametrize(("pattern", "places"), [("rder", 2), ("^o.*s$", 2), ("^rder", 0), ("order$", 0)])
+def test_a_pattern_is_looked_for_anywhere_in_a_name(pattern: str, places: int) -> None:
+    with FakeBroker("orders", partitions=2) as broker, offsets(broker, subscribePattern=pattern) as asked:
+        assert len(asked.partitions()) == places
+
+
 def test_partitions_are_asked_for_each_time(broker: FakeBroker) -> None:
     with offsets(broker) as asked:
         assert len(asked.partitions()) == 2
