@@ -1,15 +1,18 @@
-"""Where the time of one produce and one fetch goes, by function; writes bench/PROFILE.md.
+"""Where the time of one produce and one fetch goes, by function, before and after; writes bench/PROFILE.md.
 
 The requests go through the whole broker but for the network (tests/hotpath.py), under cProfile: its own cost falls on
-calls, so that the shares are what counts, not the sums. The counts beside them are exact.
+calls, so that the shares are what counts, not the sums. The counts beside them are exact. What was before is kept in
+bench/profile_before.json: make it with `--keep` before the hot path is changed, or from a checkout of what was before.
 
     python -m bench.profiling [--requests N] [--output FILE]
+    python -m bench.profiling --keep
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import json
 import pstats
 import sys
 import tempfile
@@ -22,7 +25,8 @@ from tests.hotpath import HotPath, cases, cost
 
 HERE = Path(__file__).parent
 CASES = ("produce, a batch of 1", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB")
-_ROWS = 22
+BEFORE = HERE / "profile_before.json"
+_ROWS = 16
 _HARNESS = "hotpath.py"
 
 
@@ -36,6 +40,7 @@ def _where(function: tuple[str, int, str]) -> str:
 
 
 def _functions(work: Callable[[], Any], requests: int) -> list[str]:
+    """The rows of a table: those that took longest, and the sum of all."""
     for _ in range(100):
         work()
     profiler = cProfile.Profile()
@@ -52,7 +57,7 @@ def _functions(work: Callable[[], Any], requests: int) -> list[str]:
     ]
     total = sum(own for own, _, _ in rows)
     rows.sort(reverse=True, key=lambda row: row[0])
-    lines = ["| share | us | calls | function |", "| --: | --: | --: | --- |"]
+    lines = []
     for own, calls, function in rows[:_ROWS]:
         cells = f"{own / total:.1%} | {own / requests * 1e6:.2f} | {calls / requests:.2g} | {_where(function)}"
         lines.append(f"| {cells} |")
@@ -60,21 +65,9 @@ def _functions(work: Callable[[], Any], requests: int) -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Profile the requests and write the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.profiling", description="requests by function")
-    parser.add_argument("--requests", type=int, default=5000, help="of each kind (5000)")
-    parser.add_argument("--output", type=Path, default=HERE / "PROFILE.md", help="where the tables go")
-    said = parser.parse_args(arguments)
-    lines = [
-        "# One request by function",
-        "",
-        "Written by `python -m bench.profiling`. The whole broker but for the network, one connection, one partition, "
-        "real files, page cache warm; the time within each function itself, in microseconds for one request, as "
-        "cProfile has it: it slows every call down, so that the shares count and not the "
-        "sums. `make bench-micro` has the times without it.",
-        "",
-    ]
+def _measure(requests: int) -> dict[str, Any]:
+    """What `bench/profile_before.json` holds: the machine, and of each case the counts and the table's rows."""
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="pylogd-profile-") as folder:
         path = HotPath(Path(folder))
         try:
@@ -82,13 +75,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if name in CASES:
                     print(f"bench: {name}", file=sys.stderr, flush=True)
                     counted = cost(work)
-                    count = f"{counted.instructions:,} bytecode instructions, {counted.calls} calls of Python functions"
-                    lines += [f"## {name}", "", f"{count}, {counted.c_calls} of C functions.", ""]
-                    lines += [*_functions(work, said.requests), ""]
+                    found[name] = {
+                        "instructions": counted.instructions,
+                        "calls": counted.calls,
+                        "c_calls": counted.c_calls,
+                        "rows": _functions(work, requests),
+                    }
         finally:
             path.close()
-    lines.append("Measured on: " + ", ".join(f"{k} {v}" for k, v in machine("not used").items()) + ".")
-    said.output.write_text("\n".join(lines) + "\n")
+    return {"machine": machine("not used"), "cases": found}
+
+
+def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    lines = [
+        "# One request by function",
+        "",
+        "Written by `python -m bench.profiling`. The whole broker but for the network, one connection, one partition, "
+        "real files, page cache warm, requests as librdkafka 2.16 makes them; the time within each function itself, in "
+        "microseconds for one request, as cProfile has it: it slows every call down, so that the shares count and not "
+        "the sums. `make bench-micro` has the times without it. Instructions are those of Python's bytecode.",
+        "",
+        "| request | instructions | before | Python calls | before | C calls | before |",
+        "| --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for name, found in after["cases"].items():
+        was = before["cases"][name]
+        cells = [f"{found[what]:,} | {was[what]:,}" for what in ("instructions", "calls", "c_calls")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = ["", "| share | us | calls | function |", "| --: | --: | --: | --- |"]
+    for name, found in after["cases"].items():
+        lines += ["", f"## {name}", "", "Now:", *head, *found["rows"], ""]
+        lines += [f"Before, at commit {before['machine']['commit']}:", *head, *before["cases"][name]["rows"]]
+    return [*lines, "", "Measured on: " + ", ".join(f"{k} {v}" for k, v in after["machine"].items()) + "."]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Profile the requests and write the tables, or what they will be compared with."""
+    parser = argparse.ArgumentParser(prog="python -m bench.profiling", description="requests by function")
+    parser.add_argument("--requests", type=int, default=5000, help="of each kind (5000)")
+    parser.add_argument("--output", type=Path, default=HERE / "PROFILE.md", help="where the tables go")
+    parser.add_argument("--keep", action="store_true", help=f"write {BEFORE.name}: what later runs are compared with")
+    said = parser.parse_args(arguments)
+    found = _measure(said.requests)
+    if said.keep:
+        BEFORE.write_text(json.dumps(found, indent=1) + "\n")
+    else:
+        said.output.write_text("\n".join(_report(json.loads(BEFORE.read_text()), found)) + "\n")
 
 
 if __name__ == "__main__":

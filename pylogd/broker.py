@@ -13,6 +13,7 @@ import gc
 import os
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -58,6 +59,9 @@ _READ_AHEAD_BYTES = 1 << 17
 _ACCEPT_SECONDS = 10
 #: Young objects of a request die by their reference counts; the collector need not look for them so often.
 _GC_THRESHOLDS = (50_000, 20, 50)
+#: How soon a thread that runs Python gives way to the reactor, which asks for the interpreter whenever it wakes: with
+#: Python's 5 ms a request beside a busy thread waited for 13 ms, with this for 2.
+_SWITCH_SECONDS = 0.0005
 
 
 class Broker:
@@ -164,6 +168,7 @@ class Broker:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        sys.setswitchinterval(_SWITCH_SECONDS)
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by the listener that clients of our first one use."""
