@@ -14,12 +14,13 @@ kill, in one line; it may not hang, or end in a traceback.
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pylogd.client import Admin, NewTopic, Producer
@@ -67,6 +68,20 @@ class Outcome:
     commits: int = 0
     compared: int = 0
     seconds: float = 0.0
+
+    def as_json(self) -> str:
+        """To go on from, after an interruption."""
+        deaths = [[victim.name, moment.name, count] for (victim, moment), count in self.deaths.items()]
+        return json.dumps({**asdict(self), "deaths": deaths, "ends": dict(self.ends)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """The inverse."""
+        document = json.loads(text)
+        document["setting"] = Setting(**document["setting"])
+        document["deaths"] = Counter({(Victim[who], Moment[when]): n for who, when, n in document["deaths"]})
+        document["ends"] = Counter(document["ends"])
+        return cls(**document)
 
 
 class Writer(threading.Thread):

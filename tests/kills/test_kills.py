@@ -14,8 +14,8 @@ from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes.broker import FakeBroker
 from tests.kills.__main__ import settings
 from tests.kills.comparing import LakeFault, check_history, compare
-from tests.kills.harness import CLUSTER
-from tests.kills.plan import Victim, plan
+from tests.kills.harness import CLUSTER, Outcome
+from tests.kills.plan import Moment, Victim, plan
 
 START_MS = 1_700_000_000_000
 PLACE = "topic=t/date=2023-11-14/hour=22"
@@ -37,6 +37,13 @@ def test_the_rounds_have_all_kills_and_messages() -> None:
     assert (sum(each.kills for each in rounds), sum(each.messages for each in rounds)) == (50, 5_000_000)
     assert {each.streaming for each in rounds} == {True, False}
     assert CLUSTER in {each.master for each in rounds}
+
+
+def test_an_outcome_can_be_gone_on_from() -> None:
+    outcome = Outcome(settings(50, 1000, 1)[0], survived=3, compared=200)
+    outcome.deaths[Victim.WORKER, Moment.WRITING] += 2
+    outcome.ends["Error: no"] += 1
+    assert Outcome.from_json(outcome.as_json()) == outcome
 
 
 @pytest.fixture
