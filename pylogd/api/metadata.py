@@ -7,12 +7,14 @@ used: clients need not ask twice. The broker's own topics are not made so. Names
 INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
 Gaps: offline replicas are not told apart.
 
-The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few.
+The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few. That for
+all topics is kept encoded, for each version and listener, until anything in it changes.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -26,6 +28,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.metadata.errors import InvalidTopicName, TopicExists
 from pylogd.metadata.image import INTERNAL_TOPICS, NO_LEADER, Topic, check_topic_name
+from pylogd.wire import schema
 from pylogd.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -42,23 +45,56 @@ _FIRST_WITH_NULL = 1
 _FIRST_BY_ID = 12
 _NO_ID = bytes(16)
 _FEW = 100
+_FEW_WHOLE = 8
 
 _Cache = dict[str, tuple[Topic, MetadataResponseTopic]]
 _caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
 
 
+@dataclass(slots=True)
+class _Whole:
+    """Encoded answers about all topics, by all else that they are about."""
+
+    generation: int
+    answers: dict[Hashable, bytes] = field(default_factory=dict)
+
+
+_wholes: WeakKeyDictionary[TopicRegistry, _Whole] = WeakKeyDictionary()
+
+
 @handles(MetadataRequest, 0, 13)
-def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse | Deferred[MetadataResponse]:
-    """What is asked for; a Deferred where topics are made first."""
-    registry = context.broker.topics
+def metadata(
+    context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | bytes | Deferred[MetadataResponse]:
+    """What is asked for, encoded where it is everything; a Deferred where topics are made first."""
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
-        cache = _cache(registry)
-        return _response(context, request, [_describe(cache, topic) for topic in registry.all()])
+        return _everything(context, request)
     missing = _to_make(context, request, asked)
     if missing:
         return Deferred.fromCoroutine(_make(context, request, asked, missing))
     return _response(context, request, _answers(context, asked, {}))
+
+
+def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
+    registry = context.broker.topics
+    whole = _wholes.get(registry)
+    if whole is None or whole.generation != registry.generation:
+        whole = _wholes[registry] = _Whole(registry.generation)
+    key = (
+        context.version, tuple(reachable_brokers(context)), context.broker.cluster.controller_id,
+        request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
+    )  # fmt: skip
+    found = whole.answers.get(key)
+    if found is None:
+        if len(whole.answers) == _FEW_WHOLE:
+            whole.answers.clear()
+        cache = _cache(registry)
+        response = _response(context, request, [_describe(cache, topic) for topic in registry.all()])
+        (found,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
+        assert isinstance(found, bytes)
+        whole.answers[key] = found
+    return found
 
 
 def _to_make(context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]) -> list[str]:

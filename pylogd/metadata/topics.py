@@ -102,7 +102,7 @@ def _now_ms() -> int:
 
 
 class TopicRegistry:
-    """Every topic of the cluster."""
+    """Every topic of the cluster. generation: another number after each change of any."""
 
     def __init__(
         self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed,
@@ -112,6 +112,7 @@ class TopicRegistry:
         self._settings = settings
         self._cluster = cluster
         self._feed = feed
+        self.generation = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._entries: dict[str, Entry] = {}
@@ -315,6 +316,7 @@ class TopicRegistry:
                 changes.append(TopicChange(before, None))
                 before = None
             changes.append(TopicChange(before, after))
+        self.generation += bool(changes)
         for before, after in changes:
             self._replace(before, after)
         self._entries.update((name, entry) for name, entry in found.items() if entry is not None)

@@ -108,13 +108,13 @@ class ServerSession:
         return RequestReceived(api_key, version, correlation_id, client_id, decode(frame[at:]))
 
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
-        """The parts of the reply to `event`, with its length in front."""
+        """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""
         key = event.api_key << 16 | event.version
         found = self._encoders.get(key)
         if found is None:
             found = self._encoders[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
-        parts = encode(response)
+        parts = [response] if type(response) is bytes else encode(response)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if flexible:
             head = _pack_head_v1(length + 5, event.correlation_id, 0)

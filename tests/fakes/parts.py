@@ -134,8 +134,11 @@ class Parts:
         answer = self.ask(request, version)
         if isinstance(answer, Deferred):
             answer = result_of(answer)
+        codec = schema.response_codec(request.API_KEY, version)
+        if isinstance(answer, bytes):
+            return codec.decode(answer)
         if answer is not None:
-            schema.response_codec(request.API_KEY, version).encode(answer)
+            codec.encode(answer)
         return answer
 
     # -- what tests need first

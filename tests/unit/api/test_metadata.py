@@ -118,12 +118,31 @@ class TestMetadata:
     def test_the_answer_for_a_topic_is_kept_until_it_changes(self, parts: Parts) -> None:
         parts.create("t")
         first = parts.call(ask("t")).topics[0]
-        assert parts.call(MetadataRequest(None)).topics[0] is first
+        assert parts.call(ask("t")).topics[0] is first
+        assert parts.call(MetadataRequest(None)).topics == [first]
         result_of(parts.topics.add_partitions("t", 2))
         assert len(parts.call(ask("t")).topics[0].partitions) == 2
         result_of(parts.topics.delete_topic("t"))
         assert parts.call(MetadataRequest(None)).topics == []
         assert len(parts.call(ask("t")).topics[0].partitions) == 1
+
+    def test_the_answer_for_all_topics_is_kept_encoded_until_anything_changes(self, parts: Parts) -> None:
+        parts.create("t")
+        first = parts.ask(MetadataRequest(None), 12)
+        assert parts.ask(MetadataRequest(None), 12) is first
+        assert parts.call(MetadataRequest(None), 9).topics[0].name == "t"
+        with_operations = MetadataRequest(None, include_topic_authorized_operations=True)
+        assert parts.call(with_operations, 12).topics[0].topic_authorized_operations > 0
+        parts.cluster.controller_changed(7)
+        assert parts.call(MetadataRequest(None), 12).controller_id == 7
+        parts.cluster.controller_changed(1)
+        assert parts.ask(MetadataRequest(None), 12) is first
+        parts.create("u")
+        assert names(parts.call(MetadataRequest(None), 12)) == ["t", "u"]
+        for controller in range(20):
+            parts.cluster.controller_changed(controller)
+            parts.call(MetadataRequest(None), 12)
+        assert len(metadata._wholes[parts.topics].answers) <= 8
 
 
 class TestDescribeCluster:

@@ -20,6 +20,7 @@ from pylogd.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from pylogd.wire.schema import response_codec
 from pylogd.wire.session import ClientSession, RequestReceived, ServerSession, UnsupportedRequest
 
 SERVED = {0: (3, 13), 3: (0, 13), 18: (0, 4)}
@@ -51,7 +52,9 @@ def test_a_request_and_its_reply_cross(version: int) -> None:
     assert bytes(event.request.topic_data[0].partition_data[0].records) == b"batch"
     answer = PartitionProduceResponse(2, 0, 40, -1, 0 if version >= 5 else -1)
     response = ProduceResponse([TopicProduceResponse("t", partition_responses=[answer])])
-    client.receive_data(flat(server.encode_reply(event, response)))
+    reply = flat(server.encode_reply(event, response))
+    assert flat(server.encode_reply(event, flat(response_codec(0, version).encode(response)))) == reply
+    client.receive_data(reply)
     received = client.next_event()
     assert received is not None
     assert received.response == response
