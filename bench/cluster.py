@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -102,12 +103,17 @@ def say(text: str) -> None:
 
 
 def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> None:
-    """Make topics; returns once each of their partitions has so many replicas in sync."""
+    """Make topics; returns once every broker knows that each of their partitions has so many replicas in sync."""
     with Admin(cluster.bootstrap) as admin:
         for error in admin.create_topics(topics).values():
             if error is not None:
                 raise error
-        wait_until(lambda: failover.in_sync(admin, in_sync), "all replicas are in sync")
+    for broker in cluster.brokers:
+        with Admin(f"{broker.host}:{broker.port}") as admin:
+            wait_until(
+                partial(failover.in_sync, admin, len(topics), in_sync),
+                f"broker {broker.node_id} sees all replicas in sync",
+            )
 
 
 # -- acks=all
@@ -195,7 +201,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
             wait_until(lambda: _stored(copied) >= total, "the follower has it all")
             seconds = time.monotonic() - begun
             spent = [process_seconds(leader.pid) - spent[0], process_seconds(follower.pid) - spent[1]]
-            wait_until(lambda: failover.in_sync(admin, 2), "it is in sync")
+            wait_until(lambda: failover.in_sync(admin, 1, 2), "it is in sync")
         megabytes = (total - first) / 1e6
         return megabytes / seconds, megabytes / spent[1], megabytes / spent[0]
 
@@ -293,9 +299,9 @@ class Results:
             "figures": [asdict(figure) for figure in figures],
         }
         ordered = {name: self.rows[name] for name in ROWS if name in self.rows}
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps({"machine": self.machine, "rows": ordered}, indent=1) + "\n")
-        partial.replace(self.path)
+        unfinished = self.path.with_suffix(".partial")
+        unfinished.write_text(json.dumps({"machine": self.machine, "rows": ordered}, indent=1) + "\n")
+        unfinished.replace(self.path)
 
     def figures(self, row: str) -> list[Figure]:
         """What a row came to."""

@@ -53,7 +53,7 @@ def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
                 if error is not None:
                     raise error
             created = time.monotonic() - begin
-            wait_until(lambda: in_sync(admin, min(brokers, 3)), "all replicas are in sync")
+            wait_until(lambda: in_sync(admin, topics, min(brokers, 3)), "all replicas are in sync")
         metadata = answer_time(cluster.brokers[0].host, cluster.brokers[0].port)
         return {
             f"{partitions} partitions made": created,
@@ -104,9 +104,10 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
     }
 
 
-def in_sync(admin: Admin, factor: int) -> bool:
-    """Whether every replica is in sync."""
-    return all(len(one.isr) == factor for topic in admin.list_topics() for one in topic.partitions)
+def in_sync(admin: Admin, topics: int, factor: int) -> bool:
+    """Whether so many topics are there, with so many replicas in sync."""
+    found = admin.list_topics()
+    return len(found) == topics and all(len(one.isr) == factor for topic in found for one in topic.partitions)
 
 
 def led(admin: Admin, dead: int) -> bool:
