@@ -7,6 +7,7 @@ listens. Every wait is on a condition and has an end. Nothing here imports pylog
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import select
 import signal
@@ -31,12 +32,22 @@ def pylogd_command() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Port numbers that nothing listens on right now."""
+    """Port numbers that nothing listens on right now.
+
+    They lie below those that the system gives to outgoing connections: a broker that is killed and started again would
+    find its port taken by one now and then.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        found: list[int] = []
+        for port in random.sample(range(lowest // 2, lowest), lowest - lowest // 2):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise OSError(f"there are no {count} free ports below {lowest}")
 
 
 class BrokerProcess:

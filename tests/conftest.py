@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import pylogd
 from tests.clusters import start_cluster  # noqa: F401
+from tests.parts import PARTS, part_of
 from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: F401
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,18 @@ settings.register_profile(
     print_blob=True,
 )  # fmt: skip
 settings.load_profile("pylogd")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make test` run two parts side by side."""
+    parser.addoption("--part", choices=PARTS, help="run the files of one part of the suite only: see tests/parts.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what belongs to the other part."""
+    part = config.getoption("--part")
+    other = part is not None and collection_path.suffix == ".py" and part_of(collection_path) != part
+    return True if other else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
