@@ -31,7 +31,11 @@ _STAMP: Final = r"^(\d+)/([^/]*)/(\d+)/(.*)$"
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """A topic's window: messages reported, rows received, and of those the distinct messages."""
+    """A topic's window: messages reported, rows received, and of those the distinct messages.
+
+    missing: messages that were delivered and not received. unreported: received, and in no report. Both are counted for
+    each producer by itself, so that the one does not make up for the other.
+    """
 
     topic: str
     start_ms: int
@@ -39,21 +43,13 @@ class Completeness:
     reported: int
     rows: int
     distinct: int
-
-    @property
-    def missing(self) -> int:
-        """Messages that were delivered and not received."""
-        return max(self.reported - self.distinct, 0)
+    missing: int
+    unreported: int
 
     @property
     def duplicates(self) -> int:
         """Rows beyond the first of a message."""
         return self.rows - self.distinct
-
-    @property
-    def unreported(self) -> int:
-        """Messages that were received and that no report counts."""
-        return max(self.distinct - self.reported, 0)
 
     @property
     def is_complete(self) -> bool:
@@ -63,7 +59,7 @@ class Completeness:
     @property
     def share(self) -> float:
         """Of the messages that were reported, those that were received, from 0 to 1."""
-        return 1.0 if not self.reported else min(self.distinct / self.reported, 1.0)
+        return 1.0 if not self.reported else 1.0 - self.missing / self.reported
 
 
 def compare(reports: DataFrame, received: DataFrame, *, until_ms: int | None = None) -> list[Completeness]:
@@ -77,33 +73,38 @@ def compare(reports: DataFrame, received: DataFrame, *, until_ms: int | None = N
     parsed = reports.select(f.from_json(reports["value"].cast("string"), _REPORT).alias("r")).select("r.*")
     parsed = parsed.dropna().dropDuplicates(["producer", "number"])
     widths = parsed.select("producer", "topic", "window_ms").distinct()
-    expected = parsed.groupBy("topic", "window_start_ms", "window_ms").agg(f.sum("count").alias("reported"))
+    window = ["topic", "window_start_ms", "window_ms"]
+    expected = parsed.groupBy(*window, "producer").agg(f.sum("count").alias("reported"))
 
-    header = f.expr(f"filter(headers, h -> h.key = '{HEADER}')[0].value").cast("string")
+    header = f.expr(f"get(filter(headers, h -> h.key = '{HEADER}'), 0).value").cast("string")
     stamped = received.select("topic", header.alias("stamp")).where(f.col("stamp").rlike(_STAMP))
     parts = [f.regexp_extract("stamp", _STAMP, group) for group in (1, 2, 3)]
     messages = stamped.select(
-        "topic", parts[0].cast("bigint").alias("time_ms"), parts[1].alias("producer"), parts[2].alias("n")
-    )
+        "topic", parts[0].try_cast("bigint").alias("time_ms"), parts[1].alias("producer"), parts[2].alias("n")
+    ).dropna()
     counted = (
         messages.join(widths, ["producer", "topic"], "left")
         .fillna({"window_ms": 60_000})
         .withColumn("window_start_ms", f.expr("time_ms - time_ms % window_ms"))
-        .groupBy("topic", "window_start_ms", "window_ms", "producer", "n").count()
-        .groupBy("topic", "window_start_ms", "window_ms")
+        .groupBy(*window, "producer", "n").count()
+        .groupBy(*window, "producer")
         .agg(f.sum("count").alias("rows"), f.count("*").alias("distinct"))
     )  # fmt: skip
-    joined = expected.join(counted, ["topic", "window_start_ms", "window_ms"], "full").fillna(0)
+    joined = expected.join(counted, [*window, "producer"], "full").fillna(0)
     if until_ms is not None:
         joined = joined.where(f.col("window_start_ms") + f.col("window_ms") <= until_ms)
-    rows = joined.orderBy("topic", "window_start_ms").collect()
+    sums = {
+        "reported": "reported",
+        "rows": "rows",
+        "distinct": "`distinct`",  # a word of SQL
+        "missing": "greatest(reported - `distinct`, 0)",
+        "unreported": "greatest(`distinct` - reported, 0)",
+    }
+    totals = joined.groupBy(*window).agg(*(f.sum(f.expr(each)).alias(name) for name, each in sums.items()))
     return [
-        Completeness(
-            row["topic"], row["window_start_ms"], row["window_start_ms"] + row["window_ms"],
-            row["reported"], row["rows"], row["distinct"],
-        )
-        for row in rows
-    ]  # fmt: skip
+        Completeness(row[0], row[1], row[1] + row[2], **{name: row[name] for name in sums})
+        for row in totals.orderBy(*window).collect()
+    ]
 
 
 def plot(windows: Sequence[Completeness], path: Path) -> None:

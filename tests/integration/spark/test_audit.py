@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
 from pylogd.client import Admin, AuditedProducer, Consumer, NewTopic, Producer, Record
+from pylogd.client.audit import HEADER, Report, Stamp
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)
@@ -23,8 +24,7 @@ KEEP = {"retention.ms": "-1"}
 @pytest.fixture
 def audit(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("pylogd.cli.load.session", lambda *_: spark)
-    monkeypatch.setattr("pylogd.cli.audit.session", lambda *_: spark)
+    monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
     monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
     yield lambda command, *arguments: CliRunner().invoke(pylogd, [command, *(str(each) for each in arguments)])
 
@@ -42,6 +42,8 @@ def sent(broker: Address, topic: str) -> str:
             for number in range(60):
                 audited.send(topic, b"%d" % number, partition=number % 2)
         producer.send(topic, b"not stamped")
+        producer.send(topic, b"not stamped", headers=[("other", b"x")])
+        producer.send(topic, b"not a stamp", headers=[(HEADER, b"99999999999999999999/p/0/here")])
     return topic
 
 
@@ -81,6 +83,20 @@ def test_a_loss_and_a_duplicate_on_another_cluster_and_in_its_lake(
     assert drawn[1].read_bytes().startswith(b"\x89PNG")
 
 
+def test_what_nobody_reported_does_not_make_up_for_a_loss(audit: Any, broker: Address, sent: str) -> None:
+    lost, dead = f"{sent}-lost", Stamp(START_MS, "here", "dead", 0).encode()
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(lost, 1, 1, KEEP)])
+    with Producer(broker.address) as producer:
+        for number in range(2):
+            report = Report("alive", "here", lost, START_MS - START_MS % WINDOW_MS, WINDOW_MS, 1, number)
+            producer.send(f"{sent}-audit", report.encode())
+        producer.send(lost, b"0", headers=[(HEADER, Stamp(START_MS, "here", "alive", 0).encode())])
+        producer.send(lost, b"0", headers=[(HEADER, dead)])
+    found = audit("audit", lost, "--reports", f"{sent}-audit")
+    assert (found.exit_code, counts(found)) == (1, [(2, 2, 1, 0, 1)]), found.output
+
+
 def test_nothing_to_judge_is_no_success(audit: Any, sent: str, tmp_path: Path) -> None:
     none = audit("audit", sent, "--reports", f"{sent}-audit", "--grace", "99999999999")
     assert (none.exit_code, none.stdout) == (1, "")
@@ -88,6 +104,25 @@ def test_nothing_to_judge_is_no_success(audit: Any, sent: str, tmp_path: Path) -
     empty = audit("audit", sent, "--reports", f"{sent}-audit", "--lake", tmp_path / "empty")
     assert empty.exit_code == 1
     assert "holds nothing" in empty.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["not-there", "--reports", "SENT"], "there is no topic 'not-there'"),
+        (["SENT", "--reports", "not-there"], "there is no topic 'not-there'"),
+        (["SENT", "--reports", "SENT", "--received", "127.0.0.1:1"], "127.0.0.1:1: can't connect"),
+        (["SENT", "-b", "127.0.0.1:1"], "127.0.0.1:1: can't connect"),
+        (["SENT", "--reports", "SENT", "--lake", "FILE"], "is a file, where a lake is a directory"),
+    ],
+)
+def test_errors_are_one_line(audit: Any, sent: str, tmp_path: Path, arguments: list[str], text: str) -> None:
+    (tmp_path / "FILE").write_text("a file")
+    names = {"SENT": sent, "FILE": str(tmp_path / "FILE")}
+    done = audit("audit", *(names.get(each, each) for each in arguments))
+    assert done.exit_code == 1, done.output
+    assert text in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def records(address: str, topic: str) -> list[Record]:

@@ -31,7 +31,7 @@ Command = Callable[..., Result]
 def run(spark: Any, broker: Address, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`pylogd COMMAND ...` on the broker, with the shared session."""
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr("pylogd.cli.load.session", lambda *_: spark)
+    monkeypatch.setattr("pylogd.cli.spark.session", lambda *_: spark)
     monkeypatch.setenv("PYLOGD_BOOTSTRAP_SERVER", broker.address)
     return lambda *arguments: CliRunner().invoke(pylogd, [str(each) for each in arguments])
 
@@ -169,22 +169,42 @@ def test_records_that_are_gone(
     ("arguments", "text"),
     [
         (["load", "not-there", "--to", "LAKE"], "not-there"),
-        (["load", "t", "--to", "nowhere://there"], 'No FileSystem for scheme "nowhere"'),
-        (["load", "t", "--to", "GARBAGE"], "is not a commit of a pylogd lake"),
+        (["load", "not-there", "--to", "LAKE", "-b", "127.0.0.1:1"], "127.0.0.1:1: can't connect"),
+        (["load", "TOPIC", "--to", "nowhere://there"], 'No FileSystem for scheme "nowhere"'),
+        (["load", "TOPIC", "--to", "GARBAGE"], "is not a commit of a pylogd lake"),
+        (["load", "TOPIC", "--to", "FILE"], "is a file, where a lake is a directory"),
+        (["load", "--pattern", "(", "--to", "LAKE"], "has to be a regular expression"),
+        (["load", "--to", "FILE", "--history"], "is a file, where a lake is a directory"),
+        (["load", "--to", "LAKE", "--history"], "is no lake: nothing was ever loaded into it"),
+        (["load", "--to", "LAKE", "--compact"], "is no lake: nothing was ever loaded into it"),
         (["load", "--to", "GARBAGE", "--compact"], "is not a commit of a pylogd lake"),
         (["load", "--to", "GARBAGE", "--history"], "is not a commit of a pylogd lake"),
     ],
 )
-def test_errors_are_one_line(run: Command, tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_errors_are_one_line(
+    run: Command, create: Callable[..., None], topic: str, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    if "TOPIC" in arguments:
+        create(topic)
+    (tmp_path / "FILE").write_text("a file")
     commits = tmp_path / "GARBAGE/_pylogd/commits"
     commits.mkdir(parents=True)
     (commits / f"{1:020}.json").write_text('{"version": 1')
-    places = {name: str(tmp_path / name) for name in ("LAKE", "GARBAGE")}
+    places = {"TOPIC": topic, **{name: str(tmp_path / name) for name in ("LAKE", "GARBAGE", "FILE")}}
     done = run(*(places.get(each, each) for each in arguments))
     assert done.exit_code == 1, done.output
     assert text in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "LAKE").exists()
+
+
+@pytest.mark.parametrize("arguments", [["t"], ["--pattern", "x"]])
+def test_without_a_broker_spark_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    monkeypatch.setattr("pylogd.cli.spark.session", None)
+    done = CliRunner().invoke(pylogd, ["load", *arguments, "--to", str(tmp_path / "lake"), "-b", "127.0.0.1:1"])
+    assert (done.exit_code, "can't connect" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("arguments", [[], ["t", "--pattern", "x"], ["t", "--history"], ["t", "--conf", "x"]])
