@@ -1,8 +1,9 @@
 """A connection to a broker on Twisted: requests out, replies in, in order, each reply a Deferred.
 
 Strategy: requests are pipelined: each goes out at once, whatever is still awaited. The first exchange is ApiVersions;
-after that each request goes at the highest version that both sides know. Replies are decoded where they lie: records in
-a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all requests.
+after that each request goes at the highest version that both sides know. Replies are received and decoded where they
+lie: records in a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all
+requests.
 
 A request without a reply is done when the transport has taken its bytes, which it does at once until too many wait.
 
@@ -29,6 +30,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pylogd.errors import BrokerUnavailable, InvalidReply, PylogdError, RequestTimedOut
+from pylogd.net.receiving import MEMORY, Receiver
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
@@ -66,11 +68,12 @@ class BrokerConnection(Protocol):
         self.address = address
         self.timeout = timeout
         self._clock = clock
-        self._session = ClientSession(max_reply_bytes, client_id)
+        self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
         self._negotiation = Negotiation(address)
         self._awaited: deque[_Awaited] = deque()
         self._unsent: deque[_Awaited] = deque()  # requests without a reply, behind more bytes than should wait
         self._congested = False
+        self._receiver: Receiver
         self._timer: IDelayedCall | None = None
         self._wakes_at = 0.0
         self._connected = True
@@ -147,7 +150,7 @@ class BrokerConnection(Protocol):
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        transport.bufferSize = RECEIVE_BYTES
+        self._receiver = Receiver(transport, self._session, RECEIVE_BYTES)
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         transport.registerProducer(self, True)
@@ -164,15 +167,19 @@ class BrokerConnection(Protocol):
         """The connection is gone; `connectionLost` says why."""
 
     def dataReceived(self, data: bytes) -> None:
-        session, awaited = self._session, self._awaited
         try:
-            session.receive_data(data)
-            while self._failure is None and (event := session.next_event()) is not None:
-                awaited.popleft().reply.callback(event.response)
+            self._session.receive_data(data)
+            self._take_replies()
+            if self._failure is None and self._receiver.more():
+                self._take_replies()
         except RemoteProtocolError as error:
             failure = InvalidReply(f"{self.address}: {error}")
             failure.__cause__ = error
             self._abort(failure)
+
+    def _take_replies(self) -> None:
+        while self._failure is None and (event := self._session.next_event()) is not None:
+            self._awaited.popleft().reply.callback(event.response)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._connected = False

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
+from pylogd.net.receiving import Receiver
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
@@ -33,6 +34,8 @@ from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedReque
 
 log = Logger()
 
+#: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
+RECEIVE_BYTES = 1 << 18
 #: Replies gathered before they are handed to the sender; a reply larger than this many bytes goes at once.
 _GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096
@@ -56,8 +59,8 @@ class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_hangups", "_max_in_flight", "_running",
-        "_sender", "_session", "_slots", "_stopped", "_transport",
+        "_closed", "_congested", "_finishing", "_gathered", "_handle", "_hangups", "_max_in_flight", "_receiver",
+        "_running", "_sender", "_session", "_slots", "_stopped", "_transport",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +76,7 @@ class Pipeline:
         self._handle = handle
         self._sender = sender
         self._transport = transport
+        self._receiver = Receiver(transport, session, RECEIVE_BYTES)
         self._max_in_flight = max_in_flight
         self._hangups = hangups
         self._slots: deque[_Slot] = deque()
@@ -97,6 +101,8 @@ class Pipeline:
         """Take bytes from the peer and run the requests in them."""
         self._session.receive_data(data)
         self._run()
+        if not (self._stopped or self._closed) and self._receiver.more():
+            self._run()
 
     def drained(self) -> None:
         """The sender has nothing left to send."""

@@ -22,13 +22,12 @@ from twisted.python.failure import Failure
 
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
+from pylogd.net.receiving import MEMORY
 from pylogd.net.sender import Sender, Warm
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 
-#: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
-RECEIVE_BYTES = 1 << 18
 _IDLE_SWEEP_SECONDS = 10.0
 _MOST_MS = (1 << 31) - 1
 _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if that is less
@@ -77,7 +76,7 @@ class BrokerProtocol(Protocol):
         limits = self.factory.limits
         _tune(transport, limits)
         self.last_active = self.factory.clock.seconds()
-        session = ServerSession(limits.max_request_bytes, self.factory.versions)
+        session = ServerSession(limits.max_request_bytes, self.factory.versions, MEMORY)
         sender = Sender(
             transport,
             self.factory.warm,
@@ -106,7 +105,6 @@ class BrokerProtocol(Protocol):
 
 
 def _tune(transport: Any, limits: ServerLimits) -> None:
-    transport.bufferSize = RECEIVE_BYTES
     handle: socket.socket = transport.getHandle()
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)

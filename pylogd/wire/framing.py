@@ -2,10 +2,13 @@
 
 Strategy: frames that lie whole in one received chunk are handed out as views of that chunk, uncopied. A frame that
 spans chunks is gathered in one bytearray, which grows as bytes come and not by what the length promises, so a peer
-pays for the memory it takes; a client, which trusts its broker that far, has it made in full up to `ahead` bytes, and
-may receive into it (`room`) instead of feeding chunks. Nothing here is quadratic in the number of chunks.
+pays for the memory it takes; a client, which trusts its broker that far, has it made in full up to `ahead` bytes.
+Whoever has a socket may receive into it (`room`) instead of feeding chunks. Decoders may share a `FrameMemory`, where
+the memory of large frames is used again: new memory costs more than all else that is done here with its bytes. Nothing
+here is quadratic in the number of chunks.
 
-Rules: a length below zero or over the cap raises before anything is kept, and the decoder is then dead.
+Rules: a length below zero or over the cap raises before anything is kept, and the decoder is then dead. A frame's bytes
+never change while a view of them is left.
 """
 
 from __future__ import annotations
@@ -16,20 +19,60 @@ from pylogd.wire.exceptions import RemoteProtocolError
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_SIZE = 4
+#: A frame that is smaller is fed in chunks, and its memory is not worth keeping.
+LARGE = 1 << 16
+_UNIT = 1 << 20  # memory for many frames is made in such steps, so that it fits the next one too
 
 
 class InvalidFrameLength(RemoteProtocolError):
     """A frame announced a negative length, or one over the cap."""
 
 
+class FrameMemory:
+    """The memory of the last few large frames, at most `count` times `most` bytes, for the frames behind them."""
+
+    __slots__ = ("_count", "_kept", "_most")
+
+    def __init__(self, count: int = 4, most: int = 1 << 24) -> None:
+        self._count = count
+        self._most = most
+        self._kept: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray | None:
+        """At least `size` bytes that nobody looks at any more, if there are such; what is in them is of no meaning."""
+        for at, memory in enumerate(self._kept):
+            if len(memory) >= size and _unseen(memory):
+                del self._kept[at]
+                return memory
+        return None
+
+    def keep(self, memory: bytearray) -> None:
+        """Remember a frame's memory, which may be looked at for as long as anybody likes."""
+        if LARGE <= len(memory) <= self._most:
+            self._kept.append(memory)
+            if len(self._kept) > self._count:
+                del self._kept[0]
+
+
+def _unseen(memory: bytearray) -> bool:
+    """Whether no view of it is left: only then may it change its size."""
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    memory.pop()
+    return True
+
+
 class FrameDecoder:
     """Cuts a stream of bytes into frames of at most `max_bytes` bytes each."""
 
-    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_missing", "_partial", "_prefix")
+    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial", "_prefix")
 
-    def __init__(self, max_bytes: int, ahead: int = 0) -> None:
+    def __init__(self, max_bytes: int, ahead: int = 0, memory: FrameMemory | None = None) -> None:
         self._max_bytes = max_bytes
         self._ahead = ahead
+        self._memory = memory
         self._chunk = memoryview(b"")
         self._at = 0
         self._prefix = b""  # 1 to 3 bytes of a length that is still to come whole
@@ -39,9 +82,14 @@ class FrameDecoder:
 
     def room(self) -> memoryview | None:
         """Where the next bytes go if they are received in place; None if they are to be fed. Let go of it at once."""
-        if self._partial is None or self._filled == len(self._partial) or self._at < len(self._chunk):
+        partial, filled = self._partial, self._filled
+        if partial is None or not self._missing or self._at < len(self._chunk):
             return None
-        return memoryview(self._partial)[self._filled :]
+        if filled == len(partial):
+            if self._memory is None or filled + self._missing < LARGE:
+                return None
+            partial += bytes(max(filled, LARGE))  # as much again as the peer has sent
+        return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:
         """So many bytes were received into `room`."""
@@ -84,15 +132,22 @@ class FrameDecoder:
         if end <= len(chunk):
             self._at = end
             return chunk[at:end]
-        if length <= self._ahead:
-            self._partial = bytearray(length)
-            self._partial[: available - _LENGTH_SIZE] = chunk[at:]
-        else:
-            self._partial = bytearray(chunk[at:])
+        self._partial = self._begin(length, chunk[at:])
         self._filled = available - _LENGTH_SIZE
         self._missing = end - len(chunk)
         self._at = len(chunk)
         return None
+
+    def _begin(self, length: int, begun: memoryview) -> bytearray:
+        """The memory of a frame that has begun: as much as it takes, or what is there of it."""
+        shared = self._memory is not None and length >= LARGE
+        partial = self._memory.take(length) if self._memory is not None and shared else None
+        if partial is None:
+            if length > self._ahead:
+                return bytearray(begun)
+            partial = bytearray(-(-length // _UNIT) * _UNIT if shared else length)
+        partial[: len(begun)] = begun
+        return partial
 
     def _continue_partial(self, available: int) -> memoryview | None:
         partial = self._partial
@@ -106,4 +161,6 @@ class FrameDecoder:
         if self._missing:
             return None
         self._partial = None
-        return memoryview(partial)
+        if self._memory is not None:
+            self._memory.keep(partial)
+        return memoryview(partial)[:end]

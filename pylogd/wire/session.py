@@ -20,7 +20,7 @@ from typing import Any
 
 from pylogd.wire import hot, schema
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.framing import FrameDecoder
+from pylogd.wire.framing import FrameDecoder, FrameMemory
 from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
 from pylogd.wire.schema import Part
 
@@ -76,12 +76,15 @@ class ServerSession:
     """The broker's side of one connection.
 
     `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise.
+    `memory` may be shared by the sessions of a thread.
     """
 
     __slots__ = ("_decoder", "_decoders", "_encoders", "_versions")
 
-    def __init__(self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]]) -> None:
-        self._decoder = FrameDecoder(max_frame_bytes)
+    def __init__(
+        self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]], memory: FrameMemory | None = None
+    ) -> None:
+        self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
         self._versions = versions
         self._decoders = _DECODERS
         self._encoders = _ENCODERS
@@ -89,6 +92,14 @@ class ServerSession:
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Drain `next_event` before giving more."""
         self._decoder.feed(data)
+
+    def room(self) -> memoryview | None:
+        """Where bytes may be received into instead, if a large request is half there: then say `received`."""
+        return self._decoder.room()
+
+    def received(self, size: int) -> None:
+        """So many bytes came into `room`."""
+        self._decoder.filled(size)
 
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
         """The next request, or None until more data is received. Raises RemoteProtocolError."""
@@ -128,8 +139,8 @@ class ClientSession:
 
     __slots__ = ("_awaited", "_client_id", "_correlation_id", "_decoder")
 
-    def __init__(self, max_frame_bytes: int, client_id: str | None = None) -> None:
-        self._decoder = FrameDecoder(max_frame_bytes, _AHEAD)
+    def __init__(self, max_frame_bytes: int, client_id: str | None = None, memory: FrameMemory | None = None) -> None:
+        self._decoder = FrameDecoder(max_frame_bytes, _AHEAD, memory)
         self._client_id = client_id
         self._correlation_id = 0
         self._awaited: deque[tuple[int, int, int]] = deque()  # correlation id, API, version

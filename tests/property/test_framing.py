@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylogd.wire import framing
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.framing import FrameDecoder, InvalidFrameLength
+from pylogd.wire.framing import FrameDecoder, FrameMemory, InvalidFrameLength
 from pylogd.wire.headers import read_request_header, read_unsigned_varint, skip_tagged_fields
 
 
@@ -61,6 +63,64 @@ def test_bytes_may_be_received_in_place(bodies: list[bytes], cuts: list[int], ah
         frames += drain(decoder)
     assert frames == bodies
     assert not decoder.pending
+
+
+@given(
+    st.lists(st.binary(max_size=100), max_size=20),
+    st.lists(st.integers(1, 60), min_size=1),
+    st.sampled_from([0, 50, 100]),
+    st.data(),
+)
+def test_memory_is_used_again_only_when_nobody_looks(
+    bodies: list[bytes], cuts: list[int], ahead: int, data: st.DataObject
+) -> None:
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    with mock.patch.object(framing, "LARGE", 8), mock.patch.object(framing, "_UNIT", 16):
+        decoder = FrameDecoder(100, ahead, FrameMemory(count=2, most=90))
+        seen: list[tuple[int, memoryview]] = []
+        at = turn = count = 0
+        while at < len(stream):
+            step = cuts[turn % len(cuts)]
+            turn += 1
+            room = decoder.room()
+            if room is None:
+                decoder.feed(stream[at : at + step])
+            else:
+                with room:
+                    step = min(step, len(room), len(stream) - at)
+                    room[:step] = stream[at : at + step]
+                decoder.filled(step)
+            at += step
+            while (frame := decoder.next_frame()) is not None:
+                assert frame == bodies[count]
+                if data.draw(st.booleans()):
+                    seen.append((count, frame[1:]))
+                count += 1
+            del frame
+            assert all(view == bodies[number][1:] for number, view in seen)
+    assert count == len(bodies)
+
+
+def test_a_large_frame_takes_the_memory_of_the_one_before_it() -> None:
+    memory = FrameMemory(count=2)
+    decoder = FrameDecoder(1 << 20, memory=memory)
+    body = bytes(range(256)) * 1024
+    taken = []
+    for _ in range(3):
+        decoder.feed(struct.pack(">i", len(body)) + body[:1000])
+        assert decoder.next_frame() is None
+        at = 1000
+        while (room := decoder.room()) is not None:
+            with room:
+                size = min(len(room), len(body) - at)
+                room[:size] = body[at : at + size]
+            decoder.filled(size)
+            at += size
+        frame = decoder.next_frame()
+        assert frame == body
+        taken.append(id(frame.obj))
+        del frame
+    assert len(set(taken)) == 1
 
 
 @given(st.lists(st.binary(max_size=20), min_size=2, max_size=8), st.data())

@@ -32,6 +32,9 @@ class ByteSession:
     def receive_data(self, data: bytes) -> None:
         self.bytes += data
 
+    def room(self) -> memoryview | None:
+        return None
+
     def next_event(self) -> RequestReceived | None:
         if not self.bytes:
             return None
