@@ -9,7 +9,7 @@ harness waits for its moment, kills, brings back what a user would bring back (t
 waits for a commit that is newer than the kill. Then the rest is loaded without troubles, and lake and log are compared.
 
 Rules: a round follows from its seed, but for when a process reaches a moment. A loader may end by an error after a
-kill, in one line; it may not hang, or end in a traceback.
+kill, with a last line that says why; it may not hang, or end in a traceback.
 """
 
 from __future__ import annotations
@@ -215,12 +215,15 @@ class Round:
 
     def _ended(self, loader: Loader) -> None:
         """Note how."""
+        if loader.process.returncode in (0, -9):
+            return
         said = loader.output()
-        if "Traceback" in said:
-            raise LakeFault(f"a loader ended in a traceback:\n{said[-6000:]}")
-        if loader.process.returncode not in (0, -9):
-            words = said.strip().splitlines() or [f"exit code {loader.process.returncode}, no word"]
-            self.outcome.ends[words[-1]] += 1
+        last = (said.strip().splitlines() or [""])[-1]
+        if not last.startswith("Error: "):
+            raise LakeFault(
+                f"a loader ended by {loader.process.returncode} without a word to its user:\n{said[-6000:]}"
+            )
+        self.outcome.ends[last] += 1
 
     # A kill ---------------------------------------------------------------------------------------------------------
 
