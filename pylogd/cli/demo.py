@@ -81,26 +81,34 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
                     advance(len(messages))
             got.finish()
             click.echo(f"read      {got.summary()}, by {reader.name}, from the beginning")
-            if spark and isinstance(findings, _Flights):
-                _explore(address, topic, Path(directory), picture, findings)
+            counted = "as the reader counted them"
+            if (
+                spark
+                and isinstance(findings, _Flights)
+                and _explore(address, topic, Path(directory), picture, findings)
+            ):
+                counted = "as Spark counted them in the lake, and the reader in the topic"
         click.echo("broker    stopped cleanly")
+    if source is None:
+        click.echo(f"report    delays by carrier and by hour, {counted}:")
     findings.show()
     _compare(sent, got)
 
 
-def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights) -> None:
-    """The flights in Spark, which has to find what we have counted."""
+def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights) -> bool:
+    """The flights in Spark, which has to find what we have counted; whether it could run."""
     from pylogd.cli import demo_spark
 
     if missing := demo_spark.what_is_missing():
         click.echo(f"spark     not run: {missing}")
-        return
+        return False
     found = demo_spark.explore(address, topic, directory, picture, click.echo)
     if found.counts != findings.counts:
         raise click.ClickException("Spark counted other delays in the lake than the reader of the topic")
     if not found.complete:
         raise click.ClickException("the audit found a loss or a duplicate")
     click.echo("spark     counts as those of the reader, audit complete: every message delivered is in the lake once")
+    return True
 
 
 class _Account:
