@@ -24,7 +24,13 @@ from bench.report import machine
 from tests.hotpath import HotPath, cases, cost
 
 HERE = Path(__file__).parent
-CASES = ("produce, a batch of 1", "produce, a batch of 50", "fetch, 64 KB", "fetch, 1 MB")
+CASES = (
+    "produce, a batch of 1",
+    "produce, a batch of 50",
+    "fetch, 64 KB",
+    "fetch, 1 MB",
+    "fetch that waits, and a produce that ends it",
+)
 BEFORE = HERE / "profile_before.json"
 _ROWS = 16
 _HARNESS = "hotpath.py"

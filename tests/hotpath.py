@@ -35,6 +35,7 @@ PRODUCE_VERSION, FETCH_VERSION = 10, 16  # what librdkafka 2.16 asks for
 #: The cases that cost something else where the record codec could not be compiled.
 COMPILED = ("codec: make a batch of 50", "codec: read a batch of 50")
 _BUFFER_BYTES = 4 << 20
+_MARK = 0x0102030405060708  # an offset that is found again in a frame
 _LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
 
 
@@ -111,6 +112,14 @@ class HotPath:
         assert got == size
         return got
 
+    def end_wait(self, fetch: bytearray, offset_at: int, produce: bytes) -> None:
+        """A fetch at the end of the log waits, and a produce ends it. `offset_at`: where the fetch has its offset."""
+        end = self.parts.replicas.partitions[TOPIC, 0].log.log_end_offset
+        struct.pack_into(">q", fetch, offset_at, end)
+        self.transport.deliver(bytes(fetch))
+        self.transport.deliver(produce)
+        self.transport.received()
+
     @property
     def sender(self) -> Sender:
         """The connection's sender."""
@@ -127,6 +136,8 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         path.ask(fifty)
     path.ask(path.fetch_frame(0, 1 << 16))  # six batches: the others go on behind it, as readers do
     small, large = path.fetch_frame(300, 1 << 16), path.fetch_frame(300, 1 << 20)
+    waiting = bytearray(path.fetch_frame(_MARK, 1 << 20))
+    offset_at = waiting.index(struct.pack(">q", _MARK))
     decode_produce = partial(schema.request_codec(ProduceRequest.API_KEY, PRODUCE_VERSION).decode, _body(fifty))
     decode_fetch = partial(schema.request_codec(FetchRequest.API_KEY, FETCH_VERSION).decode, _body(small))
     replicas = path.parts.replicas
@@ -141,6 +152,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
         "produce, a batch of 50": lambda: path.ask(fifty),
         "fetch, 64 KB": lambda: path.ask(small),
         "fetch, 1 MB": lambda: path.ask(large),
+        "fetch that waits, and a produce that ends it": lambda: path.end_wait(waiting, offset_at, one),
         "codec: decode a Produce request": decode_produce,
         "codec: decode a Fetch request": decode_fetch,
         COMPILED[0]: lambda: encode_batch(values),

@@ -30,7 +30,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
-from pylogd.api.fetch_one import NONE_ABORTED, READ_COMMITTED, fetch_one
+from pylogd.api.fetch_one import NONE_ABORTED, NOTHING_YET, READ_COMMITTED, fetch_one
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
@@ -69,18 +69,19 @@ Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
     """Read now if there is enough; otherwise a Deferred that fires when there is, or when the time is up."""
     response = fetch_one(context, request)
-    if response is not None:
+    if response is not None and response is not NOTHING_YET:
         return response
     try:
         job = _job(context, request)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    job.read()
+    if response is None:
+        job.read()
     if job.follower >= 0:
         job.tell_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
-        return job.answer()
+        return job.answer() if response is None else job.answer_again(None)
     wait = FetchWait(job, min_bytes)
     context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
@@ -127,8 +128,8 @@ class FetchJob:
     """
 
     __slots__ = (
-        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress",  "due", "entries",
-        "find", "follower", "max_bytes", "rack", "served", "session", "total",
+        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_request", "due",
+        "entries", "find", "follower", "max_bytes", "rack", "served", "session", "total",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +142,7 @@ class FetchJob:
     ) -> None:
         broker = context.broker
         self._context = context
+        self._request = request
         self._by_id = context.version >= _FIRST_WITH_TOPIC_ID
         self.session = session
         self._opens_session = opens_session
@@ -177,6 +179,9 @@ class FetchJob:
         """The wait is over: read what is there now and answer it."""
         if self.session is not None:
             self.session.end_wait = None
+        response = fetch_one(self._context, self._request)
+        if response is not None and response is not NOTHING_YET:
+            return response
         self.read()
         return self.answer()
 

@@ -1,8 +1,9 @@
 """The short way through Fetch (`fetch.py`), for the request that carries the load.
 
 Strategy: a client that reads one partition, without a session, where enough lies warm, is answered by one function and
-three objects. Everything else, errors included, is left to the job, which looks at it anew: what is not decided here
-has no second rule here. tests/property/test_fetch_one.py proves that both answer alike.
+three objects; where there is nothing to read yet, that is said, and the job need not look for itself. Everything else,
+errors included, is left to the job, which looks at it anew: what is not decided here has no second rule here.
+tests/property/test_fetch_one.py proves that both answer alike.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from pylogd.wire.messages.fetch import (
 FIRST_VERSION = 15
 READ_COMMITTED = 1
 NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
+#: The answer where all is well, and nothing there to read. Never sent.
+NOTHING_YET = FetchResponse()
 
 
 def fetch_one(context: RequestContext, request: FetchRequest) -> FetchResponse | None:
     """The answer of `FetchJob` to the usual request: a client reads one partition, without a session, and all is well.
 
-    None where anything else is asked for, or found, or too little: the job then looks at it anew.
+    `NOTHING_YET` at the end of the partition; None where anything else is asked for, or found, or too little.
     """
     topics = request.topics
     if (
@@ -58,7 +61,9 @@ def fetch_one(context: RequestContext, request: FetchRequest) -> FetchResponse |
         records = partition.read(wanted.fetch_offset, limit, min_one=True, allow_cold=False)
     except PylogdError:
         return None
-    if records is None or len(records) < min(request.min_bytes, most):
+    if records is None:
+        return NOTHING_YET
+    if len(records) < min(request.min_bytes, most):
         return None
     end = partition.high_watermark
     aborted = NONE_ABORTED if request.isolation_level == READ_COMMITTED else None

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.context import RequestContext
-from pylogd.api.fetch_one import FIRST_VERSION, fetch_one
+from pylogd.api.fetch_one import FIRST_VERSION, NOTHING_YET, fetch_one
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tests.fakes.parts import Parts
 
@@ -75,7 +75,14 @@ def test_the_short_way_answers_as_the_job_does(
     if one is None:
         return
     with patch("pylogd.api.fetch.fetch_one", return_value=None):
-        assert said(one) == said(parts.ask(request, FIRST_VERSION))
+        answer = parts.ask(request, FIRST_VERSION)
+    if one is NOTHING_YET:
+        assert not answer.error_code
+        (data,) = answer.responses[0].partitions
+        assert (data.error_code, data.records) == (0, b"")
+        assert said(parts.ask(request, FIRST_VERSION)) == said(answer)
+    else:
+        assert said(one) == said(answer)
 
 
 def test_the_usual_request_goes_the_short_way(parts: Parts) -> None:
