@@ -18,7 +18,7 @@ from pylogd.errors import ErrorCode
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
 from pylogd.wire.messages import APIS, ApiKey, api_versions, fetch, init_producer_id, list_offsets, metadata, produce
-from pylogd.wire.records import HEADER, BatchHeader, iter_batches, parse_header
+from pylogd.wire.records import HEADER, BatchHeader, Record, decode_batch, iter_batches, parse_header
 from pylogd.wire.session import RequestReceived, ServerSession
 
 TOPIC_ID = bytes(range(16))
@@ -36,6 +36,38 @@ close = Misbehaviour("close")  # the connection, without an answer
 garbage = Misbehaviour("garbage")  # bytes that are no response
 cut = Misbehaviour("cut")  # the first half of the response, then close
 silence = Misbehaviour("silence")  # no answer, ever
+
+
+def refuse_produce(code: ErrorCode) -> Act:
+    """Answer a Produce with this for every partition."""
+
+    def act(request: produce.ProduceRequest) -> produce.ProduceResponse:
+        refused = [
+            produce.TopicProduceResponse(
+                topic.name,
+                topic.topic_id,
+                [produce.PartitionProduceResponse(p.index, code, -1) for p in topic.partition_data],
+            )
+            for topic in request.topic_data
+        ]
+        return produce.ProduceResponse(refused)
+
+    return act
+
+
+def refuse_fetch(code: ErrorCode) -> Act:
+    """Answer a Fetch with this for every partition."""
+
+    def act(request: fetch.FetchRequest) -> fetch.FetchResponse:
+        refused = [
+            fetch.FetchableTopicResponse(
+                topic.topic, topic.topic_id, [fetch.PartitionData(p.partition, code) for p in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+        return fetch.FetchResponse(responses=refused)
+
+    return act
 
 
 class FakeBroker:
@@ -216,6 +248,10 @@ class FakeBroker:
         self.logs[partition].append(struct.pack(">q", base) + batch[8:])
         self.ends[partition] += header.last_offset_delta + 1
         return base
+
+    def stored(self, partition: int = 0) -> list[Record]:
+        """All records of a partition."""
+        return [record for batch in self.logs[partition] for record in decode_batch(batch)]
 
     def _init_producer_id(self, _request: Any) -> init_producer_id.InitProducerIdResponse:
         self.producer_ids += 1

@@ -10,7 +10,7 @@ import pytest
 
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.records import Record, decode_batch, encode_batch, parse_header
+from pylogd.wire.records import encode_batch, parse_header
 from tests.fakes.broker import FakeBroker
 from tests.unit.cli.helpers import Outcome, pylogd_process
 
@@ -27,16 +27,12 @@ def run(server: FakeBroker, *arguments: str, stdin: bytes = b"") -> Outcome:
     return pylogd_process([*arguments, "--bootstrap-server", server.address], stdin)
 
 
-def stored(server: FakeBroker) -> list[Record]:
-    return [record for batch in server.logs[0] for record in decode_batch(batch)]
-
-
 class TestProduce:
     def test_lines(self, server: FakeBroker) -> None:
         result = run(server, "produce", "t", stdin=b"one\n\ntwo\r\nlast without an end")
         assert (result.code, result.out, result.err) == (0, b"", "")
-        assert [r.value for r in stored(server)] == [b"one", b"", b"two\r", b"last without an end"]
-        assert all(r.key is None and r.timestamp > T for r in stored(server))
+        assert [r.value for r in server.stored()] == [b"one", b"", b"two\r", b"last without an end"]
+        assert all(r.key is None and r.timestamp > T for r in server.stored())
 
     def test_nothing(self, server: FakeBroker) -> None:
         assert run(server, "produce", "t").code == 0
@@ -48,17 +44,17 @@ class TestProduce:
             stdin=b"k1::v::1\nno key\nk2::NULL\n::v\n",
         )  # fmt: skip
         assert result.code == 0
-        assert [(r.key, r.value) for r in stored(server)] == [
+        assert [(r.key, r.value) for r in server.stored()] == [
             (b"k1", b"v::1"), (None, b"no key"), (b"k2", None), (b"", b"v"),
         ]  # fmt: skip
-        assert stored(server)[0].headers == (("from", b"test"),)
+        assert server.stored()[0].headers == (("from", b"test"),)
         assert parse_header(server.logs[0][0]).compression == 4
 
     def test_files(self, server: FakeBroker, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"1\n2\n")
         (tmp_path / "b").write_bytes(b"3")
         assert run(server, "produce", "t", str(tmp_path / "a"), "-", str(tmp_path / "b"), stdin=b"x\n").code == 0
-        assert [r.value for r in stored(server)] == [b"1", b"2", b"x", b"3"]
+        assert [r.value for r in server.stored()] == [b"1", b"2", b"x", b"3"]
         assert run(server, "produce", "t", str(tmp_path / "none")).code == 2
 
     def test_refusal(self, server: FakeBroker) -> None:
@@ -80,7 +76,7 @@ class TestProduce:
 
     def test_rate(self, server: FakeBroker) -> None:
         assert run(server, "produce", "t", "--rate", "100000", stdin=b"1\n2\n3\n").code == 0
-        assert len(stored(server)) == 3
+        assert len(server.stored()) == 3
 
 
 class TestConsume:

@@ -21,10 +21,11 @@ from pylogd.client.fetching import Fetching, FetchSettings
 from pylogd.client.reading import Reader
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from pylogd.wire.messages.fetch import FetchResponse
 from pylogd.wire.records import CONTROL, encode_batch
 from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
+from tests.fakes.broker import refuse_fetch as refuse
 from tests.fakes.clock import FakeClock
 
 Make = Callable[..., Consumer]
@@ -63,18 +64,6 @@ def read(consumer: Consumer, count: int) -> list[Record]:
     while len(records) < count:
         records += consumer.poll(5)
     return records
-
-
-def refuse(code: ErrorCode) -> Callable[[Any], FetchResponse]:
-    def act(request: Any) -> FetchResponse:
-        return FetchResponse(
-            responses=[
-                FetchableTopicResponse(t.topic, t.topic_id, [PartitionData(p.partition, code) for p in t.partitions])
-                for t in request.topics
-            ]
-        )
-
-    return act
 
 
 def test_everything_in_order(make: Make) -> None:

@@ -29,10 +29,11 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
-from pylogd.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from pylogd.wire.records import Record, decode_batch, parse_header
+from pylogd.wire.messages.produce import ProduceResponse
+from pylogd.wire.records import parse_header
 from tests.fakes import broker as fake
 from tests.fakes.broker import TOPIC_ID, FakeBroker
+from tests.fakes.broker import refuse_produce as refuse
 
 Make = Callable[..., Producer]
 
@@ -58,26 +59,6 @@ def make(server: FakeBroker) -> Iterator[Make]:
         producer.abandon()
 
 
-def stored(server: FakeBroker, partition: int) -> list[Record]:
-    return [record for batch in server.logs[partition] for record in decode_batch(batch)]
-
-
-def refuse(code: ErrorCode) -> Callable[[Any], ProduceResponse]:
-    def act(request: Any) -> ProduceResponse:
-        return ProduceResponse(
-            [
-                TopicProduceResponse(
-                    topic.name,
-                    topic.topic_id,
-                    [PartitionProduceResponse(p.index, code, -1) for p in topic.partition_data],
-                )
-                for topic in request.topic_data
-            ]
-        )
-
-    return act
-
-
 def test_records_arrive(server: FakeBroker, make: Make) -> None:
     producer = make(linger_ms=10**6)
     deliveries = [
@@ -86,7 +67,7 @@ def test_records_arrive(server: FakeBroker, make: Make) -> None:
     assert not deliveries[4].done and deliveries[4].offset == -1
     assert deliveries[3].result() == 3
     assert [(d.topic, d.partition, d.offset, d.error) for d in deliveries] == [("t", 1, n, None) for n in range(5)]
-    assert [(r.key, r.value, r.timestamp, r.headers) for r in stored(server, 1)] == [
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in server.stored(1)] == [
         (b"k", b"v%d" % n, n, (("h", b"x"),)) for n in range(5)
     ]
     producer.close()
@@ -101,7 +82,7 @@ def test_at_every_kind_of_version(server: FakeBroker, make: Make, version: int) 
     (request,) = server.asked(ApiKey.PRODUCE)
     topic = request.topic_data[0]
     assert (topic.name, topic.topic_id == TOPIC_ID) == (("", True) if version >= 13 else ("t", False))
-    assert len(stored(server, 2)) == 1
+    assert len(server.stored(2)) == 1
 
 
 def test_a_broker_without_topic_ids(server: FakeBroker, make: Make) -> None:
@@ -161,7 +142,7 @@ def test_sets(server: FakeBroker, make: Make) -> None:
     delivery = producer.send_set("t", [(None, b"a"), (b"k", None), NewRecord(None, b"c", 7)], partition=0)
     assert delivery.result() == 1
     assert [parse_header(batch).record_count for batch in server.logs[0]] == [1, 3]
-    assert stored(server, 0)[3].timestamp == 7
+    assert server.stored(0)[3].timestamp == 7
     with pytest.raises(ValueError, match="needs a record"):
         producer.send_set("t", [])
 
@@ -174,7 +155,7 @@ def test_compression(server: FakeBroker, make: Make, codec: str) -> None:
     producer.flush()
     assert parse_header(server.logs[0][0]).compression > 0
     assert len(server.logs[0][0]) < 1000
-    assert len(stored(server, 0)) == 100
+    assert len(server.stored(0)) == 100
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
@@ -198,14 +179,19 @@ def test_results_by_batch(server: FakeBroker, make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.NOT_ENOUGH_REPLICAS), fake.garbage]
+    "act",
+    [
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
+        fake.garbage,
+    ],
 )
 def test_retriable_errors_are_tried_again(server: FakeBroker, make: Make, act: Any) -> None:
     server.on(ApiKey.PRODUCE, act, act)
     producer = make()
     producer.send("t", b"v", partition=0)
     producer.flush()
-    assert [record.value for record in stored(server, 0)] == [b"v"]
+    assert [record.value for record in server.stored(0)] == [b"v"]
     assert len(server.asked(ApiKey.PRODUCE)) == 3
 
 
@@ -214,7 +200,7 @@ def test_a_lost_reply_writes_nothing_twice(server: FakeBroker, make: Make) -> No
     producer = make()
     delivery = producer.send("t", b"v", partition=0)
     producer.flush()
-    assert delivery.offset == 0 and len(stored(server, 0)) == 1
+    assert delivery.offset == 0 and len(server.stored(0)) == 1
     assert len(server.asked(ApiKey.PRODUCE)) == 3
 
 
@@ -223,7 +209,7 @@ def test_without_idempotence_a_lost_reply_may_write_twice_but_never_loses(server
     producer = make(idempotence=False)
     delivery = producer.send("t", b"v", partition=0)
     producer.flush()
-    assert delivery.offset == 2 and len(stored(server, 0)) == 3
+    assert delivery.offset == 2 and len(server.stored(0)) == 3
 
 
 def test_at_most_once(server: FakeBroker, make: Make) -> None:
@@ -241,7 +227,7 @@ def test_order_is_kept_with_one_request_in_flight(server: FakeBroker, make: Make
     for n in range(20):
         producer.send("t", b"%d" % n, partition=0)
     producer.flush()
-    assert [record.value for record in stored(server, 0)] == [b"%d" % n for n in range(20)]
+    assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(20)]
 
 
 def test_final_errors(server: FakeBroker, make: Make) -> None:
@@ -296,7 +282,7 @@ def test_the_buffer_is_bounded(server: FakeBroker, make: Make) -> None:
         producer.send("t", bytes(500), partition=0)
         assert producer._accumulator.buffered <= 10_000 + 1000
     producer.close()
-    assert len(stored(server, 0)) == 100
+    assert len(server.stored(0)) == 100
 
 
 def test_a_full_buffer_is_an_error_in_time(server: FakeBroker, make: Make) -> None:
@@ -435,13 +421,18 @@ def test_idempotence_needs_what_it_needs(make: Make, options: dict[str, Any]) ->
 
 
 def test_order_is_kept_with_many_requests_in_flight(server: FakeBroker, make: Make) -> None:
-    for act in (refuse(ErrorCode.NOT_ENOUGH_REPLICAS), fake.cut, fake.close, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)):
+    for act in (
+        refuse(ErrorCode.NOT_ENOUGH_REPLICAS),
+        fake.cut,
+        fake.close,
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ):
         server.on(ApiKey.PRODUCE, *[server._produce] * 3, act)
     producer = make(batch_records=1)
     for n in range(60):
         producer.send("t", b"%d" % n, partition=0)
     producer.flush()
-    assert [record.value for record in stored(server, 0)] == [b"%d" % n for n in range(60)]
+    assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(60)]
 
 
 def test_a_batch_that_is_given_up_starts_a_new_epoch(server: FakeBroker, make: Make) -> None:
@@ -453,7 +444,7 @@ def test_a_batch_that_is_given_up_starts_a_new_epoch(server: FakeBroker, make: M
     with pytest.raises(DeliveryFailed, match="1 records"):
         producer.flush()
     assert [delivery.error is None for delivery in sent] == [False, True, True, True]
-    assert [record.value for record in stored(server, 0)] == [b"0", b"2", b"3", b"4"]
+    assert [record.value for record in server.stored(0)] == [b"0", b"2", b"3", b"4"]
     headers = [parse_header(batch) for batch in server.logs[0]]
     assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [
         (1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 1, 2),
@@ -511,7 +502,7 @@ def test_a_callback_may_send_but_not_wait(server: FakeBroker, make: Make) -> Non
     producer.send("t", b"first", partition=0, on_delivery=again)
     producer.flush()
     producer.flush()
-    assert [record.value for record in stored(server, 0)] == [b"first", b"again"]
+    assert [record.value for record in server.stored(0)] == [b"first", b"again"]
     assert "may not wait" in str(raised[0])
 
 
@@ -540,7 +531,7 @@ def test_threads_share_a_producer(server: FakeBroker, make: Make) -> None:
     for thread in threads:
         thread.join()
     producer.flush()
-    values = [record.value or b"" for record in stored(server, 0)]
+    values = [record.value or b"" for record in server.stored(0)]
     assert len(values) == 800
     for name in range(4):
         own = [value for value in values if value.startswith(b"%d/" % name)]

@@ -12,10 +12,10 @@ from pylogd.client import BrokerUnavailable, ClientError, Closed, CorruptRecords
 from pylogd.client.deferred import Consumer
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from pylogd.wire.records import NewRecord, encode_batch
 from tests.fakes import broker as fake
 from tests.fakes.broker import TOPIC_ID
+from tests.fakes.broker import refuse_fetch as refuse
 from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
 
 Make = Callable[..., Consumer]
@@ -62,20 +62,6 @@ def read(reactor: MemoryReactor, consumer: Consumer, count: int) -> list[bytes |
 
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % n for n in range(count)]
-
-
-def refuse(code: ErrorCode) -> Callable[[Any], FetchResponse]:
-    def act(request: Any) -> FetchResponse:
-        return FetchResponse(
-            responses=[
-                FetchableTopicResponse(
-                    topic.topic, topic.topic_id, [PartitionData(p.partition, code) for p in topic.partitions]
-                )
-                for topic in request.topics
-            ]
-        )
-
-    return act
 
 
 def test_records_come_in_order(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:

@@ -24,9 +24,9 @@ from pylogd.client import (
 from pylogd.client.deferred import Cluster, Producer
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
-from pylogd.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from pylogd.wire.records import Record, decode_batch, parse_header
+from pylogd.wire.records import parse_header
 from tests.fakes import broker as fake
+from tests.fakes.broker import refuse_produce as refuse
 from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
 
 Make = Callable[..., Producer]
@@ -55,26 +55,6 @@ def make(reactor: MemoryReactor, server: MemoryBroker) -> Iterator[Make]:
         cluster.close()
 
 
-def stored(server: MemoryBroker, partition: int) -> list[Record]:
-    return [record for batch in server.logs[partition] for record in decode_batch(batch)]
-
-
-def refuse(code: ErrorCode) -> Callable[[Any], ProduceResponse]:
-    def act(request: Any) -> ProduceResponse:
-        return ProduceResponse(
-            [
-                TopicProduceResponse(
-                    topic.name,
-                    topic.topic_id,
-                    [PartitionProduceResponse(p.index, code, -1) for p in topic.partition_data],
-                )
-                for topic in request.topic_data
-            ]
-        )
-
-    return act
-
-
 def test_records_arrive(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
     producer = make(linger_ms=10**6)
     deliveries = [
@@ -85,8 +65,8 @@ def test_records_arrive(reactor: MemoryReactor, server: MemoryBroker, make: Make
     assert deliveries[4].offset == -1
     assert reactor.result(deliveries[3].result()) == 3
     assert reactor.result(deliveries[3].result()) == 3
-    assert [record.value for record in stored(server, 1)] == [b"v%d" % n for n in range(5)]
-    assert stored(server, 1)[2].timestamp == 2
+    assert [record.value for record in server.stored(1)] == [b"v%d" % n for n in range(5)]
+    assert server.stored(1)[2].timestamp == 2
     assert (deliveries[0].topic, deliveries[0].partition, deliveries[0].error) == ("t", 1, None)
 
 
@@ -117,7 +97,7 @@ def test_a_set_is_one_batch(reactor: MemoryReactor, server: MemoryBroker, make: 
     delivery = reactor.result(producer.send_set("t", records, partition=2))
     assert reactor.result(delivery.result()) == 0
     assert len(server.logs[2]) == 1
-    assert [record.value for record in stored(server, 2)] == [b"1", b"2"]
+    assert [record.value for record in server.stored(2)] == [b"1", b"2"]
     with pytest.raises(ValueError, match="needs a record"):
         producer.send_set("t", [])
 
@@ -134,7 +114,7 @@ def test_requests_are_pipelined_in_order(reactor: MemoryReactor, server: MemoryB
     deliveries = [reactor.result(producer.send("t", b"%d" % n, partition=0)) for n in range(12)]
     reactor.result(producer.flush(), 60)
     assert [delivery.offset for delivery in deliveries] == list(range(12))
-    assert [record.value for record in stored(server, 0)] == [b"%d" % n for n in range(12)]
+    assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(12)]
 
 
 @pytest.mark.parametrize("act", [fake.close, fake.garbage, fake.cut, fake.silence])
@@ -149,7 +129,7 @@ def test_a_lost_reply_writes_nothing_twice(
     for n in range(10):
         reactor.result(producer.send("t", b"%d" % n, partition=0))
     reactor.result(producer.flush(), 60)
-    assert [record.value for record in stored(server, 0)] == [b"%d" % n for n in range(10)]
+    assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +150,11 @@ def test_at_most_once(
 
 
 def test_a_new_leader_is_found(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
-    server.on(ApiKey.PRODUCE, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    server.on(
+        ApiKey.PRODUCE,
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    )
     producer = make()
     delivery = reactor.result(producer.send("t", b"x", partition=0))
     asked = len(server.asked(ApiKey.METADATA))
@@ -228,7 +212,7 @@ def test_the_buffer_is_bounded(reactor: MemoryReactor, server: MemoryBroker, mak
     for deferred in sent:
         reactor.result(deferred, 60)
     reactor.result(producer.flush(), 60)
-    assert [int(record.value.rstrip(b"x")) for record in stored(server, 0) if record.value] == list(range(30))
+    assert [int(record.value.rstrip(b"x")) for record in server.stored(0) if record.value] == list(range(30))
 
 
 def test_a_full_buffer_fails_after_max_block(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
