@@ -7,7 +7,9 @@ wheel forgets would go unseen.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +21,11 @@ from tests.zookeeper import own_zookeeper, zookeeper, zookeeper_server  # noqa: 
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT = Path(pylogd.__file__).resolve().parent.parent == CHECKOUT
+
+# The benchmarks' own code is under test too. It is not installed, and the checkout on the path would hide what is.
+_BENCH = ModuleType("bench")
+_BENCH.__path__ = [str(CHECKOUT / "bench")]
+sys.modules["bench"] = _BENCH
 
 # Where a machine is slow, a test is slow: that is no fault. In CI each run tries the same examples.
 settings.register_profile(
