@@ -91,9 +91,9 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
             whole.answers.clear()
         cache = _cache(registry)
         response = _response(context, request, [_describe(cache, topic) for topic in registry.all()])
-        (found,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
-        assert isinstance(found, bytes)
-        whole.answers[key] = found
+        (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
+        assert isinstance(encoded, bytes)
+        found = whole.answers[key] = encoded
     return found
 
 

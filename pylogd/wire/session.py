@@ -125,7 +125,7 @@ class ServerSession:
         if found is None:
             found = self._encoders[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
-        parts = [response] if type(response) is bytes else encode(response)
+        parts: list[Part] = [response] if type(response) is bytes else encode(response)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if flexible:
             head = _pack_head_v1(length + 5, event.correlation_id, 0)
