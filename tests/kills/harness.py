@@ -106,12 +106,16 @@ class Writer(threading.Thread):
         try:
             with Producer(self._address, idempotence=True, compression="zstd") as producer:
                 for number in range(0, self._messages, SET):
-                    with self._changed:
-                        self._changed.wait_for(lambda upto=number + SET: min(upto, self._messages) <= self._allowed)
-                    some = [self._record(each) for each in range(number, min(number + SET, self._messages))]
+                    behind = min(number + SET, self._messages)
+                    self._wait_until_allowed(behind)
+                    some = [self._record(each) for each in range(number, behind)]
                     producer.send_set(self._topic, some, partition=number // SET % PARTITIONS)
         except BaseException as error:
             self.error = error
+
+    def _wait_until_allowed(self, messages: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: messages <= self._allowed)
 
     def _record(self, number: int) -> NewRecord:
         """A key, a value of up to 200 bytes that nobody can pack, none at every 50th; headers at every 20th."""
