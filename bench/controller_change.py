@@ -139,7 +139,7 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
     return {
         "started again: listens": listens,
         "started again: in sync everywhere": synced,
-        "metadata of all partitions, the first of a broker": first,
+        "metadata of all partitions, first answer": first,
         "metadata of all partitions, cached": statistics.median(times),
         "metadata of all partitions, cached, processor": (processor_seconds(broker.pid) - spent) / _ANSWERS,
     }
