@@ -21,6 +21,7 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_SIZE = 4
 #: A frame that is smaller is fed in chunks, and its memory is not worth keeping.
 LARGE = 1 << 16
+_MOST_AHEAD = 1 << 23
 _UNIT = 1 << 20  # memory for many frames is made in such steps, so that it fits the next one too
 
 
@@ -88,7 +89,7 @@ class FrameDecoder:
         if filled == len(partial):
             if self._memory is None or filled + self._missing < LARGE:
                 return None
-            partial += bytes(max(filled, LARGE))  # as much again as the peer has sent
+            partial += bytes(min(max(filled, LARGE), _MOST_AHEAD))  # as much again as the peer has sent
         return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:
