@@ -295,6 +295,8 @@ class Cluster:
 
     def _failed(self, failure: Failure) -> None:
         self._watched = False
+        if self._forget is None:
+            return  # it was under way when this was stopped
         if isinstance(failure.value, NodeIdInUse):
             self._oust(failure.value)
             return
