@@ -145,6 +145,7 @@ def _draw(counts: Counts, picture: Path) -> None:
         axes.bar([str(each) for each in late], list(late.values()))
         axes.set_xlabel(name)
     both[0].set_ylabel("minutes late on average")
+    figure.suptitle("Departures from New York's airports in 2013")
     figure.savefig(picture)
     plt.close(figure)
 
