@@ -82,18 +82,22 @@ class Experiment:
         return "p99" if "p99" in self.shows else self.shows[0]
 
     def rounds_with(self, peer: str) -> int:
-        """All rounds for those that the targets are about, three at most for the others."""
-        return self.rounds if peer in COMPARED else min(self.rounds, 3)
+        """All rounds for those that the targets are about; three at most for the others, two outside the paper's."""
+        if peer in COMPARED:
+            return self.rounds
+        return min(self.rounds, 3 if self.group == PAPER else 2)
 
     def seconds_with(self, peer: str) -> float:
         """Rounds of half the length suffice where nothing is to be told apart by a tenth."""
         return self.seconds if not self.targets or peer in COMPARED else self.seconds / 2
 
     def rank(self, peer: str) -> int:
-        """What is measured first: the targets, then the paper's experiments, then the rest."""
+        """What is measured first: the targets, the paper's experiments, pylogd beside Kafka, the rest."""
         if self.targets and peer in COMPARED:
             return 0
-        return 1 if self.group == PAPER else 2
+        if self.group == PAPER:
+            return 1
+        return 2 if peer in (*COMPARED, *CLUSTERS) else 3
 
 
 def _paper() -> tuple[Experiment, ...]:
@@ -135,7 +139,7 @@ def _defaults() -> tuple[Experiment, ...]:
             )
         ),
         Experiment(
-            "produce", java, "produce", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=2.0, rounds=2
+            "produce", java, "produce", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=4.0, rounds=2
         ),
         Experiment(
             *("produce, batches of 1", java, "produce", DURABLE),
@@ -143,11 +147,11 @@ def _defaults() -> tuple[Experiment, ...]:
             batch=1,
             client="kafka-java",
             rounds=2,
-            seconds=2.0,
+            seconds=4.0,
             quick=False,
         ),
         Experiment(
-            "consume", java, "consume", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=2.0, rounds=2
+            "consume", java, "consume", DURABLE, messages=5 * MILLION, client="kafka-java", seconds=4.0, rounds=2
         ),
     )
 
@@ -168,6 +172,7 @@ def _sizes() -> tuple[Experiment, ...]:
         )
         for kind in ("produce", "consume")
         for name, size, count in (*small, *large)
+        if (kind, name) != ("produce", "4 KB")
     )
 
 

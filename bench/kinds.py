@@ -1,9 +1,9 @@
 """How each kind of experiment is done: a running broker and a client in, one sample after the other out.
 
-Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds
-in runs that grow, from which the number of messages that fit into a round is reckoned. Before each round that writes,
-the pages that earlier ones left are written out, so that none pays for another's. Processor time is the broker's, from
-the first message asked for to the last one done; memory is watched from before the load to its end.
+Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds,
+or until it gets no faster, from which the number of messages that fit into a round is reckoned. Before each round that
+writes, the pages that earlier ones left are written out, so that none pays for another's. Processor time is the
+broker's, from the first message asked for to the last one done; memory is watched from before the load to its end.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bench.loads.base import TOPIC, Load, Said, Unsupported, Work
 from bench.peers import HighestResident, Peer, running
 
 Sample = dict[str, float]
-_WARM_SECONDS, _WARM_LONGEST = 2.0, 10.0
+_WARM_SECONDS, _WARM_LONGEST = 2.0, 8.0
 _WARM_MESSAGES, _WARM_BYTES = 2000, 16 * MILLION  # the first run to warm up is of so many at most
-_GROWTH = 4
+_GROWTH, _FASTER = 4, 1.2
 _LIMIT, _LONGEST = 60.0, 900.0  # seconds after which a client is given up
 _CREATE_SECONDS = 120
 
@@ -79,16 +79,20 @@ def _prepare(setup: Setup, peer: Peer) -> None:
 
 
 def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
-    """Load a broker until it is warm; how many messages that were, and how many a second the last run had."""
+    """Load a broker until it is warm; how many messages that were, and how many a second the last run had.
+
+    Warm is one that has been loaded for a while and did not get faster by a fifth in the last run.
+    """
     count = max(min(_WARM_MESSAGES, _WARM_BYTES // setup.experiment.size), 1)
-    sent, spent, rate = 0, 0.0, 0.0
     enough = min(_WARM_SECONDS, 2 * setup.seconds)
-    while spent < enough:
+    sent, spent, rate, before = 0, 0.0, 0.0, 0.0
+    while spent < enough or (rate > _FASTER * before and spent < enough / _WARM_SECONDS * _WARM_LONGEST):
         count = max(count, int(rate * (enough - spent)))
         said = setup.load.produce(peer, setup.work(count))
         seconds = max(said.seconds, 1e-3)
+        before = rate
         sent, spent, rate = sent + count, spent + seconds, said.messages / seconds
-        count *= _GROWTH
+        count = min(_GROWTH * count, max(count, int(rate * enough)))
     return sent, rate
 
 

@@ -37,7 +37,7 @@ from conformance.checks import Missing, last_line
 
 HERE = Path(__file__).parent
 QUICK = HERE.parent / ".cache" / "bench" / "quick"
-QUICK_SCALE, QUICK_SECONDS = 0.2, 0.8
+QUICK_SCALE, QUICK_SECONDS, QUICK_MINUTES = 0.2, 0.8, 9.0
 
 
 def say(text: str) -> None:
@@ -157,7 +157,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a look in under 10 minutes, kept under .cache")
     parser.add_argument("--only", default="", help="peers and words of experiments' names, with commas between")
     parser.add_argument("--again", action="store_true", help="measure anew what is there already")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="begin nothing more after so many minutes")
+    parser.add_argument("--budget", type=float, help="begin nothing more after so many minutes (--quick: 9)")
     parser.add_argument("--rounds", type=int, help="rounds of which the median counts (what each experiment says)")
     parser.add_argument("--scale", type=float, help="a factor for the number of messages (1)")
     parser.add_argument("--seconds", type=float, help="how long a round lasts, about (what each experiment says)")
@@ -182,12 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = said.folder or CLIENT.parent
     folder.mkdir(parents=True, exist_ok=True)
     size = Size(said.scale or 1.0, said.seconds, said.rounds)
+    budget = said.budget or (QUICK_MINUTES if said.quick else float("inf"))
     if said.quick:
         size = Size(said.scale or QUICK_SCALE, said.seconds or QUICK_SECONDS, said.rounds or 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that brokers are ended and their data removed
     if not said.report:
         with tempfile.TemporaryDirectory(prefix="data-", dir=folder) as data:
-            Run(results, Path(data), size).go(steps, said.again, said.budget)
+            Run(results, Path(data), size).go(steps, said.again, budget)
     summary.write(results, place, quick=said.quick)
     say(f"wrote {os.path.relpath(place / 'RESULTS.md')}")
 

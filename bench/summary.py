@@ -149,9 +149,7 @@ def _nearest(results: Results) -> Iterator[str]:
         own = _median(results, one, _own(one), metric)
         out = {_own(one), CEILING, *(target.beside for target in one.targets)}
         others = {
-            peer: value
-            for peer in one.peers
-            if peer not in out and (value := _median(results, one, peer, metric))
+            peer: value for peer in one.peers if peer not in out and (value := _median(results, one, peer, metric))
         }
         if not own or not others:
             continue
