@@ -203,7 +203,7 @@ class LocalZooKeeper:
             "clientPortAddress": HOST,
             "admin.enableServer": "false",
             "maxClientCnxns": "0",
-            "maxSessionTimeout": "60000",
+            "maxSessionTimeout": "300000",
             "4lw.commands.whitelist": "*",
             **self._options,
         }

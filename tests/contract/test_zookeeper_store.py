@@ -159,7 +159,7 @@ def test_calls_around_the_end_of_a_session_are_all_answered(bench: ZooKeeperBenc
 def test_a_session_outlives_a_restart_of_the_server(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
-    bench = make_bench(own_zookeeper.hosts, session_timeout_ms=60_000)
+    bench = make_bench(own_zookeeper.hosts, session_timeout_ms=240_000)
     store = started(bench)
     states = states_of(store)
     session = store.session_id
@@ -183,7 +183,7 @@ def test_a_session_outlives_a_restart_of_the_server(
 def test_what_is_asked_in_an_outage_is_done_after_it(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
-    bench = make_bench(own_zookeeper.hosts, session_timeout_ms=60_000)
+    bench = make_bench(own_zookeeper.hosts, session_timeout_ms=240_000)
     store = started(bench)
     states = states_of(store)
     own_zookeeper.stop()
