@@ -4,7 +4,8 @@ Strategy: each commit is one batch query from where the lake's last commit ended
 `max_offsets`), written below staging by Spark's own writer, partitioned by topic, and date and hour of the records'
 time stamps in UTC; then committed with its offsets (`lake`). Streaming is the same again and again. Time stamps become
 dates by integer arithmetic, and a task keeps a few files open at once, so that rows are written as they come instead
-of sorted first: both cost more than the compression.
+of sorted first: both cost more than the compression. So do Parquet's dictionaries where each value comes once: offsets,
+and times, above all in INT96, which is Spark's default: times are written as microseconds in 64 bits.
 
 Rules: a load that fails adds nothing, and the next one starts where it started. Partitions that are new are read from
 their beginning. Must not know: file systems beyond `hadoop`.
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 VALUE_KINDS: Final = ("binary", "string")
 DIRECTORIES: Final = {"hour": ("topic", "date", "hour"), "day": ("topic", "date"), "topic": ("topic",)}
-_OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "16")
+_SETTINGS: Final = {
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.dictionary#timestamp": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ def compact(
         pieces = max(sum(file.bytes for file in group) // target_bytes, 1)
         rows = spark.read.parquet(*(files.path(file.path) for file in group))
         rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
-        rows.write.option("compression", codec).parquet(files.path(f"{staging}/{directory}"))
+        with _set(spark, _SETTINGS):
+            rows.write.options(compression=codec, **_PARQUET).parquet(files.path(f"{staging}/{directory}"))
     added = _staged(lake, files, staging)
     removed = [file.path for group in small.values() for file in group]
     before = sum(file.rows for group in small.values() for file in group)
@@ -185,21 +191,21 @@ def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
     rows = rows.drop(*({"date", "hour"} - set(directories)))
     if plan.gather:
         rows = rows.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
-    with _setting(rows.sparkSession, *_OPEN_FILES):
-        rows.write.partitionBy(*directories).option("compression", plan.codec).parquet(path)
+    with _set(rows.sparkSession, _SETTINGS):
+        rows.write.partitionBy(*directories).options(compression=plan.codec, **_PARQUET).parquet(path)
 
 
 @contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """A setting of the session for a while, unless the user has one of their own."""
-    if spark.conf.get(name, "0") != "0":
-        yield
-        return
-    spark.conf.set(name, value)
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session for a while, but for those of which the user has one of their own."""
+    ours = {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}
+    for name, value in ours.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.unset(name)
+        for name in ours:
+            spark.conf.unset(name)
 
 
 def _staged(lake: Lake, files: HadoopFiles, staging: str) -> Sequence[DataFile]:

@@ -133,6 +133,8 @@ def _rows(columns: pa.RecordBatch, wanted: OffsetRange, schema: pa.Schema, heade
 
 def _null_if_empty(headers: pa.Array) -> pa.Array:
     """Spark's Kafka source has null, not an empty list, for a record without headers."""
+    if not len(headers.flatten()):
+        return pa.nulls(len(headers), _HEADERS)
     import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and few ask for headers
 
     return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers).cast(_HEADERS)

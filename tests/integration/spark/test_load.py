@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -54,6 +55,12 @@ def files_below(root: Path) -> list[Path]:
     return [path for path in root.rglob("*.parquet") if "_pylogd" not in path.parts]
 
 
+def times_in(root: Path) -> set[str]:
+    """How Parquet has the time stamps."""
+    schemas = [pq.ParquetFile(path).schema for path in files_below(root)]
+    return {schema.column(schema.names.index("timestamp")).physical_type for schema in schemas}
+
+
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_what_is_new_is_added(
     spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, zone: str
@@ -74,6 +81,8 @@ def test_what_is_new_is_added(
     moments = [datetime.fromtimestamp(START_MS / 1000 + 60 * number, UTC) for number in range(230)]
     found = {str(path.parent.relative_to(tmp_path)) for path in files_below(tmp_path)}
     assert found == {f"topic={topic}/date={moment:%Y-%m-%d}/hour={moment:%H}" for moment in moments}
+    assert times_in(tmp_path) == {"INT64"}
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType", None) is None
     rows = spark.read.parquet(str(tmp_path))
     assert {"key", "value", "headers", "timestamp", "topic", "date", "hour"} <= set(rows.columns)
     assert rows.where("offset = 3 and partition = 1").first().headers[0].value == b"7"
@@ -92,6 +101,7 @@ def test_small_files_are_written_together(
     (done,) = documents(run("load", "--to", tmp_path, "--compact", "--json"))
     directories = {path.parent for path in files_below(tmp_path)}
     assert len(files_below(tmp_path)) == len(directories) < before
+    assert times_in(tmp_path) == {"INT64"}
     assert (done["kind"], done["replaced"] > done["files"]) == ("compaction", True)
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
     assert "nothing to do" in run("load", "--to", tmp_path, "--compact").stderr
