@@ -50,9 +50,9 @@ class Workload:
 
 WORKLOADS = (
     Workload("produce, default batches", "produce", 2_000_000, 200, 0.90),
-    Workload("produce, batches of 50", "produce", 1_000_000, 200, 0.80, ("batch.num.messages=50",)),
-    Workload("produce, batches of 1", "produce", 200_000, 200, 0.60, ("batch.num.messages=1",), 2.5),
-    Workload("consume, default", "consume", 4_000_000, 200, 0.90),
+    Workload("produce, batches of 50", "produce", 1_000_000, 200, 0.85, ("batch.num.messages=50",)),
+    Workload("produce, batches of 1", "produce", 200_000, 200, 0.70, ("batch.num.messages=1",), 2.5),
+    Workload("consume, default", "consume", 4_000_000, 200, 0.95),
     Workload("consume, 4 KB messages", "consume", 250_000, 4096, 0.90),
 )
 
