@@ -9,6 +9,7 @@ import argparse
 import datetime
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ ROUNDS = ((True, LOCAL), (False, LOCAL), (True, LOCAL), (True, CLUSTER), (True, 
 
 def main(arguments: list[str]) -> int:
     """Run what the command line says."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nothing stays behind
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--messages", type=int, default=5_000_000)

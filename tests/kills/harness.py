@@ -36,6 +36,7 @@ STEP_MS = 4  # between the time stamps of one message and the next: a million of
 SET = 500
 PROGRESS_SECONDS = 600.0
 MOMENT_SECONDS = 180.0  # then it is killed at no particular moment
+IDLE_SECONDS = 3.0  # so long after the last commit a little more is written: a loader with nothing to do has no moments
 LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
 _LOOK_SECONDS = 0.002
@@ -102,6 +103,10 @@ class Writer(threading.Thread):
             self._allowed = max(self._allowed, min(messages, self._messages))
             self._changed.notify()
 
+    def trickle(self) -> None:
+        """Write one more set."""
+        self.allow(self._allowed + SET)
+
     def run(self) -> None:
         try:
             with Producer(self._address, idempotence=True, compression="zstd") as producer:
@@ -143,6 +148,7 @@ class Round:
         self._writer = Writer(self._broker.address, self._topic, setting.messages, setting.seed)
         self._loader: Loader | None = None
         self._loaders: list[Loader] = []
+        self._seen, self._seen_at = 0, time.monotonic()
         self.outcome = Outcome(setting)
 
     def run(self) -> Outcome:
@@ -247,6 +253,7 @@ class Round:
         deadline = time.monotonic() + PROGRESS_SECONDS
         while self._commits() <= commits:
             self._running()
+            self._keep_busy()
             if time.monotonic() > deadline:
                 raise LakeFault(f"no commit in {PROGRESS_SECONDS:.0f} s after {each}; {loader.output()[-4000:]}")
             time.sleep(0.02)
@@ -271,7 +278,17 @@ class Round:
                 if victims or each.victim is Victim.BROKER:
                     return moment, victims
             self._running()
+            self._keep_busy()
             time.sleep(_LOOK_SECONDS)
+
+    def _keep_busy(self) -> None:
+        """A moment that passed before it was seen must not be waited for with nothing left to load."""
+        commits, now = self._commits(), time.monotonic()
+        if commits != self._seen:
+            self._seen, self._seen_at = commits, now
+        elif now - self._seen_at > IDLE_SECONDS:
+            self._seen_at = now
+            self._writer.trickle()
 
     def _is_now(self, moment: Moment) -> bool:
         meta = self._root / "_pylogd"
