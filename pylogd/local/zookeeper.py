@@ -158,6 +158,8 @@ class LocalZooKeeper:
         """Stop the process where it is: its connections stay open, nothing is answered, until `resume`."""
         if self.running:
             os.kill(self.pid, signal.SIGSTOP)
+            # Until each of its threads has seen the signal, one of them may answer.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused server go on."""
