@@ -134,12 +134,14 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
     wait_until(lambda: in_sync(cluster), "the broker that came back is in sync")
     synced = time.monotonic() - begin
     say("metadata")
+    changed = metadata_after_a_change(cluster, broker)
     spent = processor_seconds(broker.pid)
     times = metadata(broker, _ANSWERS)
     return {
         "started again: listens": listens,
         "started again: in sync everywhere": synced,
-        "metadata of all partitions, first answer": first,
+        "started again: metadata of all partitions": first,
+        "metadata of all partitions, first answer after a change": changed,
         "metadata of all partitions, cached": statistics.median(times),
         "metadata of all partitions, cached, processor": (processor_seconds(broker.pid) - spent) / _ANSWERS,
     }
@@ -259,6 +261,20 @@ def metadata(broker: LocalBroker, count: int) -> list[float]:
             answer(connection, request)
             times.append(time.monotonic() - begin)
     return times
+
+
+def metadata_after_a_change(cluster: LocalCluster, broker: LocalBroker) -> float:
+    """How long the first answer about everything takes that has one more topic in it, and so is made anew."""
+    request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
+    with socket.create_connection((broker.host, broker.port)) as connection, Admin(cluster.bootstrap) as admin:
+        before = answer(connection, request)
+        for error in admin.create_topics([NewTopic(f"more-{time.monotonic_ns()}", 1, 1)]).values():
+            if error is not None:
+                raise error
+        while True:
+            begin = time.monotonic()
+            if answer(connection, request) != before:
+                return time.monotonic() - begin
 
 
 def frame(request: object, version: int) -> bytes:
