@@ -268,7 +268,7 @@ def metadata_after_a_change(cluster: LocalCluster, broker: LocalBroker) -> float
     request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
     with socket.create_connection((broker.host, broker.port)) as connection, Admin(cluster.bootstrap) as admin:
         before = answer(connection, request)
-        for error in admin.create_topics([NewTopic(f"more-{time.monotonic_ns()}", 1, 1)]).values():
+        for error in admin.create_topics([NewTopic(f"more-{time.monotonic_ns()}", 1, BROKERS)]).values():
             if error is not None:
                 raise error
         while True:
