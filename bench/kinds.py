@@ -2,13 +2,13 @@
 
 Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds,
 or until it gets no faster, from which the number of messages that fit into a round is reckoned. Before each round that
-writes, the pages that earlier ones left are written out, so that none pays for another's. Processor time is the
-broker's, from the first message asked for to the last one done; memory is watched from before the load to its end.
+writes, the pages that earlier ones left are written out, so that none pays for another's, and the kernel has warm ones
+to give (`bench/memory.py`). Processor time is the broker's, from the first message asked for to the last one done;
+memory is watched from before the load to its end.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import threading
@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench import frames
 from bench.experiments import MILLION, Experiment
 from bench.loads.base import TOPIC, Load, Said, Unsupported, Work
+from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, running
 
 Sample = dict[str, float]
@@ -31,6 +32,7 @@ _WARM_MESSAGES, _WARM_BYTES = 2000, 16 * MILLION  # the first run to warm up is 
 _GROWTH, _FASTER = 4, 1.2
 _LIMIT, _LONGEST = 60.0, 900.0  # seconds after which a client is given up
 _CREATE_SECONDS = 120
+_FRAMING = 80  # bytes on disk for a message beyond its value, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +98,22 @@ def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
     return sent, rate
 
 
-def _settle(peer: Peer) -> None:
-    """Have the kernel write what the broker left to it."""
-    for path in peer.data.rglob("*"):
-        with contextlib.suppress(OSError):  # a broker may remove its files
-            _write_out(path)
+def _settle(setup: Setup, peer: Peer, count: int = 0) -> None:
+    """Have the kernel write what the broker left to it, and hold warm pages for so many messages."""
+    os.sync()
+    if count:
+        copies = 3 if "cluster" in peer.name else 1
+        warm_pages(setup.folder, count * (setup.experiment.size + _FRAMING) * copies)
 
 
-def _write_out(path: Path, *, forget: bool = False) -> None:
+def _forget(path: Path) -> None:
+    """Write a file out and have the kernel drop its pages."""
     if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-        if forget:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
 
@@ -151,7 +154,7 @@ def produce(setup: Setup) -> Iterator[Sample]:
         sent, rate = _warm(setup, peer)
         for number in range(setup.rounds):
             count = setup.count() if setup.whole and number == 0 else setup.fitting(rate)
-            _settle(peer)
+            _settle(setup, peer, count)
             sample = _measured(peer, count, partial(_produced, setup, peer, count))
             sent += count
             if number == setup.rounds - 1 and "overhead" in setup.experiment.shows:
@@ -176,7 +179,7 @@ def consume(setup: Setup) -> Iterator[Sample]:
         count = filled
         if setup.load.starts_over and not setup.whole:
             count = max(setup.fitting(said.messages / max(said.seconds, 1e-3)) // readers, 1000)
-        _settle(peer)
+        _settle(setup, peer)
         for number in range(setup.rounds):
             if number and peer.destructive:
                 setup.load.produce(peer, setup.work(count))
@@ -232,6 +235,7 @@ def connections(setup: Setup) -> Iterator[Sample]:
         with frames.idle_connections(peer.host, peer.port, number):
             grown = peer.resident() - before
             for _ in range(setup.rounds):
+                _settle(setup, peer, count)
                 sample = _measured(peer, count, partial(_produced, setup, peer, count))
                 yield sample | {"connection": grown / number / 1e3}
 
@@ -247,7 +251,7 @@ def cold(setup: Setup) -> Iterator[Sample]:
         setup.load.produce(peer, setup.work(count))
         for _ in range(setup.rounds):
             for path in peer.data.rglob("*"):
-                _write_out(path, forget=True)
+                _forget(path)
             tail: list[Said] = []
             failures: list[BaseException] = []
             thread = threading.Thread(target=_tail, args=(setup, peer, tail, failures))

@@ -12,7 +12,6 @@ from bench.peers.others import ACTIVEMQ_JARS
 from conformance import checks
 
 SOURCES = Path(__file__).parent / "java"
-DEFAULT_BATCH = 100  # what RabbitMQ's stream client has by default
 PRODUCE, CONSUME, LATENCY = "produce", "consume", "latency"
 
 
@@ -33,7 +32,7 @@ JAVA_LOADS = {
     ),
     "activemq": Client("JmsLoad", ACTIVEMQ_JARS, "activemq-client"),
     "nats": Client("NatsLoad", ("io.nats:jnats:2.20.5",), "jnats"),
-    "redis": Client("RedisLoad", ("redis.clients:jedis:5.2.0", "org.slf4j:slf4j-nop:1.7.36"), "jedis"),
+    "redis": Client("RedisLoad", ("redis.clients:jedis:5.2.0", "org.slf4j:slf4j-nop:1.7.36"), "jedis", True),
 }
 
 
@@ -64,8 +63,7 @@ class JavaLoad(Load):
             raise Unsupported("no batches in this protocol: see batches of 1")
 
     def produce(self, peer: Peer, work: Work) -> Said:
-        batch = work.batch or DEFAULT_BATCH
-        return run_all([self._command(PRODUCE, peer, work.count, work.size, batch)], work.limit)[0]
+        return run_all([self._command(PRODUCE, peer, work.count, work.size, work.batch or 0)], work.limit)[0]
 
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
         if readers != 1 and peer.destructive:

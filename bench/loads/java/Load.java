@@ -8,8 +8,9 @@ import java.util.concurrent.atomic.AtomicReference;
  *
  *   produce HOST PORT KIND COUNT SIZE BATCH     consume HOST PORT KIND COUNT     latency HOST PORT KIND COUNT SIZE RATE
  *
- * Prints one JSON object as bench/client.c does. Sends at most WINDOW messages that are not confirmed. A run begins with
- * a tenth of the work, at most 20,000 messages, that is not measured: the compiler of the JVM warms up.
+ * BATCH is how many messages go in one request, and 0 what the client does of itself.
+ * Prints one JSON object as bench/client.c does. Sends at most WINDOW messages that are not confirmed. The first
+ * half of a run is not measured: the compiler of the JVM warms up.
  */
 abstract class Load {
     static final int WINDOW = 10_000;
@@ -19,7 +20,7 @@ abstract class Load {
     String host;
     int port;
     String kind;
-    int batch = 100;
+    int batch;
 
     /** Takes a message's value. */
     interface Sink {
@@ -140,7 +141,7 @@ abstract class Load {
         port = Integer.parseInt(a[2]);
         kind = a[3];
         long count = Long.parseLong(a[4]);
-        long warm = Math.min(count / 10, 20_000);
+        long warm = count / 2;
         if (a[0].equals("produce"))
             batch = Integer.parseInt(a[6]);
         open();

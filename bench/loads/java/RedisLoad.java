@@ -1,19 +1,39 @@
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.Protocol;
 
-/** XADD in pipelines of DEPTH, XREAD with COUNT; Jedis. */
+/**
+ * XADD, written to the socket one by one or BATCH at once (100 if not told), the replies read by a thread of their own;
+ * XREAD with COUNT; Jedis, whose own pipelines would wait for all replies before the next command.
+ */
 public final class RedisLoad extends Load {
     private static final byte[] STREAM = NAME.getBytes(StandardCharsets.UTF_8);
     private static final byte[] ANY_ID = {'*'};
     private static final byte[] FIELD = {'v'};
     private static final int COUNT = 1000;
-    private static final int DEPTH = 100;
-    private Jedis jedis;
-    private Connection connection;
-    private int waiting;
+    private static final int PIPELINE = 100;
+    private Pipe pipe;
+    private int held;
+
+    /** A connection that one thread writes to while another one reads. */
+    private static final class Pipe extends Connection {
+        Pipe(String host, int port) {
+            super(new HostAndPort(host, port));
+            connect();
+            setTimeoutInfinite();
+        }
+
+        void write() {
+            flush();
+        }
+
+        Object read() {
+            return readProtocolWithCheckingBroken();
+        }
+    }
 
     public static void main(String[] arguments) throws Exception {
         new RedisLoad().run(arguments);
@@ -21,24 +41,33 @@ public final class RedisLoad extends Load {
 
     @Override
     void open() {
-        jedis = new Jedis(host, port, 60_000);
-        connection = jedis.getConnection();
+        pipe = new Pipe(host, port);
+        Thread reader = new Thread(() -> {
+            try {
+                for (;;) {
+                    pipe.read();
+                    confirmed(1);
+                }
+            } catch (RuntimeException error) {
+                failed(error);
+            }
+        });
+        reader.setDaemon(true);
+        reader.start();
     }
 
     @Override
     void send(byte[] value) {
-        connection.sendCommand(Protocol.Command.XADD, STREAM, ANY_ID, FIELD, value);
-        if (++waiting >= DEPTH)
+        pipe.sendCommand(Protocol.Command.XADD, STREAM, ANY_ID, FIELD, value);
+        if (++held >= (batch > 0 ? batch : PIPELINE))
             push();
     }
 
     @Override
     void push() {
-        if (waiting == 0)
-            return;
-        connection.getMany(waiting);
-        confirmed(waiting);
-        waiting = 0;
+        if (held > 0)
+            pipe.write();
+        held = 0;
     }
 
     @Override

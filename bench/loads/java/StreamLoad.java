@@ -2,11 +2,15 @@ import com.rabbitmq.stream.ByteCapacity;
 import com.rabbitmq.stream.Environment;
 import com.rabbitmq.stream.OffsetSpecification;
 import com.rabbitmq.stream.Producer;
+import com.rabbitmq.stream.ProducerBuilder;
 import com.rabbitmq.stream.StreamException;
 import java.time.Duration;
 import java.util.concurrent.CountDownLatch;
 
-/** RabbitMQ's streams: confirmed publishes in batches of at most BATCH; the stream Java client. */
+/**
+ * RabbitMQ's streams: confirmed publishes; the stream Java client. BATCH 0 leaves the batches to the client, which has
+ * 16 messages or more in one whatever it is told; so a BATCH is kept to by its other way of gathering them.
+ */
 public final class StreamLoad extends Load {
     private Environment environment;
     private Producer producer;
@@ -29,14 +33,20 @@ public final class StreamLoad extends Load {
     @Override
     void send(byte[] value) {
         if (producer == null)
-            producer = environment.producerBuilder().stream(NAME).batchSize(batch).maxUnconfirmedMessages(WINDOW)
-                    .batchPublishingDelay(Duration.ofMillis(1)).build();
+            producer = producer();
         producer.send(producer.messageBuilder().addData(value).build(), status -> {
             if (status.isConfirmed())
                 confirmed(1);
             else
                 failed(new IllegalStateException("not confirmed: code " + status.getCode()));
         });
+    }
+
+    private Producer producer() {
+        ProducerBuilder builder = environment.producerBuilder().stream(NAME).maxUnconfirmedMessages(WINDOW);
+        if (batch > 0)
+            builder.dynamicBatch(false).batchSize(batch).batchPublishingDelay(Duration.ofMillis(1));
+        return builder.build();
     }
 
     @Override
