@@ -1,9 +1,9 @@
 """The state of the machine's memory before a round that writes.
 
-Where a virtual machine gives free memory back to its host, the first write to a page costs what fifteen later ones do:
-2.85 ms for a MB of `write`, else 0.19 (measured where this was written). A broker that writes 300 MB a second would
-need nearly a core for that alone, and a round would tell which pages it found and not which broker it was. So each round
-finds warm ones, as on a machine that keeps its memory.
+Where a virtual machine gives free memory back to its host, the first write to a page costs what fifteen later ones
+do: 2.85 ms for a MB of `write`, else 0.19 (measured where this was written). A broker that writes 300 MB a second would
+need nearly a core for that alone, and a round would tell which pages it found and not which broker it was. So each
+round finds warm ones, as on a machine that keeps its memory.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ Advertised from version 0, which nobody serves: librdkafka takes the absence of 
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.
 
-This is the hot path: one partition that is done at once costs one look-up, one append, one look-up of who waits, and
-three objects.
+This is the hot path; the usual request goes a short way of its own (`produce_one.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
+from pylogd.api.produce_one import NO_LEADER, failure, produce_one
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InvalidRecord, KeylessRecords, UnsupportedCompressionType
@@ -51,7 +51,6 @@ _NO_KEY = "A record of a compacted topic needs a key."
 _MOST_RECORD_ERRORS = 1000  # in one answer
 # Shared by all answers that have nothing to say here; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
-_NO_LEADER = LeaderIdAndEpoch()
 
 _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
@@ -63,8 +62,15 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
 @handles(ProduceRequest, 3, 13, advertise_from=0)
-def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    """Append; the answer, or a Deferred of it where replicas are waited for, or None for acks=0."""
+def produce(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | bytes | Deferred[ProduceResponse] | None:
+    """Append; the answer, encoded or not, or a Deferred of it where replicas are waited for, or None for acks=0."""
+    return produce_one(context, request) or produce_all(context, request)
+
+
+def produce_all(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    """The general way, for any request: the answer as a message."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
@@ -81,9 +87,9 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             partition = find((key, data.index))
             if partition is None:
                 code = why_absent(context.broker, key, data.index)
-                answer = _failure(data.index, code, code.text)
+                answer = failure(data.index, code, code.text)
             elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
-                answer = _failure(data.index, *_INTERNAL)
+                answer = failure(data.index, *_INTERNAL)
             else:
                 answer = _append(context, partition, data, acks, pending)
             if answer.error_code:
@@ -112,11 +118,11 @@ def _append(
             records = _check_old(records)
         result = context.broker.replicas.append(partition, records, acks == -1)
     except KeylessRecords as error:
-        answer = _failure(data.index, *explain(error))
+        answer = failure(data.index, *explain(error))
         answer.record_errors = [BatchIndexAndErrorMessage(at, _NO_KEY) for at in error.places[:_MOST_RECORD_ERRORS]]
         return answer
     except PylogdError as error:
-        return _failure(data.index, *explain(error))
+        return failure(data.index, *explain(error))
     answer = PartitionProduceResponse(
         data.index,
         0,
@@ -125,7 +131,7 @@ def _append(
         result.log_start_offset,
         _NO_RECORD_ERRORS,
         None,
-        _NO_LEADER,
+        NO_LEADER,
     )
     if acks == -1 and partition.high_watermark <= result.last_offset:
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
@@ -141,17 +147,11 @@ def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
     return records
 
 
-def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, error_message=message, current_leader=_NO_LEADER
-    )
-
-
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
     """Say how to reach the leaders that answers name (KIP-951)."""
     if context.version >= PRODUCE_WITH_LEADERS:
         answers = [answer for topic in response.responses for answer in topic.partition_responses]
-        leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
+        leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 
 
@@ -161,7 +161,7 @@ def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceRe
     return ProduceResponse(
         [
             TopicProduceResponse(
-                topic.name, topic.topic_id, [_failure(data.index, code, message) for data in topic.partition_data]
+                topic.name, topic.topic_id, [failure(data.index, code, message) for data in topic.partition_data]
             )
             for topic in request.topic_data
         ]

@@ -125,7 +125,11 @@ class ServerSession:
         if found is None:
             found = self._encoders[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
-        parts: list[Part] = [response] if type(response) is bytes else encode(response)
+        if type(response) is bytes:
+            size, correlation_id = len(response), event.correlation_id
+            head = _pack_head_v1(size + 5, correlation_id, 0) if flexible else _pack_head_v0(size + 4, correlation_id)
+            return [head + response]
+        parts = encode(response)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if flexible:
             head = _pack_head_v1(length + 5, event.correlation_id, 0)

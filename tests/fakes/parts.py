@@ -124,7 +124,7 @@ class Parts:
     # -- requests
 
     def ask(self, request: Any, version: int) -> Any:
-        """What the handler returns: a response, a Deferred, or None."""
+        """What the handler returns: a response, encoded or not, a Deferred, or None."""
         return HANDLERS[request.API_KEY](RequestContext(self, self.connection, version, "test"), request)
 
     def call(self, request: Any, version: int | None = None) -> Any:
@@ -161,6 +161,11 @@ class Parts:
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:
         """Append one batch past the handlers."""
         self.replicas.append(self.replicas.partitions[name, partition], batch(*values, now_ms=self.now_ms()), False)
+
+
+def decoded(answer: Any, api_key: int, version: int) -> Any:
+    """What a handler returned; where it has encoded its response by itself, the response."""
+    return schema.response_codec(api_key, version).decode(memoryview(answer)) if isinstance(answer, bytes) else answer
 
 
 def batch(*values: bytes, now_ms: int = NOW_MS, **fields: Any) -> bytes:

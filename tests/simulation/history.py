@@ -27,6 +27,7 @@ from pylogd.metadata.layout import TOPICS, decode_states, decode_topic
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches
+from tests.fakes.parts import decoded
 from tests.simulation.world import FETCH_VERSION, SimBroker, World, _freeze
 
 TOPIC = "t"
@@ -96,7 +97,7 @@ class Producer:
 
     def _handle(self, attempt: int, broker: SimBroker, request: ProduceRequest) -> None:
         context = RequestContext(cast(Any, broker), cast(Any, broker), PRODUCE_VERSION, "producer")
-        response = HANDLERS[ProduceRequest.API_KEY](context, request)
+        response = decoded(HANDLERS[ProduceRequest.API_KEY](context, request), ProduceRequest.API_KEY, PRODUCE_VERSION)
         if isinstance(response, Deferred):
             response.addCallback(self._answer, attempt, broker)
         else:

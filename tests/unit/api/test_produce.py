@@ -12,7 +12,7 @@ from pylogd.errors import CloseConnection, ErrorCode
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from pylogd.wire.records import encode_batch
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import Parts, batch
+from tests.fakes.parts import Parts, batch, decoded
 
 
 def request(name: str, *records: Any, acks: int = 1, topic_id: bytes = bytes(16), **fields: Any) -> ProduceRequest:
@@ -30,6 +30,7 @@ def test_appends_and_answers_at_once(parts: Parts) -> None:
     parts.create("t")
     for base in (0, 3, 6):
         answer = parts.ask(request("t", batch(b"a", b"b", b"c")), 12)
+        answer = decoded(answer, ProduceRequest.API_KEY, 12)
         assert isinstance(answer, ProduceResponse)
         partition = only(answer)
         assert (partition.error_code, partition.base_offset, partition.log_start_offset) == (0, base, 0)

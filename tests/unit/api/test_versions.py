@@ -78,7 +78,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.fakes.metadata import result_of
-from tests.fakes.parts import Parts, batch
+from tests.fakes.parts import Parts, batch, decoded
 
 #: One useful request of each API; "t" exists.
 REQUESTS: list[Any] = [
@@ -172,6 +172,7 @@ def test_a_request_off_the_wire_gets_a_reply_for_the_wire(parts: Parts, api_key:
     if isinstance(response, Deferred):
         parts.time.advance(10)  # a new group waits for more members
         response = result_of(response)
+    response = decoded(response, api_key, version)
     raw = b"".join(bytes(part) for part in schema.response_codec(api_key, version).encode(response))  # type: ignore[arg-type]
     schema.response_codec(api_key, version).decode(raw)
 
