@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import BinaryIO, Literal
 
 import click
@@ -36,10 +37,12 @@ Render = Callable[[Record], bytes]
 @click.option("-o", "--format", "form", type=click.Choice(["plain", "key-value", "json"]), default="plain",
               show_default=True, help="json: one object a line, with offset, time and headers.")  # fmt: skip
 @click.option("-K", "--key-separator", default="\t", metavar="TEXT", help="For key-value; a tab by default.")
+@click.option("--rack", metavar="RACK", help="Read from replicas in this rack where there are such: the brokers' "
+              "broker.rack (KIP-392).")  # fmt: skip
 @bootstrap_option
 def consume(
     topics: Sequence[str], partitions: Sequence[int], group: str | None, start: str, count: int | None,
-    follow: bool, timeout: float | None, form: str, key_separator: str, bootstrap: str,
+    follow: bool, timeout: float | None, form: str, key_separator: str, rack: str | None, bootstrap: str,
 ) -> None:  # fmt: skip
     """Print the records of TOPICS as they come, one a line.
 
@@ -55,14 +58,15 @@ def consume(
     if group is not None:
         _check_for_group(partitions, start)
         reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
-        with connect(bootstrap) as connected, Consumer(connected, group_id=group, auto_offset_reset=reset) as consumer:
+        member = partial(Consumer, group_id=group, auto_offset_reset=reset, client_rack=rack)
+        with connect(bootstrap) as connected, member(connected) as consumer:
             for topic in topics:
                 consumer.partitions(topic)  # one that is misspelt is better heard of now
             ends = _Ends(consumer, grouped=True)
             consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
             _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, None if follow else ends)
         return
-    with connect(bootstrap) as connected, Consumer(connected) as consumer:
+    with connect(bootstrap) as connected, Consumer(connected, client_rack=rack) as consumer:
         chosen = [p for topic in topics for p in _choose(consumer, topic, partitions)]
         consumer.assign(_start(consumer, chosen, start))
         ends = _Ends(consumer)

@@ -95,6 +95,11 @@ class TestConsume:
         assert (result.code, result.err) == (0, "")
         assert result.out == "v1\ngrün\n\nv4\n".encode()
 
+    def test_the_rack_goes_to_the_broker(self, server: FakeBroker) -> None:
+        assert run(server, "consume", "t", "--until-end", "--rack", "east").code == 0
+        fetches = server.asked(ApiKey.FETCH)
+        assert fetches and {fetch.rack_id for fetch in fetches} == {"east"}
+
     def test_key_value(self, server: FakeBroker) -> None:
         result = run(server, "consume", "t", "--until-end", "-o", "key-value", "-K", "=")
         assert result.out == b"k1=v1\n=gr\xc3\xbcn\n\xfe=\n=v4\n"
