@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import confluent_kafka
 
@@ -30,6 +29,7 @@ from bench import controller_change, failover, report
 from bench.failover import wait_until
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
+from bench.memory import warm_pages
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
 from pylogd.local.cluster import LocalCluster
@@ -39,7 +39,7 @@ BROKERS = 3
 SIZE = 200
 MANY = 1000
 _SETTLE_SECONDS = 10.0
-_KEPT_FREE = 256 << 20  # bytes
+_FRAMING = 11  # bytes of a message beside its value
 _LONG_ROUNDS = 3  # at most, of what takes minutes
 
 
@@ -122,19 +122,18 @@ def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> N
 
 
 def replicated_produce(scale: Scale) -> list[Figure]:
-    """acks=all on three brokers beside one alone: the same client and messages, in turns, with no memory free."""
+    """acks=all on three brokers beside one alone: the same client and messages, in turns, each with warm pages."""
     found = Samples()
     count = scale.count(2_000_000)
-    with tempfile.TemporaryFile(dir=scale.folder) as hole:
-        for _ in range(scale.rounds):
-            alone = _produced(scale, 1, count, found, hole)
-            three = _produced(scale, BROKERS, count, found, hole)
-            found.add("three brokers over one, the pairs' ratio", "", three / alone, at_least=0.45)
-            say(f"alone {alone:,.0f} msg/s, three {three:,.0f} msg/s, ratio {three / alone:.3f}")
+    for _ in range(scale.rounds):
+        alone = _produced(scale, 1, count, found)
+        three = _produced(scale, BROKERS, count, found)
+        found.add("three brokers over one, the pairs' ratio", "", three / alone, at_least=0.45)
+        say(f"alone {alone:,.0f} msg/s, three {three:,.0f} msg/s, ratio {three / alone:.3f}")
     return found.list()
 
 
-def _produced(scale: Scale, brokers: int, count: int, found: Samples, hole: IO[bytes]) -> float:
+def _produced(scale: Scale, brokers: int, count: int, found: Samples) -> float:
     """One round on fresh brokers: messages a second."""
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), brokers) as cluster:
         create(cluster, [NewTopic(TOPIC, 1, brokers, {"min.insync.replicas": str(min(brokers, 2))})], brokers)
@@ -142,7 +141,7 @@ def _produced(scale: Scale, brokers: int, count: int, found: Samples, hole: IO[b
             leader = admin.describe_topic(TOPIC).partitions[0].leader
         _produce(cluster, count // 20)  # each broker has had its first requests
         before = {broker.node_id: process_seconds(broker.pid) for broker in cluster.brokers}
-        _fill_memory(hole)
+        warm_pages(scale.folder, brokers * count * (SIZE + _FRAMING))
         own = _children_seconds()
         said = _produce(cluster, count)
         own = _children_seconds() - own
@@ -156,21 +155,6 @@ def _produced(scale: Scale, brokers: int, count: int, found: Samples, hole: IO[b
         found.add(f"{who}: a follower's processor time", "s for a million", statistics.mean(followers))
     found.add(f"{who}: the client's processor time", "s for a million", own / million)
     return said.messages / said.seconds
-
-
-def _fill_memory(hole: IO[bytes]) -> None:
-    """Have no memory free: read a file without content until the page cache has it all, as a busy broker's machine has.
-
-    New pages of a log then come from older ones. Where a virtual machine gives free memory back to its host, a page
-    that is filled anew costs several times as much (measured: a MB of `pwritev` 1.2 ms, else 0.1), and how many of
-    those a round gets would depend on the one before.
-    """
-    meminfo = Path("/proc/meminfo").read_text()
-    free = int(meminfo.split("MemFree:")[1].split()[0]) * 1024 - _KEPT_FREE
-    block, position = bytearray(1 << 20), os.fstat(hole.fileno()).st_size
-    hole.truncate(position + max(free, 0))
-    while os.preadv(hole.fileno(), [block], position):
-        position += len(block)
 
 
 def _produce(cluster: LocalCluster, count: int, *settings: str) -> Said:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bench.peers.base import Peer
 
 TOPIC = "t"
-CLIENT_SECONDS = 900.0
+CLIENT_SECONDS = 1800.0
 
 
 class Unsupported(Exception):
