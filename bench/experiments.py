@@ -254,11 +254,10 @@ def _life() -> tuple[Experiment, ...]:
         Experiment(
             *("a backlog out of memory, and 1,000 messages/s to a tail reader", "Cold reads", "cold", DURABLE),
             ("megabytes", "tail99", "cpu", "resident"),
-            messages=4 * MILLION,
+            messages=MILLION,
             size=1000,
             rate=1000,
-            rounds=2,
-            seconds=8.0,
+            rounds=3,
         ),
         *connections,
         Experiment("start, nothing there", group, "start", starts, ("started", "idle"), 0, rounds=5, targets=first),

@@ -247,11 +247,13 @@ def cold(setup: Setup) -> Iterator[Sample]:
     """
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
-        count = setup.fitting(_warm(setup, peer)[1])
+        _warm(setup, peer)
+        count = setup.count()
         setup.load.produce(peer, setup.work(count))
         for _ in range(setup.rounds):
             for path in peer.data.rglob("*"):
                 _forget(path)
+            _settle(setup, peer, count)
             tail: list[Said] = []
             failures: list[BaseException] = []
             thread = threading.Thread(target=_tail, args=(setup, peer, tail, failures))
