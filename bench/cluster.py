@@ -124,7 +124,7 @@ def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> N
 def replicated_produce(scale: Scale) -> list[Figure]:
     """acks=all on three brokers beside one alone: the same client and messages, in turns, each with warm pages."""
     found = Samples()
-    count = scale.count(2_000_000)
+    count = scale.count(1_000_000)
     for _ in range(scale.rounds):
         alone = _produced(scale, 1, count, found)
         three = _produced(scale, BROKERS, count, found)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-_BLOCK = bytes(1 << 20)
-_MOST = 4 << 30
+_BLOCK = bytes(999_807)  # as a log is written, so that the pages come free in pieces that fit what it writes next
+_MOST = 900 << 20  # more is given back to the host at once
 _SPARE = 200 << 20  # for what else is written: sockets, clients, indexes
 
 
