@@ -119,9 +119,11 @@ def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[
     own = results.get(experiment, _own(experiment))
     value = own.median(target.metric) if own is not None else None
     beside = _median(results, experiment, target.beside, target.metric) if target.beside else 1.0
-    if own is None or value is None or not beside:
+    if own is None or value is None:
         return "not measured", "", f"{target.ratio:,g}", ""
     shown = format(value, METRICS[target.metric][1]) + _spread(own.values(target.metric))
+    if not beside:
+        return shown, "", f"{target.ratio:,g}", "nothing to compare"
     ratio = value / beside
     return shown, f"{ratio:.2f}" if target.beside else "", *_met(target.metric, ratio, target.ratio)
 

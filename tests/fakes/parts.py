@@ -134,11 +134,9 @@ class Parts:
         answer = self.ask(request, version)
         if isinstance(answer, Deferred):
             answer = result_of(answer)
-        codec = schema.response_codec(request.API_KEY, version)
-        if isinstance(answer, bytes):
-            return codec.decode(answer)
+        answer = decoded(answer, request.API_KEY, version)
         if answer is not None:
-            codec.encode(answer)
+            schema.response_codec(request.API_KEY, version).encode(answer)
         return answer
 
     # -- what tests need first

@@ -90,6 +90,14 @@ def test_targets_say_ratio_spread_and_verdict(results: Results, kafka: float, ra
     assert cells[2:] == ["120,000 ±10%", "kafka", f"{kafka:,.0f}", ratio, "≥ 1.5", verdict]
 
 
+def test_what_pylogd_did_is_said_where_the_other_could_not(results: Results) -> None:
+    one = experiment("10,000 messages/s")
+    results.put(one, PYLOGD, measured("p99", 2.0))
+    results.put(one, KAFKA, Measurement(why_not="can't: takes 3,897 messages/s one by one", final=True))
+    cells = row(report(results), one.name, "p99, ms")
+    assert cells[2:] == ["2.00", "kafka", "can't", "", "1", "nothing to compare"]
+
+
 def test_less_is_better_for_latency(results: Results) -> None:
     one = experiment("10,000 messages/s")
     results.put(one, PYLOGD, measured("p99", 2.0))
