@@ -53,6 +53,7 @@ class BrokerCluster:
         self.racks = dict(enumerate(racks, 1))
         self.ports = dict(enumerate(free_ports(size), 1))
         self.brokers: dict[int, BrokerProcess] = {}
+        self._paused: set[int] = set()
         try:
             for node in self.ports:
                 self.start(node)
@@ -82,15 +83,18 @@ class BrokerCluster:
 
     def kill(self, node: int) -> None:
         """End a broker as a crash does."""
+        self._paused.discard(node)
         self.brokers.pop(node).kill()
 
     def pause(self, node: int) -> None:
         """Stop a broker's process without ending it (SIGSTOP)."""
+        self._paused.add(node)
         self.brokers[node].process.send_signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
         """Let a paused broker go on (SIGCONT)."""
         self.brokers[node].process.send_signal(signal.SIGCONT)
+        self._paused.discard(node)
 
     def restart(self, node: int) -> BrokerProcess:
         """Stop a broker if it runs, and start it on the same directory and port."""
@@ -181,13 +185,17 @@ class BrokerCluster:
         return sorted(broker.node_id for broker in self.ask(lambda admin: admin.describe_cluster(), node).brokers)
 
     def wait_for_isr(self, name: str, count: int) -> Sequence[Partition]:
-        """Until each partition of a topic has so many replicas in sync, and a leader."""
+        """Until each partition of a topic has so many replicas in sync, and a leader, as all that run tell it alike.
+
+        Brokers hear of a change one after the other: what the first says, a leader may not know yet.
+        """
 
         def enough() -> Sequence[Partition]:
-            found = self.partitions(name)
-            return found if all(len(one.isr) >= count and one.leader >= 0 for one in found) else ()
+            found, *others = (self.partitions(name, node) for node in self.brokers if node not in self._paused)
+            alike = all(seen == found for seen in others)
+            return found if alike and all(len(one.isr) >= count and one.leader >= 0 for one in found) else ()
 
-        return self.until(enough, f"that {name} has {count} replicas in sync")
+        return self.until(enough, f"that all see {count} replicas of {name} in sync")
 
     def wait_for_leaders(self, name: str, nodes: Sequence[int]) -> Sequence[Partition]:
         """Until each partition of a topic is led by one of these brokers, and they themselves know it."""

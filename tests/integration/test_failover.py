@@ -53,14 +53,19 @@ def controller(cluster: BrokerCluster, nodes: Sequence[int]) -> int:
     return cluster.until(agreed, f"that {list(nodes)} agree on a controller")
 
 
+def names(cluster: BrokerCluster, node: int) -> set[str]:
+    """The topics that a broker knows of."""
+    return {topic.name for topic in cluster.ask(lambda admin: admin.list_topics(), node)}
+
+
 def test_leaders_move_when_their_broker_dies(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     make(cluster, "t")
     send(cluster, "t", range(300))
     assert {one.leader for one in cluster.partitions("t")} == {1, 2, 3}
     cluster.kill(2)
-    after = cluster.wait_for_leaders("t", [1, 3])
-    assert all(2 not in one.isr for one in after)
+    cluster.wait_for_leaders("t", [1, 3])
+    cluster.until(lambda: all(2 not in one.isr for one in cluster.partitions("t")), "that broker 2 is in sync no more")
     send(cluster, "t", range(300, 600))
     cluster.start(2)
     cluster.wait_for_isr("t", 3)
@@ -115,9 +120,11 @@ def test_all_brokers_die_and_come_back(start_cluster: StartCluster) -> None:
     cluster.kill_all()
     for node in (1, 2, 3):
         cluster.start(node)
-    after = cluster.wait_for_isr("t", 3)
-    # Whoever died leads in a new epoch, if it leads again.
-    assert all(one.leader_epoch > before[one.index] for one in after)
+
+    def led_anew() -> bool:  # whoever died leads in a new epoch, if it leads again
+        return all(one.leader_epoch > before[one.index] for one in cluster.wait_for_isr("t", 3))
+
+    cluster.until(led_anew, "that all is led in a new epoch")
     assert read(cluster, "t", 300) == list(range(300))
 
 
@@ -130,6 +137,7 @@ def test_a_topic_deleted_while_a_broker_was_away_is_gone_there_too(start_cluster
     cluster.kill(3)
     assert not any(cluster.ask(lambda admin: admin.delete_topics(["gone", "anew"])).values())
     cluster.wait_for_brokers([1, 2])
+    cluster.until(lambda: not any("anew" in names(cluster, node) for node in (1, 2)), "that both know of no old one")
     make(cluster, "anew", factor=2)
     data = cluster.folder / "broker3"
     assert list(data.glob("gone-*"))
