@@ -5,65 +5,93 @@ Generated from protocol/apis/create_partitions.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class CreatePartitionsAssignment:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatePartitionsAssignment(Message):
     """Which brokers hold a new partition."""
 
     #: The broker ids of the replicas, the preferred leader first.
-    broker_ids: list[int] = field(default_factory=list)
+    broker_ids: list[int]
+
+    def __init__(self, broker_ids: list[int] = UNSET) -> None:
+        self.broker_ids = [] if broker_ids is UNSET else broker_ids
 
 
-@dataclass(slots=True)
-class CreatePartitionsTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatePartitionsTopic(Message):
     """A topic to give partitions to."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: How many partitions the topic shall have.
-    count: int = 0
+    count: int
     #: Which brokers hold each new partition; null to let the cluster decide.
-    assignments: list[CreatePartitionsAssignment] | None = field(default_factory=list)
+    assignments: list[CreatePartitionsAssignment] | None
+
+    def __init__(
+        self, name: str = "", count: int = 0, assignments: list[CreatePartitionsAssignment] | None = UNSET
+    ) -> None:
+        self.name = name
+        self.count = count
+        self.assignments = [] if assignments is UNSET else assignments
 
 
-@dataclass(slots=True)
-class CreatePartitionsTopicResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatePartitionsTopicResult(Message):
     """What became of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did.
-    error_message: str | None = None
+    error_message: str | None
+
+    def __init__(self, name: str = "", error_code: int = 0, error_message: str | None = None) -> None:
+        self.name = name
+        self.error_code = error_code
+        self.error_message = error_message
 
 
-@dataclass(slots=True)
-class CreatePartitionsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatePartitionsRequest(Message):
     """The request of CreatePartitions."""
 
     API_KEY: ClassVar[int] = 37
     API_NAME: ClassVar[str] = "CreatePartitions"
 
     #: The topics.
-    topics: list[CreatePartitionsTopic] = field(default_factory=list)
+    topics: list[CreatePartitionsTopic]
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 0
+    timeout_ms: int
     #: Only check whether it could be done.
-    validate_only: bool = False
+    validate_only: bool
+
+    def __init__(
+        self, topics: list[CreatePartitionsTopic] = UNSET, timeout_ms: int = 0, validate_only: bool = False
+    ) -> None:
+        self.topics = [] if topics is UNSET else topics
+        self.timeout_ms = timeout_ms
+        self.validate_only = validate_only
 
 
-@dataclass(slots=True)
-class CreatePartitionsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatePartitionsResponse(Message):
     """The response of CreatePartitions."""
 
     API_KEY: ClassVar[int] = 37
     API_NAME: ClassVar[str] = "CreatePartitions"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: What became of each topic.
-    results: list[CreatePartitionsTopicResult] = field(default_factory=list)
+    results: list[CreatePartitionsTopicResult]
+
+    def __init__(self, throttle_time_ms: int = 0, results: list[CreatePartitionsTopicResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is UNSET else results

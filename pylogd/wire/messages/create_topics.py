@@ -5,109 +5,176 @@ Generated from protocol/apis/create_topics.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from pylogd.wire.values import ZERO_UUID
+from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True)
-class CreatableReplicaAssignment:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatableReplicaAssignment(Message):
     """Which brokers hold a partition."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: The broker ids of the replicas, the preferred leader first.
-    broker_ids: list[int] = field(default_factory=list)
+    broker_ids: list[int]
+
+    def __init__(self, partition_index: int = 0, broker_ids: list[int] = UNSET) -> None:
+        self.partition_index = partition_index
+        self.broker_ids = [] if broker_ids is UNSET else broker_ids
 
 
-@dataclass(slots=True)
-class CreatableTopicConfig:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatableTopicConfig(Message):
     """A setting of the new topic."""
 
     #: The setting's name.
-    name: str = ""
+    name: str
     #: The setting's value.
-    value: str | None = ""
+    value: str | None
+
+    def __init__(self, name: str = "", value: str | None = "") -> None:
+        self.name = name
+        self.value = value
 
 
-@dataclass(slots=True)
-class CreatableTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatableTopic(Message):
     """A topic to create."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: How many partitions; -1 for the default, or if replicas are assigned by hand.
-    num_partitions: int = 0
+    num_partitions: int
     #: How many replicas; -1 for the default, or if replicas are assigned by hand.
-    replication_factor: int = 0
+    replication_factor: int
     #: Which brokers hold each partition; empty to let the cluster decide.
-    assignments: list[CreatableReplicaAssignment] = field(default_factory=list)
+    assignments: list[CreatableReplicaAssignment]
     #: The settings.
-    configs: list[CreatableTopicConfig] = field(default_factory=list)
+    configs: list[CreatableTopicConfig]
+
+    def __init__(
+        self,
+        name: str = "",
+        num_partitions: int = 0,
+        replication_factor: int = 0,
+        assignments: list[CreatableReplicaAssignment] = UNSET,
+        configs: list[CreatableTopicConfig] = UNSET,
+    ) -> None:
+        self.name = name
+        self.num_partitions = num_partitions
+        self.replication_factor = replication_factor
+        self.assignments = [] if assignments is UNSET else assignments
+        self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True)
-class CreatableTopicConfigs:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatableTopicConfigs(Message):
     """A setting that the topic got."""
 
     #: The setting's name.
-    name: str = ""
+    name: str
     #: The setting's value.
-    value: str | None = ""
+    value: str | None
     #: Whether the setting can not be changed while the broker runs.
-    read_only: bool = False
+    read_only: bool
     #: Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 broker file, 5 default, 6 broker logger.
-    config_source: int = -1
+    config_source: int
     #: Whether the value is a secret, which is then left out.
-    is_sensitive: bool = False
+    is_sensitive: bool
+
+    def __init__(
+        self,
+        name: str = "",
+        value: str | None = "",
+        read_only: bool = False,
+        config_source: int = -1,
+        is_sensitive: bool = False,
+    ) -> None:
+        self.name = name
+        self.value = value
+        self.read_only = read_only
+        self.config_source = config_source
+        self.is_sensitive = is_sensitive
 
 
-@dataclass(slots=True)
-class CreatableTopicResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreatableTopicResult(Message):
     """What became of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The topic's id. Versions 7+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did. Versions 1+.
-    error_message: str | None = ""
+    error_message: str | None
     #: Why the settings are left out of the response; 0 if they are not. Versions 5+.
-    topic_config_error_code: int = 0
+    topic_config_error_code: int
     #: How many partitions the topic got; -1 if not known. Versions 5+.
-    num_partitions: int = -1
+    num_partitions: int
     #: How many replicas each partition got; -1 if not known. Versions 5+.
-    replication_factor: int = -1
+    replication_factor: int
     #: The settings that the topic got; null if they are left out. Versions 5+.
-    configs: list[CreatableTopicConfigs] | None = field(default_factory=list)
+    configs: list[CreatableTopicConfigs] | None
+
+    def __init__(
+        self,
+        name: str = "",
+        topic_id: bytes = ZERO_UUID,
+        error_code: int = 0,
+        error_message: str | None = "",
+        topic_config_error_code: int = 0,
+        num_partitions: int = -1,
+        replication_factor: int = -1,
+        configs: list[CreatableTopicConfigs] | None = UNSET,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.error_code = error_code
+        self.error_message = error_message
+        self.topic_config_error_code = topic_config_error_code
+        self.num_partitions = num_partitions
+        self.replication_factor = replication_factor
+        self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True)
-class CreateTopicsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreateTopicsRequest(Message):
     """The request of CreateTopics."""
 
     API_KEY: ClassVar[int] = 19
     API_NAME: ClassVar[str] = "CreateTopics"
 
     #: The topics.
-    topics: list[CreatableTopic] = field(default_factory=list)
+    topics: list[CreatableTopic]
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 60000
+    timeout_ms: int
     #: Only check whether it could be done. Versions 1+.
-    validate_only: bool = False
+    validate_only: bool
+
+    def __init__(
+        self, topics: list[CreatableTopic] = UNSET, timeout_ms: int = 60000, validate_only: bool = False
+    ) -> None:
+        self.topics = [] if topics is UNSET else topics
+        self.timeout_ms = timeout_ms
+        self.validate_only = validate_only
 
 
-@dataclass(slots=True)
-class CreateTopicsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class CreateTopicsResponse(Message):
     """The response of CreateTopics."""
 
     API_KEY: ClassVar[int] = 19
     API_NAME: ClassVar[str] = "CreateTopics"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 2+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The topics.
-    topics: list[CreatableTopicResult] = field(default_factory=list)
+    topics: list[CreatableTopicResult]
+
+    def __init__(self, throttle_time_ms: int = 0, topics: list[CreatableTopicResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics

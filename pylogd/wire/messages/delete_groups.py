@@ -5,39 +5,52 @@ Generated from protocol/apis/delete_groups.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class DeletableGroupResult:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeletableGroupResult(Message):
     """What became of a group."""
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(self, group_id: str = "", error_code: int = 0) -> None:
+        self.group_id = group_id
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class DeleteGroupsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteGroupsRequest(Message):
     """The request of DeleteGroups."""
 
     API_KEY: ClassVar[int] = 42
     API_NAME: ClassVar[str] = "DeleteGroups"
 
     #: The ids of the groups.
-    groups_names: list[str] = field(default_factory=list)
+    groups_names: list[str]
+
+    def __init__(self, groups_names: list[str] = UNSET) -> None:
+        self.groups_names = [] if groups_names is UNSET else groups_names
 
 
-@dataclass(slots=True)
-class DeleteGroupsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteGroupsResponse(Message):
     """The response of DeleteGroups."""
 
     API_KEY: ClassVar[int] = 42
     API_NAME: ClassVar[str] = "DeleteGroups"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: What became of each group.
-    results: list[DeletableGroupResult] = field(default_factory=list)
+    results: list[DeletableGroupResult]
+
+    def __init__(self, throttle_time_ms: int = 0, results: list[DeletableGroupResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is UNSET else results

@@ -5,73 +5,100 @@ Generated from protocol/apis/delete_records.json by tools/generate_messages.py: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class DeleteRecordsPartition:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsPartition(Message):
     """A partition's part of the request."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: Delete all records before this offset; -1 means the high watermark.
-    offset: int = 0
+    offset: int
+
+    def __init__(self, partition_index: int = 0, offset: int = 0) -> None:
+        self.partition_index = partition_index
+        self.offset = offset
 
 
-@dataclass(slots=True)
-class DeleteRecordsTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsTopic(Message):
     """A topic's part of the request."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[DeleteRecordsPartition] = field(default_factory=list)
+    partitions: list[DeleteRecordsPartition]
+
+    def __init__(self, name: str = "", partitions: list[DeleteRecordsPartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class DeleteRecordsPartitionResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsPartitionResult(Message):
     """A partition's part of the response."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: The first offset that all replicas still have; -1 on an error.
-    low_watermark: int = 0
+    low_watermark: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(self, partition_index: int = 0, low_watermark: int = 0, error_code: int = 0) -> None:
+        self.partition_index = partition_index
+        self.low_watermark = low_watermark
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class DeleteRecordsTopicResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsTopicResult(Message):
     """A topic's part of the response."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[DeleteRecordsPartitionResult] = field(default_factory=list)
+    partitions: list[DeleteRecordsPartitionResult]
+
+    def __init__(self, name: str = "", partitions: list[DeleteRecordsPartitionResult] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class DeleteRecordsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsRequest(Message):
     """The request of DeleteRecords."""
 
     API_KEY: ClassVar[int] = 21
     API_NAME: ClassVar[str] = "DeleteRecords"
 
     #: The topics.
-    topics: list[DeleteRecordsTopic] = field(default_factory=list)
+    topics: list[DeleteRecordsTopic]
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 0
+    timeout_ms: int
+
+    def __init__(self, topics: list[DeleteRecordsTopic] = UNSET, timeout_ms: int = 0) -> None:
+        self.topics = [] if topics is UNSET else topics
+        self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True)
-class DeleteRecordsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteRecordsResponse(Message):
     """The response of DeleteRecords."""
 
     API_KEY: ClassVar[int] = 21
     API_NAME: ClassVar[str] = "DeleteRecords"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The topics.
-    topics: list[DeleteRecordsTopicResult] = field(default_factory=list)
+    topics: list[DeleteRecordsTopicResult]
+
+    def __init__(self, throttle_time_ms: int = 0, topics: list[DeleteRecordsTopicResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics

@@ -5,59 +5,82 @@ Generated from protocol/apis/delete_topics.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from pylogd.wire.values import ZERO_UUID
+from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True)
-class DeleteTopicState:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteTopicState(Message):
     """A topic to delete."""
 
     #: The topic name; null to delete by id.
-    name: str | None = None
+    name: str | None
     #: The topic's id; zero to delete by name.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
+
+    def __init__(self, name: str | None = None, topic_id: bytes = ZERO_UUID) -> None:
+        self.name = name
+        self.topic_id = topic_id
 
 
-@dataclass(slots=True)
-class DeletableTopicResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeletableTopicResult(Message):
     """What became of a topic."""
 
     #: The topic name; null if an unknown topic id was given.
-    name: str | None = ""
+    name: str | None
     #: The topic's id. Versions 6+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did. Versions 5+.
-    error_message: str | None = None
+    error_message: str | None
+
+    def __init__(
+        self, name: str | None = "", topic_id: bytes = ZERO_UUID, error_code: int = 0, error_message: str | None = None
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.error_code = error_code
+        self.error_message = error_message
 
 
-@dataclass(slots=True)
-class DeleteTopicsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteTopicsRequest(Message):
     """The request of DeleteTopics."""
 
     API_KEY: ClassVar[int] = 20
     API_NAME: ClassVar[str] = "DeleteTopics"
 
     #: The topics to delete, by name or id. Versions 6+.
-    topics: list[DeleteTopicState] = field(default_factory=list)
+    topics: list[DeleteTopicState]
     #: The names of the topics to delete. Versions 0-5.
-    topic_names: list[str] = field(default_factory=list)
+    topic_names: list[str]
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 0
+    timeout_ms: int
+
+    def __init__(
+        self, topics: list[DeleteTopicState] = UNSET, topic_names: list[str] = UNSET, timeout_ms: int = 0
+    ) -> None:
+        self.topics = [] if topics is UNSET else topics
+        self.topic_names = [] if topic_names is UNSET else topic_names
+        self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True)
-class DeleteTopicsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DeleteTopicsResponse(Message):
     """The response of DeleteTopics."""
 
     API_KEY: ClassVar[int] = 20
     API_NAME: ClassVar[str] = "DeleteTopics"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 1+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: What became of each topic.
-    responses: list[DeletableTopicResult] = field(default_factory=list)
+    responses: list[DeletableTopicResult]
+
+    def __init__(self, throttle_time_ms: int = 0, responses: list[DeletableTopicResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.responses = [] if responses is UNSET else responses

@@ -5,61 +5,102 @@ Generated from protocol/apis/describe_cluster.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class DescribeClusterBroker:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeClusterBroker(Message):
     """A broker."""
 
     #: The broker's id.
-    broker_id: int = 0
+    broker_id: int
     #: The host name to connect to.
-    host: str = ""
+    host: str
     #: The port to connect to.
-    port: int = 0
+    port: int
     #: The broker's rack; null if it has none.
-    rack: str | None = None
+    rack: str | None
     #: Whether the broker may not serve at the moment. Versions 2+.
-    is_fenced: bool = False
+    is_fenced: bool
+
+    def __init__(
+        self, broker_id: int = 0, host: str = "", port: int = 0, rack: str | None = None, is_fenced: bool = False
+    ) -> None:
+        self.broker_id = broker_id
+        self.host = host
+        self.port = port
+        self.rack = rack
+        self.is_fenced = is_fenced
 
 
-@dataclass(slots=True)
-class DescribeClusterRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeClusterRequest(Message):
     """The request of DescribeCluster."""
 
     API_KEY: ClassVar[int] = 60
     API_NAME: ClassVar[str] = "DescribeCluster"
 
     #: Whether to answer what the client may do on the cluster.
-    include_cluster_authorized_operations: bool = False
+    include_cluster_authorized_operations: bool
     #: Which endpoints: 1 the brokers, 2 the controllers. Versions 1+.
-    endpoint_type: int = 1
+    endpoint_type: int
     #: Whether to list brokers that may not serve at the moment. Versions 2+.
-    include_fenced_brokers: bool = False
+    include_fenced_brokers: bool
+
+    def __init__(
+        self,
+        include_cluster_authorized_operations: bool = False,
+        endpoint_type: int = 1,
+        include_fenced_brokers: bool = False,
+    ) -> None:
+        self.include_cluster_authorized_operations = include_cluster_authorized_operations
+        self.endpoint_type = endpoint_type
+        self.include_fenced_brokers = include_fenced_brokers
 
 
-@dataclass(slots=True)
-class DescribeClusterResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeClusterResponse(Message):
     """The response of DescribeCluster."""
 
     API_KEY: ClassVar[int] = 60
     API_NAME: ClassVar[str] = "DescribeCluster"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did.
-    error_message: str | None = None
+    error_message: str | None
     #: Which endpoints: 1 the brokers, 2 the controllers. Versions 1+.
-    endpoint_type: int = 1
+    endpoint_type: int
     #: The cluster's id.
-    cluster_id: str = ""
+    cluster_id: str
     #: The controller's broker id.
-    controller_id: int = -1
+    controller_id: int
     #: The brokers of the cluster.
-    brokers: list[DescribeClusterBroker] = field(default_factory=list)
+    brokers: list[DescribeClusterBroker]
     #: A bit for each operation that the client may do on the cluster; the smallest int32 if not asked for.
-    cluster_authorized_operations: int = -2147483648
+    cluster_authorized_operations: int
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        endpoint_type: int = 1,
+        cluster_id: str = "",
+        controller_id: int = -1,
+        brokers: list[DescribeClusterBroker] = UNSET,
+        cluster_authorized_operations: int = -2147483648,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+        self.endpoint_type = endpoint_type
+        self.cluster_id = cluster_id
+        self.controller_id = controller_id
+        self.brokers = [] if brokers is UNSET else brokers
+        self.cluster_authorized_operations = cluster_authorized_operations

@@ -5,99 +5,163 @@ Generated from protocol/apis/describe_configs.json by tools/generate_messages.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class DescribeConfigsResource:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsResource(Message):
     """Something that has settings."""
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
-    resource_type: int = 0
+    resource_type: int
     #: The topic name, or the broker id as a string.
-    resource_name: str = ""
+    resource_name: str
     #: The names of the settings asked for; null for all.
-    configuration_keys: list[str] | None = field(default_factory=list)
+    configuration_keys: list[str] | None
+
+    def __init__(
+        self, resource_type: int = 0, resource_name: str = "", configuration_keys: list[str] | None = UNSET
+    ) -> None:
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.configuration_keys = [] if configuration_keys is UNSET else configuration_keys
 
 
-@dataclass(slots=True)
-class DescribeConfigsSynonym:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsSynonym(Message):
     """A place that a value could come from."""
 
     #: The setting's name there.
-    name: str = ""
+    name: str
     #: The value there.
-    value: str | None = ""
+    value: str | None
     #: Which place it is; numbers as for config_source.
-    source: int = 0
+    source: int
+
+    def __init__(self, name: str = "", value: str | None = "", source: int = 0) -> None:
+        self.name = name
+        self.value = value
+        self.source = source
 
 
-@dataclass(slots=True)
-class DescribeConfigsResourceResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsResourceResult(Message):
     """A setting."""
 
     #: The setting's name.
-    name: str = ""
+    name: str
     #: The setting's value.
-    value: str | None = ""
+    value: str | None
     #: Whether the setting can not be changed while the broker runs.
-    read_only: bool = False
+    read_only: bool
     #: Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 broker file, 5 default, 6 broker logger. Versions
     #: 1+.
-    config_source: int = -1
+    config_source: int
     #: Whether the value is the default. Versions 0.
-    is_default: bool = False
+    is_default: bool
     #: Whether the value is a secret, which is then left out.
-    is_sensitive: bool = False
+    is_sensitive: bool
     #: All places that the value could come from, the one that counts first. Versions 1+.
-    synonyms: list[DescribeConfigsSynonym] = field(default_factory=list)
+    synonyms: list[DescribeConfigsSynonym]
     #: The value's type: 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password. Versions
     #: 3+.
-    config_type: int = 0
+    config_type: int
     #: What the setting is for. Versions 3+.
-    documentation: str | None = ""
+    documentation: str | None
+
+    def __init__(
+        self,
+        name: str = "",
+        value: str | None = "",
+        read_only: bool = False,
+        config_source: int = -1,
+        is_default: bool = False,
+        is_sensitive: bool = False,
+        synonyms: list[DescribeConfigsSynonym] = UNSET,
+        config_type: int = 0,
+        documentation: str | None = "",
+    ) -> None:
+        self.name = name
+        self.value = value
+        self.read_only = read_only
+        self.config_source = config_source
+        self.is_default = is_default
+        self.is_sensitive = is_sensitive
+        self.synonyms = [] if synonyms is UNSET else synonyms
+        self.config_type = config_type
+        self.documentation = documentation
 
 
-@dataclass(slots=True)
-class DescribeConfigsResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsResult(Message):
     """The settings of one resource."""
 
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did.
-    error_message: str | None = ""
+    error_message: str | None
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
-    resource_type: int = 0
+    resource_type: int
     #: The topic name, or the broker id as a string.
-    resource_name: str = ""
+    resource_name: str
     #: The settings.
-    configs: list[DescribeConfigsResourceResult] = field(default_factory=list)
+    configs: list[DescribeConfigsResourceResult]
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        resource_type: int = 0,
+        resource_name: str = "",
+        configs: list[DescribeConfigsResourceResult] = UNSET,
+    ) -> None:
+        self.error_code = error_code
+        self.error_message = error_message
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.configs = [] if configs is UNSET else configs
 
 
-@dataclass(slots=True)
-class DescribeConfigsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsRequest(Message):
     """The request of DescribeConfigs."""
 
     API_KEY: ClassVar[int] = 32
     API_NAME: ClassVar[str] = "DescribeConfigs"
 
     #: Whose settings.
-    resources: list[DescribeConfigsResource] = field(default_factory=list)
+    resources: list[DescribeConfigsResource]
     #: Whether to list all places that a value could come from. Versions 1+.
-    include_synonyms: bool = False
+    include_synonyms: bool
     #: Whether to answer what each setting is for. Versions 3+.
-    include_documentation: bool = False
+    include_documentation: bool
+
+    def __init__(
+        self,
+        resources: list[DescribeConfigsResource] = UNSET,
+        include_synonyms: bool = False,
+        include_documentation: bool = False,
+    ) -> None:
+        self.resources = [] if resources is UNSET else resources
+        self.include_synonyms = include_synonyms
+        self.include_documentation = include_documentation
 
 
-@dataclass(slots=True)
-class DescribeConfigsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeConfigsResponse(Message):
     """The response of DescribeConfigs."""
 
     API_KEY: ClassVar[int] = 32
     API_NAME: ClassVar[str] = "DescribeConfigs"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The settings, by what they belong to.
-    results: list[DescribeConfigsResult] = field(default_factory=list)
+    results: list[DescribeConfigsResult]
+
+    def __init__(self, throttle_time_ms: int = 0, results: list[DescribeConfigsResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.results = [] if results is UNSET else results

@@ -5,83 +5,127 @@ Generated from protocol/apis/describe_log_dirs.json by tools/generate_messages.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class DescribableLogDirTopic:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribableLogDirTopic(Message):
     """A topic asked for."""
 
     #: The topic name.
-    topic: str = ""
+    topic: str
     #: The partitions.
-    partitions: list[int] = field(default_factory=list)
+    partitions: list[int]
+
+    def __init__(self, topic: str = "", partitions: list[int] = UNSET) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class DescribeLogDirsPartition:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeLogDirsPartition(Message):
     """A log in the directory."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: The size of the partition's log in bytes.
-    partition_size: int = 0
+    partition_size: int
     #: How many offsets the log is behind the high watermark; for a log on the move, behind the present one.
-    offset_lag: int = 0
+    offset_lag: int
     #: Whether the log is being moved to this directory.
-    is_future_key: bool = False
+    is_future_key: bool
+
+    def __init__(
+        self, partition_index: int = 0, partition_size: int = 0, offset_lag: int = 0, is_future_key: bool = False
+    ) -> None:
+        self.partition_index = partition_index
+        self.partition_size = partition_size
+        self.offset_lag = offset_lag
+        self.is_future_key = is_future_key
 
 
-@dataclass(slots=True)
-class DescribeLogDirsTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeLogDirsTopic(Message):
     """A topic with logs in the directory."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[DescribeLogDirsPartition] = field(default_factory=list)
+    partitions: list[DescribeLogDirsPartition]
+
+    def __init__(self, name: str = "", partitions: list[DescribeLogDirsPartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class DescribeLogDirsResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeLogDirsResult(Message):
     """A data directory."""
 
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The path of the data directory.
-    log_dir: str = ""
+    log_dir: str
     #: The topics.
-    topics: list[DescribeLogDirsTopic] = field(default_factory=list)
+    topics: list[DescribeLogDirsTopic]
     #: The size of the directory's file system in bytes; -1 if not known. Versions 4+.
-    total_bytes: int = -1
+    total_bytes: int
     #: The free room on the directory's file system in bytes; -1 if not known. Versions 4+.
-    usable_bytes: int = -1
+    usable_bytes: int
     #: Whether the directory takes no new partitions. Versions 5+.
-    is_cordoned: bool = False
+    is_cordoned: bool
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        log_dir: str = "",
+        topics: list[DescribeLogDirsTopic] = UNSET,
+        total_bytes: int = -1,
+        usable_bytes: int = -1,
+        is_cordoned: bool = False,
+    ) -> None:
+        self.error_code = error_code
+        self.log_dir = log_dir
+        self.topics = [] if topics is UNSET else topics
+        self.total_bytes = total_bytes
+        self.usable_bytes = usable_bytes
+        self.is_cordoned = is_cordoned
 
 
-@dataclass(slots=True)
-class DescribeLogDirsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeLogDirsRequest(Message):
     """The request of DescribeLogDirs."""
 
     API_KEY: ClassVar[int] = 35
     API_NAME: ClassVar[str] = "DescribeLogDirs"
 
     #: The topics asked for; null for all.
-    topics: list[DescribableLogDirTopic] | None = field(default_factory=list)
+    topics: list[DescribableLogDirTopic] | None
+
+    def __init__(self, topics: list[DescribableLogDirTopic] | None = UNSET) -> None:
+        self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True)
-class DescribeLogDirsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class DescribeLogDirsResponse(Message):
     """The response of DescribeLogDirs."""
 
     API_KEY: ClassVar[int] = 35
     API_NAME: ClassVar[str] = "DescribeLogDirs"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The error code; 0 if all went well. Versions 3+.
-    error_code: int = 0
+    error_code: int
     #: The data directories.
-    results: list[DescribeLogDirsResult] = field(default_factory=list)
+    results: list[DescribeLogDirsResult]
+
+    def __init__(
+        self, throttle_time_ms: int = 0, error_code: int = 0, results: list[DescribeLogDirsResult] = UNSET
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.results = [] if results is UNSET else results

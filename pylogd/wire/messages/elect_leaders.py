@@ -5,67 +5,99 @@ Generated from protocol/apis/elect_leaders.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class TopicPartitions:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class TopicPartitions(Message):
     """Partitions of a topic."""
 
     #: The topic name.
-    topic: str = ""
+    topic: str
     #: The partition numbers.
-    partitions: list[int] = field(default_factory=list)
+    partitions: list[int]
+
+    def __init__(self, topic: str = "", partitions: list[int] = UNSET) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class PartitionResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class PartitionResult(Message):
     """What became of an election."""
 
     #: The partition number.
-    partition_id: int = 0
+    partition_id: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: What went wrong, for people; null if nothing did.
-    error_message: str | None = ""
+    error_message: str | None
+
+    def __init__(self, partition_id: int = 0, error_code: int = 0, error_message: str | None = "") -> None:
+        self.partition_id = partition_id
+        self.error_code = error_code
+        self.error_message = error_message
 
 
-@dataclass(slots=True)
-class ReplicaElectionResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ReplicaElectionResult(Message):
     """What became of the elections of a topic."""
 
     #: The topic name.
-    topic: str = ""
+    topic: str
     #: What became of each partition.
-    partition_result: list[PartitionResult] = field(default_factory=list)
+    partition_result: list[PartitionResult]
+
+    def __init__(self, topic: str = "", partition_result: list[PartitionResult] = UNSET) -> None:
+        self.topic = topic
+        self.partition_result = [] if partition_result is UNSET else partition_result
 
 
-@dataclass(slots=True)
-class ElectLeadersRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ElectLeadersRequest(Message):
     """The request of ElectLeaders."""
 
     API_KEY: ClassVar[int] = 43
     API_NAME: ClassVar[str] = "ElectLeaders"
 
     #: 0 for the preferred leaders, 1 for replicas that need not be in sync, where no other can lead. Versions 1+.
-    election_type: int = 0
+    election_type: int
     #: The partitions; null for all that are not as asked for.
-    topic_partitions: list[TopicPartitions] | None = field(default_factory=list)
+    topic_partitions: list[TopicPartitions] | None
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 60000
+    timeout_ms: int
+
+    def __init__(
+        self, election_type: int = 0, topic_partitions: list[TopicPartitions] | None = UNSET, timeout_ms: int = 60000
+    ) -> None:
+        self.election_type = election_type
+        self.topic_partitions = [] if topic_partitions is UNSET else topic_partitions
+        self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True)
-class ElectLeadersResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ElectLeadersResponse(Message):
     """The response of ElectLeaders."""
 
     API_KEY: ClassVar[int] = 43
     API_NAME: ClassVar[str] = "ElectLeaders"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: What kept the whole request from being looked at; 0 if nothing did. Versions 1+.
-    error_code: int = 0
+    error_code: int
     #: What became of each topic.
-    replica_election_results: list[ReplicaElectionResult] = field(default_factory=list)
+    replica_election_results: list[ReplicaElectionResult]
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        replica_election_results: list[ReplicaElectionResult] = UNSET,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.replica_election_results = [] if replica_election_results is UNSET else replica_election_results

@@ -6,80 +6,133 @@ Generated from protocol/apis/join_group.json by tools/generate_messages.py: edit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class JoinGroupRequestProtocol:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class JoinGroupRequestProtocol(Message):
     """A way of assigning."""
 
     #: The name of the protocol.
-    name: str = ""
+    name: str
     #: What the member tells the leader, such as its subscription.
-    metadata: bytes = b""
+    metadata: bytes
+
+    def __init__(self, name: str = "", metadata: bytes = b"") -> None:
+        self.name = name
+        self.metadata = metadata
 
 
-@dataclass(slots=True)
-class JoinGroupResponseMember:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class JoinGroupResponseMember(Message):
     """A member as the leader sees it."""
 
     #: The member id.
-    member_id: str = ""
+    member_id: str
     #: The id that a static member was configured with; null for a dynamic one. Versions 5+.
-    group_instance_id: str | None = None
+    group_instance_id: str | None
     #: What the member told for the protocol that was chosen.
-    metadata: bytes = b""
+    metadata: bytes
+
+    def __init__(self, member_id: str = "", group_instance_id: str | None = None, metadata: bytes = b"") -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.metadata = metadata
 
 
-@dataclass(slots=True)
-class JoinGroupRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class JoinGroupRequest(Message):
     """The request of JoinGroup."""
 
     API_KEY: ClassVar[int] = 11
     API_NAME: ClassVar[str] = "JoinGroup"
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: Milliseconds without a heartbeat after which the member is taken for dead.
-    session_timeout_ms: int = 0
+    session_timeout_ms: int
     #: Milliseconds that the coordinator waits for the members to join again in a rebalance; the session time-out before
     #: version 1. Versions 1+.
-    rebalance_timeout_ms: int = -1
+    rebalance_timeout_ms: int
     #: The member id that the coordinator gave out; empty for a new member.
-    member_id: str = ""
+    member_id: str
     #: The id that a static member was configured with; null for a dynamic one. Versions 5+.
-    group_instance_id: str | None = None
+    group_instance_id: str | None
     #: What kind of group it is: consumers say "consumer". All members have to agree.
-    protocol_type: str = ""
+    protocol_type: str
     #: The ways of assigning that the member supports, the preferred one first.
-    protocols: list[JoinGroupRequestProtocol] = field(default_factory=list)
+    protocols: list[JoinGroupRequestProtocol]
     #: Why the member joins, for people. Versions 8+.
-    reason: str | None = None
+    reason: str | None
+
+    def __init__(
+        self,
+        group_id: str = "",
+        session_timeout_ms: int = 0,
+        rebalance_timeout_ms: int = -1,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        protocol_type: str = "",
+        protocols: list[JoinGroupRequestProtocol] = UNSET,
+        reason: str | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.protocol_type = protocol_type
+        self.protocols = [] if protocols is UNSET else protocols
+        self.reason = reason
 
 
-@dataclass(slots=True)
-class JoinGroupResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class JoinGroupResponse(Message):
     """The response of JoinGroup."""
 
     API_KEY: ClassVar[int] = 11
     API_NAME: ClassVar[str] = "JoinGroup"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 2+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The new generation.
-    generation_id: int = -1
+    generation_id: int
     #: The kind of group. Versions 7+.
-    protocol_type: str | None = None
+    protocol_type: str | None
     #: The protocol that was chosen.
-    protocol_name: str | None = ""
+    protocol_name: str | None
     #: The member id of the leader, which assigns.
-    leader: str = ""
+    leader: str
     #: Whether the leader is to leave the assignment as it is. Versions 9+.
-    skip_assignment: bool = False
+    skip_assignment: bool
     #: The member id of who is answered.
-    member_id: str = ""
+    member_id: str
     #: All members, for the leader; nobody for the others.
-    members: list[JoinGroupResponseMember] = field(default_factory=list)
+    members: list[JoinGroupResponseMember]
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        generation_id: int = -1,
+        protocol_type: str | None = None,
+        protocol_name: str | None = "",
+        leader: str = "",
+        skip_assignment: bool = False,
+        member_id: str = "",
+        members: list[JoinGroupResponseMember] = UNSET,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.generation_id = generation_id
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        self.leader = leader
+        self.skip_assignment = skip_assignment
+        self.member_id = member_id
+        self.members = [] if members is UNSET else members

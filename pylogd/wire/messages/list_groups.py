@@ -5,47 +5,66 @@ Generated from protocol/apis/list_groups.json by tools/generate_messages.py: edi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class ListedGroup:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListedGroup(Message):
     """A group."""
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: What kind of group it is; empty where nobody has joined.
-    protocol_type: str = ""
+    protocol_type: str
     #: The state by its name. Versions 4+.
-    group_state: str = ""
+    group_state: str
     #: Which protocol coordinates it: classic or consumer. Versions 5+.
-    group_type: str = ""
+    group_type: str
+
+    def __init__(
+        self, group_id: str = "", protocol_type: str = "", group_state: str = "", group_type: str = ""
+    ) -> None:
+        self.group_id = group_id
+        self.protocol_type = protocol_type
+        self.group_state = group_state
+        self.group_type = group_type
 
 
-@dataclass(slots=True)
-class ListGroupsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListGroupsRequest(Message):
     """The request of ListGroups."""
 
     API_KEY: ClassVar[int] = 16
     API_NAME: ClassVar[str] = "ListGroups"
 
     #: The states of the groups to list; none for all. Versions 4+.
-    states_filter: list[str] = field(default_factory=list)
+    states_filter: list[str]
     #: The types of the groups to list, classic or consumer; none for all. Versions 5+.
-    types_filter: list[str] = field(default_factory=list)
+    types_filter: list[str]
+
+    def __init__(self, states_filter: list[str] = UNSET, types_filter: list[str] = UNSET) -> None:
+        self.states_filter = [] if states_filter is UNSET else states_filter
+        self.types_filter = [] if types_filter is UNSET else types_filter
 
 
-@dataclass(slots=True)
-class ListGroupsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListGroupsResponse(Message):
     """The response of ListGroups."""
 
     API_KEY: ClassVar[int] = 16
     API_NAME: ClassVar[str] = "ListGroups"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 1+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The groups.
-    groups: list[ListedGroup] = field(default_factory=list)
+    groups: list[ListedGroup]
+
+    def __init__(self, throttle_time_ms: int = 0, error_code: int = 0, groups: list[ListedGroup] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.groups = [] if groups is UNSET else groups

@@ -5,85 +5,126 @@ Generated from protocol/apis/list_offsets.json by tools/generate_messages.py: ed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class ListOffsetsPartition:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsPartition(Message):
     """A partition's part of the request."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: The leader epoch that the client believes in, so that a stale client or broker is found out; -1 for none.
     #: Versions 4+.
-    current_leader_epoch: int = -1
+    current_leader_epoch: int
     #: A time in milliseconds, or -1 the end, -2 the start, -3 the largest time stamp, -4 the local start, -5 the end of
     #: remote storage.
-    timestamp: int = 0
+    timestamp: int
+
+    def __init__(self, partition_index: int = 0, current_leader_epoch: int = -1, timestamp: int = 0) -> None:
+        self.partition_index = partition_index
+        self.current_leader_epoch = current_leader_epoch
+        self.timestamp = timestamp
 
 
-@dataclass(slots=True)
-class ListOffsetsTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsTopic(Message):
     """A topic's part of the request."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[ListOffsetsPartition] = field(default_factory=list)
+    partitions: list[ListOffsetsPartition]
+
+    def __init__(self, name: str = "", partitions: list[ListOffsetsPartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class ListOffsetsPartitionResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsPartitionResponse(Message):
     """A partition's part of the response."""
 
     #: The partition's number.
-    partition_index: int = 0
+    partition_index: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The time stamp of the record found; -1 if none was.
-    timestamp: int = -1
+    timestamp: int
     #: The offset found; -1 if none was.
-    offset: int = -1
+    offset: int
     #: The leader epoch of the record found; -1 if not known. Versions 4+.
-    leader_epoch: int = -1
+    leader_epoch: int
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        error_code: int = 0,
+        timestamp: int = -1,
+        offset: int = -1,
+        leader_epoch: int = -1,
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+        self.timestamp = timestamp
+        self.offset = offset
+        self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True)
-class ListOffsetsTopicResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsTopicResponse(Message):
     """A topic's part of the response."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[ListOffsetsPartitionResponse] = field(default_factory=list)
+    partitions: list[ListOffsetsPartitionResponse]
+
+    def __init__(self, name: str = "", partitions: list[ListOffsetsPartitionResponse] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class ListOffsetsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsRequest(Message):
     """The request of ListOffsets."""
 
     API_KEY: ClassVar[int] = 2
     API_NAME: ClassVar[str] = "ListOffsets"
 
     #: The broker id of a follower; -1 for any other client.
-    replica_id: int = 0
+    replica_id: int
     #: 0: read all records; 1: only those of committed transactions. Versions 2+.
-    isolation_level: int = 0
+    isolation_level: int
     #: The topics.
-    topics: list[ListOffsetsTopic] = field(default_factory=list)
+    topics: list[ListOffsetsTopic]
     #: How many milliseconds remote storage may take. Versions 10+.
-    timeout_ms: int = 0
+    timeout_ms: int
+
+    def __init__(
+        self, replica_id: int = 0, isolation_level: int = 0, topics: list[ListOffsetsTopic] = UNSET, timeout_ms: int = 0
+    ) -> None:
+        self.replica_id = replica_id
+        self.isolation_level = isolation_level
+        self.topics = [] if topics is UNSET else topics
+        self.timeout_ms = timeout_ms
 
 
-@dataclass(slots=True)
-class ListOffsetsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListOffsetsResponse(Message):
     """The response of ListOffsets."""
 
     API_KEY: ClassVar[int] = 2
     API_NAME: ClassVar[str] = "ListOffsets"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 2+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The topics.
-    topics: list[ListOffsetsTopicResponse] = field(default_factory=list)
+    topics: list[ListOffsetsTopicResponse]
+
+    def __init__(self, throttle_time_ms: int = 0, topics: list[ListOffsetsTopicResponse] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics

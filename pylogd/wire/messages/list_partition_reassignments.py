@@ -5,69 +5,107 @@ Generated from protocol/apis/list_partition_reassignments.json by tools/generate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class ListPartitionReassignmentsTopics:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListPartitionReassignmentsTopics(Message):
     """Partitions of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partition numbers.
-    partition_indexes: list[int] = field(default_factory=list)
+    partition_indexes: list[int]
+
+    def __init__(self, name: str = "", partition_indexes: list[int] = UNSET) -> None:
+        self.name = name
+        self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True)
-class OngoingPartitionReassignment:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OngoingPartitionReassignment(Message):
     """A partition of which replicas are being moved."""
 
     #: The partition number.
-    partition_index: int = 0
+    partition_index: int
     #: The replicas of now: those that stay, come and go.
-    replicas: list[int] = field(default_factory=list)
+    replicas: list[int]
     #: Those of them that come.
-    adding_replicas: list[int] = field(default_factory=list)
+    adding_replicas: list[int]
     #: Those of them that go.
-    removing_replicas: list[int] = field(default_factory=list)
+    removing_replicas: list[int]
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        replicas: list[int] = UNSET,
+        adding_replicas: list[int] = UNSET,
+        removing_replicas: list[int] = UNSET,
+    ) -> None:
+        self.partition_index = partition_index
+        self.replicas = [] if replicas is UNSET else replicas
+        self.adding_replicas = [] if adding_replicas is UNSET else adding_replicas
+        self.removing_replicas = [] if removing_replicas is UNSET else removing_replicas
 
 
-@dataclass(slots=True)
-class OngoingTopicReassignment:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OngoingTopicReassignment(Message):
     """A topic of which replicas are being moved."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: Its partitions of which replicas are being moved.
-    partitions: list[OngoingPartitionReassignment] = field(default_factory=list)
+    partitions: list[OngoingPartitionReassignment]
+
+    def __init__(self, name: str = "", partitions: list[OngoingPartitionReassignment] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class ListPartitionReassignmentsRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListPartitionReassignmentsRequest(Message):
     """The request of ListPartitionReassignments."""
 
     API_KEY: ClassVar[int] = 46
     API_NAME: ClassVar[str] = "ListPartitionReassignments"
 
     #: How many milliseconds the broker may take.
-    timeout_ms: int = 60000
+    timeout_ms: int
     #: The partitions asked about; null for all.
-    topics: list[ListPartitionReassignmentsTopics] | None = None
+    topics: list[ListPartitionReassignmentsTopics] | None
+
+    def __init__(self, timeout_ms: int = 60000, topics: list[ListPartitionReassignmentsTopics] | None = None) -> None:
+        self.timeout_ms = timeout_ms
+        self.topics = topics
 
 
-@dataclass(slots=True)
-class ListPartitionReassignmentsResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ListPartitionReassignmentsResponse(Message):
     """The response of ListPartitionReassignments."""
 
     API_KEY: ClassVar[int] = 46
     API_NAME: ClassVar[str] = "ListPartitionReassignments"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: What kept the request from being answered; 0 if nothing did.
-    error_code: int = 0
+    error_code: int
     #: The same for people; null if nothing did.
-    error_message: str | None = ""
+    error_message: str | None
     #: The topics of which replicas are being moved.
-    topics: list[OngoingTopicReassignment] = field(default_factory=list)
+    topics: list[OngoingTopicReassignment]
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        topics: list[OngoingTopicReassignment] = UNSET,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.error_message = error_message
+        self.topics = [] if topics is UNSET else topics

@@ -5,71 +5,99 @@ Generated from protocol/apis/offset_delete.json by tools/generate_messages.py: e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class OffsetDeleteRequestPartition:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteRequestPartition(Message):
     """A partition."""
 
     #: The index of the partition.
-    partition_index: int = 0
+    partition_index: int
+
+    def __init__(self, partition_index: int = 0) -> None:
+        self.partition_index = partition_index
 
 
-@dataclass(slots=True)
-class OffsetDeleteRequestTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteRequestTopic(Message):
     """Partitions of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The partitions.
-    partitions: list[OffsetDeleteRequestPartition] = field(default_factory=list)
+    partitions: list[OffsetDeleteRequestPartition]
+
+    def __init__(self, name: str = "", partitions: list[OffsetDeleteRequestPartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class OffsetDeleteResponsePartition:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteResponsePartition(Message):
     """What became of a partition's offset."""
 
     #: The index of the partition.
-    partition_index: int = 0
+    partition_index: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(self, partition_index: int = 0, error_code: int = 0) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class OffsetDeleteResponseTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteResponseTopic(Message):
     """Partitions of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: What became of each partition's offset.
-    partitions: list[OffsetDeleteResponsePartition] = field(default_factory=list)
+    partitions: list[OffsetDeleteResponsePartition]
+
+    def __init__(self, name: str = "", partitions: list[OffsetDeleteResponsePartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class OffsetDeleteRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteRequest(Message):
     """The request of OffsetDelete."""
 
     API_KEY: ClassVar[int] = 47
     API_NAME: ClassVar[str] = "OffsetDelete"
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: The partitions, by topic.
-    topics: list[OffsetDeleteRequestTopic] = field(default_factory=list)
+    topics: list[OffsetDeleteRequestTopic]
+
+    def __init__(self, group_id: str = "", topics: list[OffsetDeleteRequestTopic] = UNSET) -> None:
+        self.group_id = group_id
+        self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True)
-class OffsetDeleteResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetDeleteResponse(Message):
     """The response of OffsetDelete."""
 
     API_KEY: ClassVar[int] = 47
     API_NAME: ClassVar[str] = "OffsetDelete"
 
     #: The error code for the group; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The partitions, by topic.
-    topics: list[OffsetDeleteResponseTopic] = field(default_factory=list)
+    topics: list[OffsetDeleteResponseTopic]
+
+    def __init__(
+        self, error_code: int = 0, throttle_time_ms: int = 0, topics: list[OffsetDeleteResponseTopic] = UNSET
+    ) -> None:
+        self.error_code = error_code
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics

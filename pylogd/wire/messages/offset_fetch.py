@@ -5,143 +5,234 @@ Generated from protocol/apis/offset_fetch.json by tools/generate_messages.py: ed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from pylogd.wire.values import ZERO_UUID
+from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True)
-class OffsetFetchRequestTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchRequestTopic(Message):
     """Partitions of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The indexes of the partitions.
-    partition_indexes: list[int] = field(default_factory=list)
+    partition_indexes: list[int]
+
+    def __init__(self, name: str = "", partition_indexes: list[int] = UNSET) -> None:
+        self.name = name
+        self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True)
-class OffsetFetchRequestTopics:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchRequestTopics(Message):
     """Partitions of a topic."""
 
     #: The topic name. Versions 8-9.
-    name: str = ""
+    name: str
     #: The topic's id. Versions 10+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: The indexes of the partitions.
-    partition_indexes: list[int] = field(default_factory=list)
+    partition_indexes: list[int]
+
+    def __init__(self, name: str = "", topic_id: bytes = ZERO_UUID, partition_indexes: list[int] = UNSET) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partition_indexes = [] if partition_indexes is UNSET else partition_indexes
 
 
-@dataclass(slots=True)
-class OffsetFetchRequestGroup:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchRequestGroup(Message):
     """A group that is asked for."""
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: The member id; null if none asks. Versions 9+.
-    member_id: str | None = None
+    member_id: str | None
     #: The member's epoch; -1 if it has none. Versions 9+.
-    member_epoch: int = -1
+    member_epoch: int
     #: The partitions asked for, by topic; null for all that the group has offsets of.
-    topics: list[OffsetFetchRequestTopics] | None = field(default_factory=list)
+    topics: list[OffsetFetchRequestTopics] | None
+
+    def __init__(
+        self,
+        group_id: str = "",
+        member_id: str | None = None,
+        member_epoch: int = -1,
+        topics: list[OffsetFetchRequestTopics] | None = UNSET,
+    ) -> None:
+        self.group_id = group_id
+        self.member_id = member_id
+        self.member_epoch = member_epoch
+        self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True)
-class OffsetFetchResponsePartition:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponsePartition(Message):
     """The offset of a partition."""
 
     #: The index of the partition.
-    partition_index: int = 0
+    partition_index: int
     #: The offset of the next record to read; -1 if none is stored.
-    committed_offset: int = 0
+    committed_offset: int
     #: The leader epoch of the last record that was read; -1 if it is not known. Versions 5-7.
-    committed_leader_epoch: int = -1
+    committed_leader_epoch: int
     #: What the client stored beside the offset.
-    metadata: str | None = ""
+    metadata: str | None
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        committed_offset: int = 0,
+        committed_leader_epoch: int = -1,
+        metadata: str | None = "",
+        error_code: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.committed_offset = committed_offset
+        self.committed_leader_epoch = committed_leader_epoch
+        self.metadata = metadata
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class OffsetFetchResponseTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponseTopic(Message):
     """Offsets of a topic."""
 
     #: The topic name.
-    name: str = ""
+    name: str
     #: The offsets by partition.
-    partitions: list[OffsetFetchResponsePartition] = field(default_factory=list)
+    partitions: list[OffsetFetchResponsePartition]
+
+    def __init__(self, name: str = "", partitions: list[OffsetFetchResponsePartition] = UNSET) -> None:
+        self.name = name
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class OffsetFetchResponsePartitions:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponsePartitions(Message):
     """The offset of a partition."""
 
     #: The index of the partition.
-    partition_index: int = 0
+    partition_index: int
     #: The offset of the next record to read; -1 if none is stored.
-    committed_offset: int = 0
+    committed_offset: int
     #: The leader epoch of the last record that was read; -1 if it is not known.
-    committed_leader_epoch: int = -1
+    committed_leader_epoch: int
     #: What the client stored beside the offset.
-    metadata: str | None = ""
+    metadata: str | None
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(
+        self,
+        partition_index: int = 0,
+        committed_offset: int = 0,
+        committed_leader_epoch: int = -1,
+        metadata: str | None = "",
+        error_code: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.committed_offset = committed_offset
+        self.committed_leader_epoch = committed_leader_epoch
+        self.metadata = metadata
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class OffsetFetchResponseTopics:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponseTopics(Message):
     """Offsets of a topic."""
 
     #: The topic name. Versions 8-9.
-    name: str = ""
+    name: str
     #: The topic's id. Versions 10+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: The offsets by partition.
-    partitions: list[OffsetFetchResponsePartitions] = field(default_factory=list)
+    partitions: list[OffsetFetchResponsePartitions]
+
+    def __init__(
+        self, name: str = "", topic_id: bytes = ZERO_UUID, partitions: list[OffsetFetchResponsePartitions] = UNSET
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class OffsetFetchResponseGroup:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponseGroup(Message):
     """The offsets of a group."""
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: The offsets by topic.
-    topics: list[OffsetFetchResponseTopics] = field(default_factory=list)
+    topics: list[OffsetFetchResponseTopics]
     #: The error code for the group; 0 if all went well.
-    error_code: int = 0
+    error_code: int
+
+    def __init__(
+        self, group_id: str = "", topics: list[OffsetFetchResponseTopics] = UNSET, error_code: int = 0
+    ) -> None:
+        self.group_id = group_id
+        self.topics = [] if topics is UNSET else topics
+        self.error_code = error_code
 
 
-@dataclass(slots=True)
-class OffsetFetchRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchRequest(Message):
     """The request of OffsetFetch."""
 
     API_KEY: ClassVar[int] = 9
     API_NAME: ClassVar[str] = "OffsetFetch"
 
     #: The group id. Versions 1-7.
-    group_id: str = ""
+    group_id: str
     #: The partitions asked for, by topic; null for all that the group has offsets of. Versions 1-7.
-    topics: list[OffsetFetchRequestTopic] | None = field(default_factory=list)
+    topics: list[OffsetFetchRequestTopic] | None
     #: The groups asked for. Versions 8+.
-    groups: list[OffsetFetchRequestGroup] = field(default_factory=list)
+    groups: list[OffsetFetchRequestGroup]
     #: Whether offsets that a transaction may still change are an error. Versions 7+.
-    require_stable: bool = False
+    require_stable: bool
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[OffsetFetchRequestTopic] | None = UNSET,
+        groups: list[OffsetFetchRequestGroup] = UNSET,
+        require_stable: bool = False,
+    ) -> None:
+        self.group_id = group_id
+        self.topics = [] if topics is UNSET else topics
+        self.groups = [] if groups is UNSET else groups
+        self.require_stable = require_stable
 
 
-@dataclass(slots=True)
-class OffsetFetchResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetFetchResponse(Message):
     """The response of OffsetFetch."""
 
     API_KEY: ClassVar[int] = 9
     API_NAME: ClassVar[str] = "OffsetFetch"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 3+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The offsets by topic. Versions 1-7.
-    topics: list[OffsetFetchResponseTopic] = field(default_factory=list)
+    topics: list[OffsetFetchResponseTopic]
     #: The error code for the group; 0 if all went well. Versions 2-7.
-    error_code: int = 0
+    error_code: int
     #: The answer for each group. Versions 8+.
-    groups: list[OffsetFetchResponseGroup] = field(default_factory=list)
+    groups: list[OffsetFetchResponseGroup]
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetFetchResponseTopic] = UNSET,
+        error_code: int = 0,
+        groups: list[OffsetFetchResponseGroup] = UNSET,
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics
+        self.error_code = error_code
+        self.groups = [] if groups is UNSET else groups

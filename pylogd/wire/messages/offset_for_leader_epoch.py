@@ -6,78 +6,107 @@ Generated from protocol/apis/offset_for_leader_epoch.json by tools/generate_mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class OffsetForLeaderPartition:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetForLeaderPartition(Message):
     """A partition's part of the request."""
 
     #: The partition's number.
-    partition: int = 0
+    partition: int
     #: The leader epoch that the client believes in, so that a stale client or broker is found out; -1 for none.
     #: Versions 2+.
-    current_leader_epoch: int = -1
+    current_leader_epoch: int
     #: The epoch asked about.
-    leader_epoch: int = 0
+    leader_epoch: int
+
+    def __init__(self, partition: int = 0, current_leader_epoch: int = -1, leader_epoch: int = 0) -> None:
+        self.partition = partition
+        self.current_leader_epoch = current_leader_epoch
+        self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True)
-class OffsetForLeaderTopic:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetForLeaderTopic(Message):
     """A topic's part of the request."""
 
     #: The topic name.
-    topic: str = ""
+    topic: str
     #: The partitions.
-    partitions: list[OffsetForLeaderPartition] = field(default_factory=list)
+    partitions: list[OffsetForLeaderPartition]
+
+    def __init__(self, topic: str = "", partitions: list[OffsetForLeaderPartition] = UNSET) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class EpochEndOffset:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class EpochEndOffset(Message):
     """Where a leader epoch ends."""
 
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The partition's number.
-    partition: int = 0
+    partition: int
     #: The largest epoch in the log that is not above the one asked about; -1 if there is none. Versions 1+.
-    leader_epoch: int = -1
+    leader_epoch: int
     #: The offset behind the last record of that epoch; -1 if not known.
-    end_offset: int = -1
+    end_offset: int
+
+    def __init__(self, error_code: int = 0, partition: int = 0, leader_epoch: int = -1, end_offset: int = -1) -> None:
+        self.error_code = error_code
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.end_offset = end_offset
 
 
-@dataclass(slots=True)
-class OffsetForLeaderTopicResult:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetForLeaderTopicResult(Message):
     """A topic's part of the response."""
 
     #: The topic name.
-    topic: str = ""
+    topic: str
     #: The partitions.
-    partitions: list[EpochEndOffset] = field(default_factory=list)
+    partitions: list[EpochEndOffset]
+
+    def __init__(self, topic: str = "", partitions: list[EpochEndOffset] = UNSET) -> None:
+        self.topic = topic
+        self.partitions = [] if partitions is UNSET else partitions
 
 
-@dataclass(slots=True)
-class OffsetForLeaderEpochRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetForLeaderEpochRequest(Message):
     """The request of OffsetForLeaderEpoch."""
 
     API_KEY: ClassVar[int] = 23
     API_NAME: ClassVar[str] = "OffsetForLeaderEpoch"
 
     #: The broker id of a follower; -1 for a consumer, -2 if it does not say. Versions 3+.
-    replica_id: int = -2
+    replica_id: int
     #: The topics.
-    topics: list[OffsetForLeaderTopic] = field(default_factory=list)
+    topics: list[OffsetForLeaderTopic]
+
+    def __init__(self, replica_id: int = -2, topics: list[OffsetForLeaderTopic] = UNSET) -> None:
+        self.replica_id = replica_id
+        self.topics = [] if topics is UNSET else topics
 
 
-@dataclass(slots=True)
-class OffsetForLeaderEpochResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class OffsetForLeaderEpochResponse(Message):
     """The response of OffsetForLeaderEpoch."""
 
     API_KEY: ClassVar[int] = 23
     API_NAME: ClassVar[str] = "OffsetForLeaderEpoch"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 2+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The topics.
-    topics: list[OffsetForLeaderTopicResult] = field(default_factory=list)
+    topics: list[OffsetForLeaderTopicResult]
+
+    def __init__(self, throttle_time_ms: int = 0, topics: list[OffsetForLeaderTopicResult] = UNSET) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.topics = [] if topics is UNSET else topics

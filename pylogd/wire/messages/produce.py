@@ -5,129 +5,203 @@ Generated from protocol/apis/produce.json by tools/generate_messages.py: edit th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from pylogd.wire.values import ZERO_UUID
+from pylogd.wire.values import UNSET, ZERO_UUID, Message
 
 
-@dataclass(slots=True)
-class PartitionProduceData:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class PartitionProduceData(Message):
     """A partition's part of the request."""
 
     #: The partition's number.
-    index: int = 0
+    index: int
     #: Record batches, one behind the other.
-    records: bytes | memoryview | None = None
+    records: bytes | memoryview | None
+
+    def __init__(self, index: int = 0, records: bytes | memoryview | None = None) -> None:
+        self.index = index
+        self.records = records
 
 
-@dataclass(slots=True)
-class TopicProduceData:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class TopicProduceData(Message):
     """A topic's part of the request."""
 
     #: The topic name. Versions 3-12.
-    name: str = ""
+    name: str
     #: The topic's id. Versions 13+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: What to append, by partition.
-    partition_data: list[PartitionProduceData] = field(default_factory=list)
+    partition_data: list[PartitionProduceData]
+
+    def __init__(
+        self, name: str = "", topic_id: bytes = ZERO_UUID, partition_data: list[PartitionProduceData] = UNSET
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partition_data = [] if partition_data is UNSET else partition_data
 
 
-@dataclass(slots=True)
-class BatchIndexAndErrorMessage:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class BatchIndexAndErrorMessage(Message):
     """A record that was refused."""
 
     #: The record's place in the batch, from 0.
-    batch_index: int = 0
+    batch_index: int
     #: What is wrong with the record, for people.
-    batch_index_error_message: str | None = None
+    batch_index_error_message: str | None
+
+    def __init__(self, batch_index: int = 0, batch_index_error_message: str | None = None) -> None:
+        self.batch_index = batch_index
+        self.batch_index_error_message = batch_index_error_message
 
 
-@dataclass(slots=True)
-class LeaderIdAndEpoch:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class LeaderIdAndEpoch(Message):
     """A leader and its epoch."""
 
     #: The leader's broker id; -1 if there is none.
-    leader_id: int = -1
+    leader_id: int
     #: The epoch of the leader; -1 if not known.
-    leader_epoch: int = -1
+    leader_epoch: int
+
+    def __init__(self, leader_id: int = -1, leader_epoch: int = -1) -> None:
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
 
 
-@dataclass(slots=True)
-class PartitionProduceResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class PartitionProduceResponse(Message):
     """A partition's part of the response."""
 
     #: The partition's number.
-    index: int = 0
+    index: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The offset that the first record got; -1 if nothing was appended.
-    base_offset: int = 0
+    base_offset: int
     #: The time stamp that the broker gave the records; -1 if the producer's stand.
-    log_append_time_ms: int = -1
+    log_append_time_ms: int
     #: The first offset in the partition's log; -1 if not known. Versions 5+.
-    log_start_offset: int = -1
+    log_start_offset: int
     #: The records that made the broker refuse the batch. Versions 8+.
-    record_errors: list[BatchIndexAndErrorMessage] = field(default_factory=list)
+    record_errors: list[BatchIndexAndErrorMessage]
     #: Why the batch was refused, for people; null if it was not. Versions 8+.
-    error_message: str | None = None
+    error_message: str | None
     #: Who leads now, if the request went to the wrong broker. Versions 10+.
-    current_leader: LeaderIdAndEpoch = field(default_factory=LeaderIdAndEpoch)
+    current_leader: LeaderIdAndEpoch
+
+    def __init__(
+        self,
+        index: int = 0,
+        error_code: int = 0,
+        base_offset: int = 0,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        record_errors: list[BatchIndexAndErrorMessage] = UNSET,
+        error_message: str | None = None,
+        current_leader: LeaderIdAndEpoch = UNSET,
+    ) -> None:
+        self.index = index
+        self.error_code = error_code
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.record_errors = [] if record_errors is UNSET else record_errors
+        self.error_message = error_message
+        self.current_leader = LeaderIdAndEpoch() if current_leader is UNSET else current_leader
 
 
-@dataclass(slots=True)
-class TopicProduceResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class TopicProduceResponse(Message):
     """A topic's part of the response."""
 
     #: The topic name. Versions 3-12.
-    name: str = ""
+    name: str
     #: The topic's id. Versions 13+.
-    topic_id: bytes = ZERO_UUID
+    topic_id: bytes
     #: What became of it, by partition.
-    partition_responses: list[PartitionProduceResponse] = field(default_factory=list)
+    partition_responses: list[PartitionProduceResponse]
+
+    def __init__(
+        self, name: str = "", topic_id: bytes = ZERO_UUID, partition_responses: list[PartitionProduceResponse] = UNSET
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partition_responses = [] if partition_responses is UNSET else partition_responses
 
 
-@dataclass(slots=True)
-class NodeEndpoint:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class NodeEndpoint(Message):
     """How to reach a broker."""
 
     #: The broker's id.
-    node_id: int = 0
+    node_id: int
     #: The host name to connect to.
-    host: str = ""
+    host: str
     #: The port to connect to.
-    port: int = 0
+    port: int
     #: The broker's rack; null if it has none.
-    rack: str | None = None
+    rack: str | None
+
+    def __init__(self, node_id: int = 0, host: str = "", port: int = 0, rack: str | None = None) -> None:
+        self.node_id = node_id
+        self.host = host
+        self.port = port
+        self.rack = rack
 
 
-@dataclass(slots=True)
-class ProduceRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ProduceRequest(Message):
     """The request of Produce."""
 
     API_KEY: ClassVar[int] = 0
     API_NAME: ClassVar[str] = "Produce"
 
     #: The transactional id; null if the producer uses no transactions.
-    transactional_id: str | None = None
+    transactional_id: str | None
     #: When to answer: 0 never, 1 once the leader has appended, -1 once all in-sync replicas have.
-    acks: int = 0
+    acks: int
     #: How many milliseconds to wait for the replicas.
-    timeout_ms: int = 0
+    timeout_ms: int
     #: What to append, by topic.
-    topic_data: list[TopicProduceData] = field(default_factory=list)
+    topic_data: list[TopicProduceData]
+
+    def __init__(
+        self,
+        transactional_id: str | None = None,
+        acks: int = 0,
+        timeout_ms: int = 0,
+        topic_data: list[TopicProduceData] = UNSET,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topic_data = [] if topic_data is UNSET else topic_data
 
 
-@dataclass(slots=True)
-class ProduceResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class ProduceResponse(Message):
     """The response of Produce."""
 
     API_KEY: ClassVar[int] = 0
     API_NAME: ClassVar[str] = "Produce"
 
     #: What became of it, by topic.
-    responses: list[TopicProduceResponse] = field(default_factory=list)
+    responses: list[TopicProduceResponse]
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: How to reach the leaders that the response names. Versions 10+.
-    node_endpoints: list[NodeEndpoint] = field(default_factory=list)
+    node_endpoints: list[NodeEndpoint]
+
+    def __init__(
+        self,
+        responses: list[TopicProduceResponse] = UNSET,
+        throttle_time_ms: int = 0,
+        node_endpoints: list[NodeEndpoint] = UNSET,
+    ) -> None:
+        self.responses = [] if responses is UNSET else responses
+        self.throttle_time_ms = throttle_time_ms
+        self.node_endpoints = [] if node_endpoints is UNSET else node_endpoints

@@ -6,57 +6,95 @@ Generated from protocol/apis/sync_group.json by tools/generate_messages.py: edit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
+from pylogd.wire.values import UNSET, Message
 
-@dataclass(slots=True)
-class SyncGroupRequestAssignment:
+
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class SyncGroupRequestAssignment(Message):
     """What a member is to do."""
 
     #: The member id.
-    member_id: str = ""
+    member_id: str
     #: Its share, in a form that only members understand.
-    assignment: bytes = b""
+    assignment: bytes
+
+    def __init__(self, member_id: str = "", assignment: bytes = b"") -> None:
+        self.member_id = member_id
+        self.assignment = assignment
 
 
-@dataclass(slots=True)
-class SyncGroupRequest:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class SyncGroupRequest(Message):
     """The request of SyncGroup."""
 
     API_KEY: ClassVar[int] = 14
     API_NAME: ClassVar[str] = "SyncGroup"
 
     #: The group id.
-    group_id: str = ""
+    group_id: str
     #: The generation of the group that the member belongs to.
-    generation_id: int = 0
+    generation_id: int
     #: The member id that the coordinator gave out.
-    member_id: str = ""
+    member_id: str
     #: The id that a static member was configured with; null for a dynamic one. Versions 3+.
-    group_instance_id: str | None = None
+    group_instance_id: str | None
     #: The kind of group, which is checked if it is there. Versions 5+.
-    protocol_type: str | None = None
+    protocol_type: str | None
     #: The protocol that was chosen, which is checked if it is there. Versions 5+.
-    protocol_name: str | None = None
+    protocol_name: str | None
     #: What each member is to do, from the leader; nothing from the others.
-    assignments: list[SyncGroupRequestAssignment] = field(default_factory=list)
+    assignments: list[SyncGroupRequestAssignment]
+
+    def __init__(
+        self,
+        group_id: str = "",
+        generation_id: int = 0,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        assignments: list[SyncGroupRequestAssignment] = UNSET,
+    ) -> None:
+        self.group_id = group_id
+        self.generation_id = generation_id
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        self.assignments = [] if assignments is UNSET else assignments
 
 
-@dataclass(slots=True)
-class SyncGroupResponse:
+@dataclass(slots=True, init=False, repr=False, eq=False)
+class SyncGroupResponse(Message):
     """The response of SyncGroup."""
 
     API_KEY: ClassVar[int] = 14
     API_NAME: ClassVar[str] = "SyncGroup"
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 1+.
-    throttle_time_ms: int = 0
+    throttle_time_ms: int
     #: The error code; 0 if all went well.
-    error_code: int = 0
+    error_code: int
     #: The kind of group. Versions 5+.
-    protocol_type: str | None = None
+    protocol_type: str | None
     #: The protocol that was chosen. Versions 5+.
-    protocol_name: str | None = None
+    protocol_name: str | None
     #: The member's share.
-    assignment: bytes = b""
+    assignment: bytes
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        assignment: bytes = b"",
+    ) -> None:
+        self.throttle_time_ms = throttle_time_ms
+        self.error_code = error_code
+        self.protocol_type = protocol_type
+        self.protocol_name = protocol_name
+        self.assignment = assignment
