@@ -18,6 +18,8 @@ from tests.zookeeper import ZooKeeper
 PATIENCE_SECONDS = 180.0
 #: Short enough to wait for its end, long enough for a slow machine.
 SESSION_MS = 5000
+#: Of brokers whose session nobody wants to end.
+LONG_MS = "30000"
 VALUES = [b"%d" % number for number in range(40)]
 
 
@@ -30,6 +32,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
         names = {
             "zookeeper.connect": connect,
             "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "zookeeper.connection.timeout.ms": "60000",
             "node.id": str(node),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
@@ -61,8 +64,9 @@ def topics_of(broker: BrokerProcess) -> set[str]:
 
 
 def write(producer: Producer, topic: str, values: list[bytes]) -> None:
-    for value in values:
-        producer.send(topic, value)
+    """To the first two partitions, one of each broker; when it returns, both brokers lead theirs."""
+    for number, value in enumerate(values):
+        producer.send(topic, value, partition=number % 2)
     producer.flush(PATIENCE_SECONDS)
 
 
@@ -78,7 +82,8 @@ def assert_holds(broker: BrokerProcess, topic: str, values: list[bytes]) -> None
 
 
 def test_two_brokers_and_a_topic_made_on_either(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]) -> None:
-    one, two = start(zookeeper.connect, 1, broker_rack="r1"), start(zookeeper.connect, 2)
+    one = start(zookeeper.connect, 1, broker_rack="r1", zookeeper_session_timeout_ms=LONG_MS)
+    two = start(zookeeper.connect, 2, zookeeper_session_timeout_ms=LONG_MS)
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
     for maker, topic in ((one, "made-on-one"), (two, "made-on-two")):
         with Admin(maker.address) as admin:
@@ -89,7 +94,7 @@ def test_two_brokers_and_a_topic_made_on_either(zookeeper: ZooKeeper, start: Cal
             write(producer, topic, VALUES)
         assert_holds(broker, topic, VALUES)
 
-    client = KazooClient(zookeeper.connect)
+    client = KazooClient(zookeeper.connect, timeout=60)
     client.start(PATIENCE_SECONDS)
     data, stat = client.get("/brokers/ids/1")
     registered = json.loads(data)
@@ -106,7 +111,8 @@ def test_a_killed_broker_goes_and_its_next_start_takes_over_its_registration(
     zookeeper: ZooKeeper, start: Callable[..., BrokerProcess]
 ) -> None:
     # Its session outlives it for longer than the next start takes.
-    one, two = start(zookeeper.connect, 1), start(zookeeper.connect, 2, zookeeper_session_timeout_ms="60000")
+    one = start(zookeeper.connect, 1, zookeeper_session_timeout_ms=LONG_MS)
+    two = start(zookeeper.connect, 2, zookeeper_session_timeout_ms="60000")
     until(lambda: seen_by(one) == {1, 2}, "both are known")
     two.kill()
     again = start(zookeeper.connect, 2)  # at once: the dead one's registration is still there
@@ -117,11 +123,15 @@ def test_a_killed_broker_goes_and_its_next_start_takes_over_its_registration(
 
 
 def test_a_number_in_use_is_refused(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    first = start(zookeeper.connect, 1)
+    first = start(zookeeper.connect, 1, zookeeper_session_timeout_ms=LONG_MS)
     with pytest.raises(RuntimeError, match=r"another broker with node\.id 1 is alive"):
         BrokerProcess(
             tmp_path / "second", tmp_path / "second.log",
-            {"zookeeper.connect": zookeeper.connect, "zookeeper.session.timeout.ms": "1000"},
+            {
+                "zookeeper.connect": zookeeper.connect,
+                "zookeeper.session.timeout.ms": "4000",  # for so long, and a little more, it waits for the first to go
+                "zookeeper.connection.timeout.ms": "60000",
+            },
         )  # fmt: skip
     assert seen_by(first) == {1}
 
@@ -133,6 +143,7 @@ def test_brokers_outlive_a_restart_of_zookeeper(
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
     with Admin(one.address) as admin:
         admin.create_topic("before", 2)
+    until(lambda: topics_of(one) == topics_of(two) == {"before"}, "each broker knows the topic")
     with Producer(one.address) as producer:
         write(producer, "before", VALUES[:20])
         own_zookeeper.kill()
@@ -149,7 +160,7 @@ def test_brokers_outlive_a_restart_of_zookeeper(
         return True
 
     until(works, "topics can be made again")
-    until(lambda: topics_of(two) == {"before", "after"}, "the other broker hears of them")
+    until(lambda: topics_of(one) == topics_of(two) == {"before", "after"}, "each broker knows both topics")
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
     with Producer(two.address) as producer:
         write(producer, "after", VALUES)
@@ -162,7 +173,7 @@ def test_a_broker_whose_session_expired_registers_again(
     one = start(own_zookeeper.hosts, 1)
     two = start(own_zookeeper.hosts, 2)
     until(lambda: seen_by(two) == {1, 2}, "both are known")
-    client = KazooClient(own_zookeeper.hosts)
+    client = KazooClient(own_zookeeper.hosts, timeout=60)
     client.start(PATIENCE_SECONDS)
     first = client.exists("/brokers/ids/1").ephemeralOwner
     one.process.send_signal(19)  # SIGSTOP: it is silent for longer than its session lives

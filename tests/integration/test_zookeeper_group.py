@@ -38,7 +38,7 @@ def make(broker: BrokerProcess, zookeeper: ZooKeeper) -> Iterator[Make]:
         made.append(
             Consumer(
                 broker.address, group_id="g", coordinator="zookeeper", zookeeper=zookeeper.connect,
-                auto_commit_interval=0.2, **options,
+                auto_commit_interval=0.2, session_timeout=30.0, **options,
             )
         )  # fmt: skip
         return made[-1]
