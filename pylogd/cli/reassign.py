@@ -20,7 +20,7 @@ from pylogd.errors import KafkaError
 
 #: Between two looks at how far the moves are.
 _LOOK_SECONDS = 1.0
-_LOOKS_AT_DIFFERENT = 5  # before a partition counts as given another target
+_LOOKS_AT_DIFFERENT = 30  # before a partition counts as given another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
