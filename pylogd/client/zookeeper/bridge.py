@@ -37,7 +37,7 @@ T = TypeVar("T")
 #: Of the time that `close` has, what leaving the group may take; the rest is for ending the session.
 _LEAVING: Final = 0.6
 #: How long a start that failed or was interrupted waits for its end, and for the reason, in seconds.
-_GIVING_UP: Final = 2.0
+_GIVING_UP: Final = 5.0
 
 
 class ZooKeeperMembership:
