@@ -165,9 +165,9 @@ class Broker:
         self._undo.append(self._hand_over)
         for port in self._ports:
             port.startReading()
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # what is here stays; looking through it once for the little that could go takes 40 ms
         gc.set_threshold(*_GC_THRESHOLDS)
+        gc.enable()
         sys.setswitchinterval(_SWITCH_SECONDS)
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:

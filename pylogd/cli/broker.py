@@ -1,14 +1,17 @@
-"""`pylogd broker`: a broker in the foreground. The one subcommand that imports Twisted, and only when it runs."""
+"""`pylogd broker`: a broker in the foreground. The one subcommand that imports Twisted, and only when it runs.
+
+Rule: nothing that a broker does not need before it listens is imported on the way (tests/integration/test_cli.py).
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from pylogd.config import ConfigError, Settings, parse_assignments
-from pylogd.daemon import run_foreground
 
 BAD_SETTINGS = 2
 
@@ -51,4 +54,8 @@ def broker(
     except ConfigError as error:
         click.echo(f"pylogd broker: {error}", err=True)
         ctx.exit(BAD_SETTINGS)
+    # What is imported and made now stays: the collector would look at it again and again. The broker enables it.
+    gc.disable()
+    from pylogd.daemon import run_foreground  # noqa: PLC0415 - neither --help nor wrong settings need it
+
     ctx.exit(run_foreground(settings, click.echo))

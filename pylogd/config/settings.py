@@ -12,7 +12,6 @@ Must not know: where dynamic and topic overrides are kept (`metadata.configs`), 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -287,6 +286,8 @@ def _known(table: Mapping[str, Setting], name: str, what: str) -> Setting:
     setting = table.get(name)
     if setting is not None:
         return setting
+    import difflib  # noqa: PLC0415 - for this error
+
     nearest = [FORMER_NAMES[name]] if name in FORMER_NAMES else difflib.get_close_matches(name, table, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest and nearest[0] in table else ""
     raise ConfigError(f'unknown {what} "{name[:200]}"{hint}', name)

@@ -6,7 +6,6 @@ Must not know: which settings exist.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from pylogd.config.values import ConfigError
 
 def read_file(path: Path) -> dict[str, object]:
     """The settings in a TOML file, by dotted name; raises `ConfigError` if it can't be read or parsed."""
+    import tomllib  # noqa: PLC0415 - for those who have a file
+
     try:
         with path.open("rb") as file:
             tree = tomllib.load(file)

@@ -14,16 +14,13 @@ Must not know: `Log`, the reactor, which log is next.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pylogd
 from pylogd.log.compaction import Check, Cleaned, CleanerStopped, KeyMapTooSmall, Made, Place, Stretch, run_passes
@@ -31,6 +28,9 @@ from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
 from pylogd.log.files import RealFileSystem, SyncFailed
 from pylogd.log.keymap import KeyMap
 from pylogd.log.segment import Storage
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 _NICE = 10
 _PR_SET_PDEATHSIG = 1
@@ -87,6 +87,8 @@ class CleaningProcess:
             pipe.send(refused is None)
 
     def _start(self) -> Connection[Any, Any]:
+        from multiprocessing import Pipe  # noqa: PLC0415 - most brokers never compact so much
+
         ours, theirs = Pipe()
         home = str(Path(pylogd.__file__).parent.parent)
         path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
@@ -155,6 +157,9 @@ def serve(pipe: Connection[Any, Any], keys: KeyMap) -> None:
 
 def main() -> None:
     """What `python -m pylogd.log.cleaning DESCRIPTOR MEMORY LOAD_FACTOR` does."""
+    import ctypes  # noqa: PLC0415 - the process's, not the broker's
+    from multiprocessing.connection import Connection  # noqa: PLC0415
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the broker too, which ends this process
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
