@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import pylogd
-from pylogd.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from pylogd.client import Admin, Consumer, Producer, TopicPartition
 from pylogd.client.errors import Closed
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.errors import NotOwner, ZooKeeperUnavailable
@@ -73,12 +73,17 @@ class Readers:
             process.wait()
 
     def lines(self) -> list[tuple[str, dict[str, Any]]]:
-        """(process, what it wrote) of all, in the order of time."""
+        """(process, what it wrote) of all up to now, in the order of time.
+
+        The logs are read one after the other while they grow. Without what came since the first was opened, each line
+        is there that another one follows from: a line is written before others can learn what it says.
+        """
+        now = time.clock_gettime(time.CLOCK_MONOTONIC)
         found = []
         for log in sorted(self._directory.glob("reader-*.log")):
             for line in log.read_bytes().split(b"\n")[:-1]:
                 found.append((log.stem, json.loads(line)))
-        return sorted(found, key=lambda entry: entry[1]["at"])
+        return sorted((entry for entry in found if entry[1]["at"] <= now), key=lambda entry: entry[1]["at"])
 
     def errors(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self._directory.glob("reader-*.err")))
@@ -173,10 +178,10 @@ def test_eight_processes_killed_for_a_minute(zookeeper: ZooKeeper, start_broker:
     ]
     bootstrap = ",".join(broker.address for broker in brokers)
     with Admin(bootstrap) as admin:
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        admin.create_topic(TOPIC, PARTITIONS, 1)
     readers = Readers(tmp_path, zookeeper.connect, bootstrap)
-    client = KazooClient(zookeeper.connect)
-    client.start()
+    client = KazooClient(zookeeper.connect, timeout=60)
+    client.start(PATIENCE_SECONDS)
     base = f"/consumers/{GROUP}"
 
     def settled() -> bool:
@@ -229,7 +234,7 @@ def test_a_lease_goes_by_the_timeout_that_the_server_grants(tmp_path: Path) -> N
 def with_topic(connect: str) -> None:
     """Make a topic in the tree, as a broker would."""
     client = KazooClient(connect)
-    client.start()
+    client.start(PATIENCE_SECONDS)
     client.create(f"/brokers/topics/{TOPIC}", b'{"version":1,"partitions":{"0":[1],"1":[1]}}', makepath=True)
     client.stop()
     client.close()

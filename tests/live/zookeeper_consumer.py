@@ -21,9 +21,12 @@ from itertools import groupby
 from pylogd.client import Consumer, TopicPartition
 from pylogd.client.errors import ClientError
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
+from pylogd.client.zookeeper.errors import RebalanceFailed
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.errors import KafkaError
 from pylogd.wire.records import Record
+
+CLOSE_SECONDS = 60.0  # what was read last is committed on the way out, however busy the machine is
 
 
 class Reader:
@@ -49,12 +52,20 @@ class Reader:
     def run(self) -> None:
         self.membership.start(60.0)
         while not self.leaving:
-            for event in self.membership.poll(0.0 if self.positions else 0.1):
+            for event in self.news():
                 self.obey(event)
             if self.positions:
                 self.read()
         self.consumer.close()
-        self.membership.close(10.0)
+        self.membership.close(CLOSE_SECONDS)
+
+    def news(self) -> list[Assigned | Revoked]:
+        """What happened. A share that could not be claimed for long is no end: the membership goes on trying."""
+        try:
+            return self.membership.poll(0.0 if self.positions else 0.1)
+        except RebalanceFailed as error:
+            print(f"membership: {error!r}", file=sys.stderr, flush=True)
+            return []
 
     def obey(self, event: Assigned | Revoked) -> None:
         at = now()
