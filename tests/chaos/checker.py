@@ -178,8 +178,10 @@ class Chaos:
         self._compare(cluster, writers, readers)
 
     def _whole(self, cluster: ChaosCluster) -> bool:
-        found = cluster.partitions(TOPIC)
-        return all(len(one.isr) == 3 and len(one.replicas) == 3 and one.leader >= 0 for one in found)
+        """Whether all brokers say so, and the same: one that was cut off from ZooKeeper tells what was, for a while."""
+        found, *others = (cluster.partitions(TOPIC, node) for node in cluster.ports)
+        alike = all(seen == found for seen in others)
+        return alike and all(len(one.isr) == 3 and len(one.replicas) == 3 and one.leader >= 0 for one in found)
 
     # -- the nemesis
 
