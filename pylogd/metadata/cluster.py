@@ -28,11 +28,12 @@ from twisted.python.failure import Failure
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.image import Broker, id_to_text, new_id
-from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, SetData, WatchEvent, parent_of
+from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
     INCARNATIONS,
+    PARENTS,
     PRODUCER_IDS,
     Change,
     CorruptMetadata,
@@ -44,6 +45,7 @@ from pylogd.metadata.layout import (
     encode_cluster_id,
     encode_producer_block,
 )
+from pylogd.metadata.together import all_of
 
 log = Logger()
 
@@ -169,9 +171,7 @@ class Cluster:
         return result
 
     async def _start(self) -> None:
-        await self._store.ensure(BROKERS)
-        await self._store.ensure(parent_of(CLUSTER_ID))
-        await self._store.ensure(PRODUCER_IDS)
+        await all_of(self._store.ensure(path) for path in PARENTS)  # at once: an empty store has them in one commit
         proposal = id_to_text(new_id())
         try:
             await self._store.create(CLUSTER_ID, encode_cluster_id(proposal))

@@ -30,6 +30,10 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 #: Which brokers, and which incarnation of each, the last decisions of a controller took into account.
 INCARNATIONS: Final = "/brokers/incarnations"
+#: What a cluster starts with, empty. Each part makes sure of its own, too.
+PARENTS: Final = (
+    BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
+)  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition without a state.
 _NOT_YET: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)

@@ -32,9 +32,9 @@ from pylogd.client.zookeeper.registries import (
     encode_member,
     encode_offset,
 )
-from pylogd.client.zookeeper.waiting import all_of
 from pylogd.metadata.errors import ConnectionLost, NodeError, NodeExists, NoNode, SessionExpired, StoreError
 from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Operation, SetData, Watch, parent_of
+from pylogd.metadata.together import all_of
 
 T = TypeVar("T")
 

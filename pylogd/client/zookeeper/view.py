@@ -26,10 +26,10 @@ from pylogd.client.zookeeper.registries import (
     decode_partitions,
     topic_path,
 )
-from pylogd.client.zookeeper.waiting import all_of
 from pylogd.metadata.errors import NoNode
 from pylogd.metadata.interfaces import IMetadataStore, Watch, WatchEvent
 from pylogd.metadata.layout import BROKERS, TOPICS, CorruptMetadata
+from pylogd.metadata.together import all_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
