@@ -20,6 +20,7 @@ from pathlib import Path
 
 START_SECONDS = 120.0
 STOP_SECONDS = 120.0
+_RESERVED: list[socket.socket] = []  # one for each port that was given out
 _ADDRESS = re.compile(r"([0-9A-Za-z_.\-]+|\[[0-9a-fA-F:]+\]):(\d+)")
 
 
@@ -32,7 +33,7 @@ def pylogd_command() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Port numbers that nothing listens on right now.
+    """Port numbers that nothing listens on right now, and that no one else is given here while this process lives.
 
     They lie below those that the system gives to outgoing connections: a broker that is killed and started again would
     find its port taken by one now and then.
@@ -44,10 +45,22 @@ def free_ports(count: int) -> list[int]:
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
+                _reserve(port)
                 found.append(port)
             if len(found) == count:
                 return found
     raise OSError(f"there are no {count} free ports below {lowest}")
+
+
+def _reserve(port: int) -> None:
+    """Keep a port from runs beside this one. Raises OSError where another has it: names of sockets are unique."""
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0pylogd-tests-port-{port}")
+    except OSError:
+        mark.close()
+        raise
+    _RESERVED.append(mark)
 
 
 class BrokerProcess:

@@ -22,7 +22,7 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.schema import request_codec, request_header_version, response_codec, response_header_version
 
-PATIENCE = 20.0  # seconds: how long anything at all may take before it counts as hung
+PATIENCE = 120.0  # seconds: how long anything at all may take before it counts as hung
 _CHUNK = 1 << 18
 _LATEST = -1
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -204,18 +204,40 @@ def reset_peak(pid: int) -> None:
 
 
 def wait_until_at_rest(pid: int) -> None:
-    """Wait until the process spends no processor time: it has done all that it can for now."""
+    """Wait until the process has done all that it can for now: all its threads sleep, look after look."""
     quiet = 0
     last = _processor_ticks(pid)
 
     def rested() -> bool:
         nonlocal quiet, last
         now = _processor_ticks(pid)
-        quiet = quiet + 1 if now == last else 0
+        quiet = quiet + 1 if now == last and _all_sleep(pid) else 0
         last = now
-        return quiet >= _TICKS // 10  # checks without a tick in between
+        return quiet >= _TICKS // 10  # looks without a tick in between
 
     wait_until(rested, f"process {pid} is at rest")
+
+
+def _all_sleep(pid: int) -> bool:
+    """Whether no thread runs, waits for a disk, or waits for its turn on a machine that has much else to do."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] not in "SI":
+                return False
+    return True
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process is gone, or would be if its parent cared."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until_ended(pid: int) -> None:
+    """Wait until the process has ended."""
+    wait_until(lambda: has_ended(pid), f"process {pid} has ended")
 
 
 def _processor_ticks(pid: int) -> int:

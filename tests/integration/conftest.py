@@ -26,10 +26,17 @@ class Address(Protocol):
 
 
 class StartBroker(Protocol):
-    """Starts a broker; `name` tells several brokers of one test apart, and the same name is the same directory."""
+    """Starts a broker; `name` tells several brokers of one test apart, and the same name is the same directory.
+
+    One that is started again where it was needs a `port` of `free_ports`.
+    """
 
     def __call__(
-        self, name: str = "broker", settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+        self,
+        name: str = "broker",
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        port: int = 0,
     ) -> BrokerProcess: ...
 
 
@@ -56,9 +63,12 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     started: list[BrokerProcess] = []
 
     def start(
-        name: str = "broker", settings: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+        name: str = "broker",
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        port: int = 0,
     ) -> BrokerProcess:
-        broker = BrokerProcess(tmp_path / name, tmp_path / f"{name}.log", settings, arguments)
+        broker = BrokerProcess(tmp_path / name, tmp_path / f"{name}.log", settings, arguments, port)
         started.append(broker)
         return broker
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.brokers import START_SECONDS, STOP_SECONDS, free_ports, pylogd_command
 from tests.conftest import CHECKOUT, FROM_CHECKOUT
+from tests.rawclient import has_ended, wait_until_ended
 
 pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed here: make test installs it")
 
@@ -124,13 +125,6 @@ def wait_until_it_accepts(port: int, log: Path) -> None:
             return
 
 
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + STOP_SECONDS
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"process {pid} did not end"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def free_port() -> int:
     return free_ports(1)[0]
@@ -144,9 +138,9 @@ def test_twistd_runs_the_broker_as_a_daemon(tmp_path: Path, free_port: int) -> N
     try:
         wait_until_it_accepts(free_port, log)
         os.kill(pid, signal.SIGTERM)
-        wait_until_gone(pid)
+        wait_until_ended(pid)
     finally:
-        if Path(f"/proc/{pid}").exists():
+        if not has_ended(pid):
             os.kill(pid, signal.SIGKILL)
     assert "Traceback" not in log.read_text()
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()

@@ -11,6 +11,7 @@ import pytest
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
 from pylogd.wire.messages import ApiKey
+from tests.brokers import free_ports
 from tests.conftest import CHECKOUT
 from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
@@ -34,7 +35,8 @@ def everything(address: str, topic: str, count: int) -> list[int]:
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_broker: StartBroker, how: str) -> None:
-    broker = start_broker()
+    (port,) = free_ports(1)
+    broker = start_broker(port=port)
     where = broker.address
     with Cluster(where) as cluster:
         Admin(cluster).create_topic("t", 1)
@@ -45,7 +47,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_bro
             number += BURST
             sent[BURST // 3].result(SECONDS)  # so that batches are under way now
             getattr(broker, how)()
-            broker = start_broker(arguments=["--listen", where])
+            broker = start_broker(port=port)
         producer.flush(SECONDS)
         assert all(delivery.error is None for delivery in sent)
     assert everything(where, "t", number) == list(range(number))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import START_SECONDS, BrokerProcess, pylogd_command
+from tests.brokers import START_SECONDS, BrokerProcess, free_ports, pylogd_command
 from tests.conftest import CHECKOUT, FROM_CHECKOUT
-from tests.rawclient import check_serves, wait_until
+from tests.rawclient import check_serves, wait_until, wait_until_ended
 
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 
@@ -227,9 +227,7 @@ def test_twistd_as_a_daemon_that_can_not_start(tmp_path: Path, taken_port: int) 
 
 def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None:
     """The pid file and the log are twistd's; a stop by the pid is clean, and the next start goes on in the same log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    (port,) = free_ports(1)
     arguments = ["--pidfile=pylogd.pid", "--logfile=pylogd.log", "pylogd", "--listen", f"127.0.0.1:{port}"]
     log, pidfile = tmp_path / "pylogd.log", tmp_path / "pylogd.pid"
     for times in (1, 2):
@@ -241,7 +239,7 @@ def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None
         finally:
             os.kill(pid, signal.SIGTERM)
             wait_until(lambda: not pidfile.exists(), "twistd has removed its pid file")
-        wait_until_gone(pid)
+        wait_until_ended(pid)
         assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     assert "Traceback" not in log.read_text()
 
@@ -249,8 +247,3 @@ def test_twistd_daemon_stops_and_starts_again_on_its_log(tmp_path: Path) -> None
 def wait_for_text(log: Path, text: str, times: int) -> None:
     """Wait until the log has the text so many times."""
     wait_until(lambda: log.exists() and log.read_text().count(text) == times, f"{log} says {text!r}")
-
-
-def wait_until_gone(pid: int) -> None:
-    """Wait until the process has ended."""
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} has ended")
