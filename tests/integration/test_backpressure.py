@@ -43,8 +43,6 @@ BATCH_BYTES = 100_000
 LONG_POLL_MS = 600_000
 METADATA_VERSION, FETCH_VERSION = 9, 11
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def own(broker: object) -> BrokerProcess:
@@ -122,6 +120,7 @@ def ask_metadata(client: RawClient) -> list[bytes]:
 def test_a_thousand_fetches_without_reading(own: BrokerProcess, filled: str) -> None:
     """100 MB of records are asked for at once; then they are all read, in order and whole."""
     with RawClient(own.address, receive_buffer=SMALL_BUFFER) as client:
+        wait_until_at_rest(own.pid)  # our connection is one of its files, those of the test before are not
         reset_peak(own.pid)
         before, files = memory(own.pid), open_files(own.pid)
         numbers = [client.send_request(fetch(filled, count % 100), FETCH_VERSION) for count in range(FRAMES)]
@@ -140,6 +139,7 @@ def test_a_thousand_long_polls_on_one_connection(own: BrokerProcess) -> None:
     """Only so many requests of a connection wait at once; one more record answers them, in order."""
     with RawClient(own.address) as client, RawClient(own.address) as producer:
         create_topic(producer, "polled")
+        wait_until_at_rest(own.pid)
         reset_peak(own.pid)
         before = memory(own.pid)
         numbers = [client.send_request(fetch("polled", 0, wait_ms=LONG_POLL_MS), FETCH_VERSION) for _ in range(FRAMES)]
@@ -156,6 +156,7 @@ def test_large_requests_that_nobody_waits_for(own: BrokerProcess) -> None:
     with RawClient(own.address) as client:
         create_topic(client, "flood")
         produce(client, "flood", [large])
+        wait_until_at_rest(own.pid)
         reset_peak(own.pid)
         before = memory(own.pid)
         for _ in range(100):
@@ -167,6 +168,7 @@ def test_large_requests_that_nobody_waits_for(own: BrokerProcess) -> None:
 def test_reading_a_gigabyte_costs_no_memory(own: BrokerProcess, filled: str) -> None:
     """100 MiB fetched ten times over, by a client that reads as fast as it can, and by one that stops for others."""
     with RawClient(own.address) as client:
+        wait_until_at_rest(own.pid)
         reset_peak(own.pid)
         before = memory(own.pid)
         for _ in range(100):
@@ -207,6 +209,7 @@ def test_clients_that_leave_inside_a_long_poll_leave_nothing(own: BrokerProcess)
         for _ in range(5):
             leave_long_polls(own, 1000)
             wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
+        wait_until_at_rest(own.pid)
         assert memory(own.pid) - before < 4.0, "5,000 waits whose clients are gone are still there"
         (answer,) = produce(producer, "left", [batch(1, 100)])
         assert (answer.error_code, answer.base_offset) == (0, 0)
@@ -239,8 +242,8 @@ def test_clients_that_leave_in_the_middle_of_a_large_request(own: BrokerProcess)
     for _ in range(4):
         with RawClient(own.address) as client:
             client.send(struct.pack(">i", 100_000_000) + bytes(40_000_000))
+        wait_until(lambda: connections(own.pid) <= sockets, "the socket is closed")
         wait_until_at_rest(own.pid)
-    assert connections(own.pid) <= sockets
     assert memory(own.pid) - before < 48.0, "more than one of four is still there"
 
 
@@ -268,18 +271,18 @@ def test_a_topic_deleted_under_a_long_poll(own: BrokerProcess) -> None:
 
 def test_a_peer_that_takes_nothing_is_dropped_in_the_end(start_broker: Callable[..., BrokerProcess]) -> None:
     """It is owed a reply, reads none of it and does not go away: connections.max.idle.ms counts for it too."""
-    broker = start_broker(settings={"connections.max.idle.ms": "1000"})
-    with RawClient(broker.address) as producer:
+    patient = start_broker()
+    with RawClient(patient.address) as producer:
         create_topic(producer, "owed")
         for number in range(10):
             produce(producer, "owed", [batch(number, 900_000)])
-        wait_until_at_rest(broker.pid)
-        sockets = connections(broker.pid)
+    assert patient.stop() == 0
+    broker = start_broker(settings={"connections.max.idle.ms": "1000"})
+    sockets = settled_connections(broker)
     with RawClient(broker.address, receive_buffer=SMALL_BUFFER) as client:
         client.send_request(fetch("owed", 0, max_bytes=1 << 30), FETCH_VERSION)
         assert len(client.socket.recv(1))
-        wait_until(lambda: connections(broker.pid) <= sockets, "the producer's connection is closed")
-        wait_until(lambda: connections(broker.pid) < sockets, "the connection is dropped")
+        wait_until(lambda: connections(broker.pid) <= sockets, "the connection is dropped")
     check_serves(broker.address)
 
 
@@ -291,18 +294,26 @@ def test_connections_leave_descriptors_for_files(start_broker: Callable[..., Bro
         few = open_files(broker.pid) + 60
         _, most = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (few, most))
-        others = [RawClient(broker.address) for _ in range(100)]
+        others = [connect_or_be_refused(broker) for _ in range(100)]
         try:
-            refused = [other for other in others[-20:] if other.is_closed_by_broker()]
-            assert len(refused) == 20
+            assert all(other is None or other.is_closed_by_broker() for other in others[-20:])
             create_topic(client, "new", 3)
             assert produce(client, "new", [batch(1, 100)])[0].error_code == 0
         finally:
             for other in others:
-                other.close()
+                if other is not None:
+                    other.close()
         assert "kept for files" in broker.log()
         wait_until_at_rest(broker.pid)
         check_serves(broker.address)
+
+
+def connect_or_be_refused(broker: BrokerProcess) -> RawClient | None:
+    """A connection; None where it was refused so soon that there never was one."""
+    try:
+        return RawClient(broker.address)
+    except ConnectionResetError:
+        return None
 
 
 # Fairness -------------------------------------------------------------------------------------------------------------

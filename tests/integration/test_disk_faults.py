@@ -15,6 +15,7 @@ from pylogd.client.producer import Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from tests.brokers import STOP_SECONDS, BrokerProcess
 
+SECONDS = 180
 VALUE = bytes(range(256)) * 40
 SEGMENTS = {"log.segment.bytes": "65536"}
 IN_A_SMALL_VOLUME = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
@@ -23,7 +24,7 @@ IN_A_SMALL_VOLUME = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m no
 def try_to_write(producer: Producer, partition: int) -> ErrorCode | None:
     """What a write is answered."""
     try:
-        producer.send("t", VALUE, partition=partition).result(10)
+        producer.send("t", VALUE, partition=partition).result(SECONDS)
     except KafkaError as error:
         return error.code
     except PylogdError as error:
@@ -63,7 +64,7 @@ def test_a_directory_that_goes_away_and_then_the_last(tmp_path: Path) -> None:
             second.rename(tmp_path / "away too")
             with pytest.raises(PylogdError):
                 for _ in range(5000):
-                    producer.send("t", VALUE, partition=other).result(10)
+                    producer.send("t", VALUE, partition=other).result(SECONDS)
             producer.abandon()
         assert broker.process.wait(STOP_SECONDS) == 1
     finally:
@@ -80,7 +81,7 @@ def full_volume(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Path]]:
     data = tmp_path / "data"
     data.mkdir()
     try:
-        subprocess.run([*IN_A_SMALL_VOLUME, str(data), "true"], check=True, capture_output=True, timeout=20)
+        subprocess.run([*IN_A_SMALL_VOLUME, str(data), "true"], check=True, capture_output=True, timeout=SECONDS)
     except (OSError, subprocess.SubprocessError):
         pytest.skip("this system lets nobody mount a volume in a namespace of his own")
     broker = BrokerProcess(data, tmp_path / "log", SEGMENTS, prefix=[*IN_A_SMALL_VOLUME, str(data)])
@@ -104,8 +105,8 @@ def test_a_full_volume_fails_produces_until_there_is_room(full_volume: tuple[Bro
             consumer.assign([("t", 0)])
             seen: list[int] = []
             while len(seen) < count + 2:
-                records = consumer.poll(5)
-                assert records
+                records = consumer.poll(SECONDS)
+                assert records, "nothing came"
                 assert all(record.value == VALUE for record in records)
                 seen += [record.offset for record in records]
         assert seen == list(range(count + 2))

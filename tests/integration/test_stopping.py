@@ -21,8 +21,9 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, decode_batch, encode_batch, iter_batches
-from tests.brokers import BrokerProcess, pylogd_command
+from tests.brokers import STOP_SECONDS, BrokerProcess, pylogd_command
 from tests.rawclient import (
+    PATIENCE,
     ConnectionClosed,
     RawClient,
     check_serves,
@@ -94,7 +95,7 @@ def test_a_clean_stop_is_marked_and_the_next_start_scans_nothing(
         for count in range(20):
             assert produce(client, "kept", [batch(count)])[0].error_code == 0
     os.kill(broker.pid, number)
-    assert broker.process.wait(30) == 0
+    assert broker.process.wait(STOP_SECONDS) == 0
     assert (broker.data / CLEAN_MARK).exists()
     verify(broker)
 
@@ -123,11 +124,11 @@ def test_a_stop_answers_who_waits(start_broker: StartBroker) -> None:
         assert (reply.error_code, reply.responses[0].partitions[0].error_code) == (0, 0)
         assert client.is_closed_by_broker()
         assert idle.is_closed_by_broker()
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(STOP_SECONDS) == 0
 
 
 def test_a_stop_lets_a_large_reply_leave(start_broker: StartBroker) -> None:
-    broker = start_broker()
+    broker = start_broker(settings={"controlled.shutdown.drain.ms": str(LONG_POLL_MS)})
     with RawClient(broker.address, receive_buffer=1 << 14) as client:
         create_topic(client, "large")
         for number in range(20):
@@ -137,7 +138,7 @@ def test_a_stop_lets_a_large_reply_leave(start_broker: StartBroker) -> None:
         os.kill(broker.pid, signal.SIGTERM)
         reply = client.response(1, FETCH_VERSION, request)
         assert len(list(iter_batches(reply.responses[0].partitions[0].records))) == 20
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(STOP_SECONDS) == 0
 
 
 def test_a_stop_does_not_wait_for_ever_for_who_does_not_read(start_broker: StartBroker) -> None:
@@ -145,7 +146,7 @@ def test_a_stop_does_not_wait_for_ever_for_who_does_not_read(start_broker: Start
     with RawClient(broker.address, receive_buffer=1 << 14) as client:
         owe_a_large_reply(broker, client)
         os.kill(broker.pid, signal.SIGTERM)
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(STOP_SECONDS) == 0
     assert (broker.data / CLEAN_MARK).exists()
     verify(broker)
 
@@ -157,7 +158,7 @@ def test_a_second_signal_ends_the_wait(start_broker: StartBroker) -> None:
         os.kill(broker.pid, signal.SIGTERM)
         wait_until(lambda: "stopping" in broker.log(), "the stop has begun")
         os.kill(broker.pid, signal.SIGINT)
-        assert broker.process.wait(30) == 0
+        assert broker.process.wait(STOP_SECONDS) == 0
     assert (broker.data / CLEAN_MARK).exists()
 
 
@@ -173,7 +174,7 @@ def owe_a_large_reply(broker: BrokerProcess, client: RawClient) -> None:
 def test_a_stop_under_load_keeps_what_was_acknowledged(start_broker: StartBroker) -> None:
     broker = start_broker()
     acknowledged = produce_until_closed(broker, "loaded", lambda: os.kill(broker.pid, signal.SIGTERM))
-    assert broker.process.wait(30) == 0
+    assert broker.process.wait(STOP_SECONDS) == 0
     verify(broker)
     with RawClient(start_broker().address) as client:
         kept = numbers_in(client, "loaded")
@@ -186,7 +187,7 @@ def produce_until_closed(broker: BrokerProcess, topic: str, end_it: Callable[[],
     enough = threading.Event()
 
     def end_it_after_some() -> None:
-        enough.wait(30)
+        enough.wait(PATIENCE)
         end_it()
 
     helper = threading.Thread(target=end_it_after_some)
