@@ -15,7 +15,7 @@ import pytest
 from tests.brokers import pylogd_command
 from tests.integration.conftest import Address, StartBroker
 
-SECONDS = 60
+SECONDS = 180
 
 
 def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

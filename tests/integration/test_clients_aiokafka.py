@@ -13,7 +13,7 @@ from aiokafka.errors import MessageSizeTooLargeError, OffsetOutOfRangeError
 
 from tests.integration.conftest import Address
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

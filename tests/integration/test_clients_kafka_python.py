@@ -14,7 +14,7 @@ from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError, Unkn
 
 from tests.integration.conftest import Address
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 @pytest.fixture

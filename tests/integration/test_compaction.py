@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -37,13 +38,13 @@ def read_from_start(address: str, last: int) -> list[Message]:
 
 
 def stored_bytes(data: Path) -> int:
-    """Bytes of the partition's segments, whatever is being renamed meanwhile."""
+    """Bytes of the partition's segments, those included that have yet to take the place of others."""
     total = 0
-    for path in (data / f"{TOPIC}-0").glob("*.log"):
+    for path in (data / f"{TOPIC}-0").glob("*.log*"):
         try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
+            total += 0 if path.name.endswith(".deleted") else path.stat().st_size
+        except FileNotFoundError:  # renamed meanwhile: nobody knows what it is now
+            return sys.maxsize
     return total
 
 
