@@ -43,6 +43,8 @@ KILLS_A_ROUND = 20
 RANDOM = "random moment"
 START_SECONDS = 120.0
 STOP_SECONDS = 120.0
+SETTLE_SECONDS = 30.0  # how long the files of a broker that runs may look damaged, each time in another place
+DYING_SECONDS = 30.0  # how long one that has cut its connections may take to be gone
 LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
 
 #: Small segments, so that all that happens to a log happens often; each round has one of these on top.
@@ -190,7 +192,7 @@ class Round:
             raise CrashFault(f"the last start failed:\n{self.log.read_text()[-4000:]}")
         for writer in self.writers:
             writer.finish()
-        self.check()
+        self.check(broker)
         broker.stop()
         if "Traceback" in self.log.read_text():
             raise CrashFault(f"a traceback in the broker's log:\n{self.log.read_text()[-8000:]}")
@@ -210,14 +212,14 @@ class Round:
     def _check_if_alive(self, broker: ForkedBroker) -> None:
         """Check; a broker that dies of its point meanwhile is checked after the next start."""
         try:
-            self.check()
+            self.check(broker)
         except (PylogdError, OSError, CrashFault):  # what is wrong in the log will be wrong after the next start
-            if not broker.is_dead(1):
+            if not broker.is_dead(DYING_SECONDS):
                 raise
 
     # What has to hold ----------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def check(self, broker: ForkedBroker) -> None:
         """Read everything back and compare; then look at the files."""
         told = [[dict(told) for told in writer.acknowledged] for writer in self.writers]
         for writer in self.writers:
@@ -226,13 +228,16 @@ class Round:
         with Consumer(self.address, fetch_max_wait_ms=5, request_timeout=60, retry_timeout=0.2) as consumer:
             for partition in range(PARTITIONS):
                 self._check_partition(consumer, partition, [of_writer[partition] for of_writer in told])
-        self._verify()
+        self._verify(broker)
 
     def _check_partition(self, consumer: Consumer, partition: int, told: list[dict[int, int]]) -> None:
         place = (TOPIC, partition)
         start = next(iter(consumer.beginning_offsets([place]).values()))
         end = next(iter(consumer.end_offsets([place]).values()))
         found = _read(consumer, partition, start, end, holes=self.compacted)
+        while self.compacted and (later := next(iter(consumer.end_offsets([place]).values()))) > end:
+            found += _read(consumer, partition, end, later, holes=True)  # what took the place of what was gone already
+            end = later
         first = found[0][0] if found and not self.compacted else start  # retention may have moved the start meanwhile
         numbers: list[dict[int, int]] = [{} for _ in self.writers]
         names = {writer.name: at for at, writer in enumerate(self.writers)}
@@ -262,18 +267,19 @@ class Round:
                     )
         self.checked += len(found)
 
-    def _verify(self) -> None:
-        """`verify-log`; a broker that runs may be caught in a write, so that damage has to be there twice."""
-        for attempt in range(4):
-            findings = []
+    def _verify(self, broker: ForkedBroker | None = None) -> None:
+        """`verify-log`; a broker that runs may be caught in a write or a removal, so what is damaged has to stay so."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
             try:
-                findings = [f for f in verify_log_dir(str(self.data)) if f.severity is not Severity.INFO]
-            except FileNotFoundError:  # retention was faster
-                continue
+                findings = [str(f) for f in verify_log_dir(str(self.data)) if f.severity is not Severity.INFO]
+            except FileNotFoundError as error:  # retention was faster
+                findings = [str(error)]
             if not findings:
                 return
-            time.sleep(0.05 * (attempt + 1))
-        raise CrashFault("verify-log: " + "; ".join(map(str, findings[:5])))
+            if broker is None or broker.is_dead() or time.monotonic() > deadline:
+                raise CrashFault("verify-log: " + "; ".join(findings[:5]))
+            time.sleep(0.05)
 
 
 def _read(consumer: Consumer, partition: int, start: int, end: int, *, holes: bool) -> list[tuple[int, bytes]]:

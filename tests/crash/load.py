@@ -67,7 +67,7 @@ class Writer:
         """Deliver what is under way and end."""
         self._over = True
         self._running.set()
-        self._thread.join(30)
+        self._thread.join(120)
 
     def _run(self) -> None:
         while not self._over:
@@ -111,7 +111,7 @@ class IdempotentWriter(Writer):
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 50,
-                "message.timeout.ms": 120_000,
+                "message.timeout.ms": 900_000,
                 "socket.timeout.ms": 5_000,
                 "log_level": 0,
             }
@@ -140,7 +140,7 @@ class IdempotentWriter(Writer):
         self._producer.poll(0.01)
 
     def _end(self) -> None:
-        self._producer.flush(30)
+        self._producer.flush(120)
 
 
 class PlainWriter(Writer):
