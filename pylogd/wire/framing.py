@@ -5,7 +5,7 @@ spans chunks is gathered in one bytearray, which grows as bytes come and not by 
 pays for the memory it takes; a client, which trusts its broker that far, has it made in full up to `ahead` bytes.
 Whoever has a socket may receive into it (`room`) instead of feeding chunks. Decoders may share a `FrameMemory`, where
 the memory of large frames is used again: new memory costs more than all else that is done here with its bytes. Nothing
-here is quadratic in the number of chunks.
+here is quadratic in the number of chunks. A chunk that is used up is let go of: its peer may be silent for hours.
 
 Rules: a length below zero or over the cap raises before anything is kept, and the decoder is then dead. A frame's bytes
 never change while a view of them is left.
@@ -22,6 +22,7 @@ _LENGTH_SIZE = 4
 #: A frame that is smaller is fed in chunks, and its memory is not worth keeping.
 LARGE = 1 << 16
 _MOST_AHEAD = 1 << 23
+_NOTHING = memoryview(b"")
 _UNIT = 1 << 20  # memory for many frames is made in such steps, so that it fits the next one too
 
 
@@ -68,15 +69,14 @@ def _unseen(memory: bytearray) -> bool:
 class FrameDecoder:
     """Cuts a stream of bytes into frames of at most `max_bytes` bytes each."""
 
-    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial", "_prefix")
+    __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
 
     def __init__(self, max_bytes: int, ahead: int = 0, memory: FrameMemory | None = None) -> None:
         self._max_bytes = max_bytes
         self._ahead = ahead
         self._memory = memory
-        self._chunk = memoryview(b"")
+        self._chunk = _NOTHING
         self._at = 0
-        self._prefix = b""  # 1 to 3 bytes of a length that is still to come whole
         self._partial: bytearray | None = None  # the frame that spans chunks
         self._filled = 0
         self._missing = 0
@@ -100,15 +100,12 @@ class FrameDecoder:
     @property
     def pending(self) -> bool:
         """Whether bytes wait here for the rest of their frame."""
-        return self._partial is not None or bool(self._prefix) or self._at < len(self._chunk)
+        return self._partial is not None or self._at < len(self._chunk)
 
     def feed(self, data: bytes) -> None:
         """Take a received chunk. Drain `next_frame` before feeding more."""
-        if self._at < len(self._chunk):
+        if self._chunk:
             data = bytes(self._chunk[self._at :]) + data
-        elif self._prefix:
-            data = self._prefix + data
-            self._prefix = b""
         self._chunk = memoryview(data)
         self._at = 0
 
@@ -119,9 +116,8 @@ class FrameDecoder:
         if self._partial is not None:
             return self._continue_partial(available)
         if available < _LENGTH_SIZE:
-            if available:
-                self._prefix = bytes(chunk[at:])
-                self._at = len(chunk)
+            self._chunk = memoryview(bytes(chunk[at:])) if available else _NOTHING
+            self._at = 0
             return None
         (length,) = _LENGTH.unpack_from(chunk, at)
         at += _LENGTH_SIZE
@@ -136,7 +132,7 @@ class FrameDecoder:
         self._partial = self._begin(length, chunk[at:])
         self._filled = available - _LENGTH_SIZE
         self._missing = end - len(chunk)
-        self._at = len(chunk)
+        self._chunk, self._at = _NOTHING, 0
         return None
 
     def _begin(self, length: int, begun: memoryview) -> bytearray:
@@ -160,6 +156,7 @@ class FrameDecoder:
         self._at += take
         self._missing -= take
         if self._missing:
+            self._chunk, self._at = _NOTHING, 0
             return None
         self._partial = None
         if self._memory is not None:

@@ -152,6 +152,18 @@ def test_a_frame_in_one_chunk_is_a_view_of_it() -> None:
     assert frame.obj is chunk
 
 
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=4), st.data())
+def test_a_chunk_that_is_used_up_is_not_kept(bodies: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    cut = data.draw(st.integers(0, len(stream)))
+    decoder = FrameDecoder(20)
+    for part in (stream[:cut], stream[cut:]):
+        chunk = bytearray(part)
+        decoder.feed(chunk)  # type: ignore[arg-type]
+        drain(decoder)
+        chunk.append(0)  # a BufferError while a view of it is left
+
+
 @given(st.binary(max_size=30))
 def test_any_bytes_are_a_header_or_a_protocol_error(data: bytes) -> None:
     try:
