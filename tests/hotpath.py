@@ -53,19 +53,25 @@ class HotPath:
     def __init__(self, directory: Path) -> None:
         self.parts = _RealParts(directory, log_dirs=str(directory / "logs"), log_cleaner_enable=False)
         self.parts.create(TOPIC)
-        factory = BrokerFactory(
+        self._factory = BrokerFactory(
             self.parts.clock,
             partial(Broker._dispatch, self.parts),  # type: ignore[arg-type]
             served_versions(),
             lambda source, position, length: self.parts.threads(source.read),
             _LIMITS,
         )
-        self._protocol = factory.buildProtocol(None)
-        self.transport = PairTransport(self._protocol, ManualReactor(), _BUFFER_BYTES)
-        self.transport.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        self._protocol.makeConnection(self.transport)
+        self.transport = self.connect(_BUFFER_BYTES)
+        self._protocol = self.transport.protocol
         self._client = ClientSession(100 << 20, "hotpath")
         self._buffer = bytearray(_BUFFER_BYTES)
+
+    def connect(self, buffer_bytes: int = 1 << 16) -> PairTransport:
+        """One more connection to the broker."""
+        protocol = self._factory.buildProtocol(None)
+        transport = PairTransport(protocol, ManualReactor(), buffer_bytes)
+        transport.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        protocol.makeConnection(transport)
+        return transport
 
     def close(self) -> None:
         """End the connection and the broker."""

@@ -53,26 +53,32 @@ class Slice(Protocol):
 Warm = Callable[[Slice, int, int], "Deferred[Any]"]
 
 
+class Feeder(Protocol):
+    """Whoever gives a sender what to send."""
+
+    def drained(self) -> None:
+        """All of it has left."""
+
+
 @implementer(IPullProducer)
 class Sender:
     """The one writer of a connection's transport."""
 
     __slots__ = (
-        "_at", "_connected", "_drained", "_end", "_max_chunk", "_max_unsent", "_parts", "_slice", "_socket",
+        "_at", "_connected", "_end", "_feeder", "_max_chunk", "_max_unsent", "_parts", "_slice", "_socket",
         "_transport", "_unsent", "_waiting", "_warm", "_warm_to",
     )  # fmt: skip
 
-    def __init__(
-        self, transport: Any, warm: Warm, drained: Callable[[], None], *, max_chunk: int, max_unsent: int
-    ) -> None:
+    def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
         """`max_chunk`: bytes in one sendfile call. `max_unsent`: bytes written that make the peer too far behind."""
         self._transport = transport
         self._socket: socket.socket = transport.getHandle()
         self._warm = warm
-        self._drained = drained
+        self._feeder = feeder
         self._max_chunk = max_chunk
         self._max_unsent = max_unsent
-        self._parts: deque[bytes | Slice] = deque()  # behind the slice that is going out
+        # What waits behind the slice that is going out; None if nothing waits. An empty deque takes 760 bytes.
+        self._parts: deque[bytes | Slice] | None = None
         self._slice: Slice | None = None
         self._at = self._end = 0
         self._warm_to = 0  # up to where the slice was found warm, or has been read ahead
@@ -84,22 +90,24 @@ class Sender:
     @property
     def congested(self) -> bool:
         """Whether the peer is so far behind that no more requests should be taken from it."""
-        return self._unsent > self._max_unsent or len(self._parts) > MAX_QUEUED_PARTS
+        parts = self._parts
+        return self._unsent > self._max_unsent or (parts is not None and len(parts) > MAX_QUEUED_PARTS)
 
     @property
     def idle(self) -> bool:
         """Whether all that was sent has left this process."""
-        return not self._unsent and self._slice is None and not self._parts
+        return not self._unsent and self._parts is None
 
     def send(self, parts: Sequence[Any]) -> None:
         """Send `parts`, each bytes or a Slice, behind all that was sent before."""
-        if self._slice is not None or self._parts:
-            self._parts += parts
+        waiting = self._parts
+        if waiting is not None:
+            waiting += parts
             return
         try:
             data = b"".join(parts)
         except TypeError:  # there is a slice among them
-            self._parts += parts
+            self._parts = deque(parts)
             self._pump()
         else:
             self._write(data)
@@ -111,13 +119,12 @@ class Sender:
             return
         self._pump()
         if self._connected and self.idle:
-            self._drained()
+            self._feeder.drained()
 
     def stopProducing(self) -> None:
         """The connection is gone."""
         self._connected = False
-        self._parts.clear()
-        self._slice = None
+        self._parts = self._slice = None
 
     def close(self) -> None:
         """Close the connection once the bytes given to the transport have left; slices that wait are dropped."""
@@ -140,25 +147,28 @@ class Sender:
 
     def _pump(self) -> None:
         """Send queued parts until all have left, the socket is full, a chunk is cold or the turn's share is used up."""
+        parts = self._parts
+        if parts is None:
+            return
         share = self._max_chunk
-        while self._slice is not None or self._parts:
+        while self._slice is not None or parts:
             if self._unsent:
                 return  # resumeProducing follows
             if share <= 0:
                 self._transport.startWriting()
                 return
             if self._slice is None:
-                share -= self._write_to_next_slice(min(COPIED_BYTES, share))
+                share -= self._write_to_next_slice(parts, min(COPIED_BYTES, share))
             else:
                 sent = self._send_chunk(self._slice, share)
                 if not sent:
                     return
                 share -= sent
+        self._parts = None
 
-    def _write_to_next_slice(self, room: int) -> int:
+    def _write_to_next_slice(self, parts: deque[bytes | Slice], room: int) -> int:
         """Write what comes before the next slice that is not copied; the bytes copied, at most `room`."""
         run: list[bytes | bytearray] = []
-        parts = self._parts
         copied = 0
         while parts:
             part = parts.popleft()

@@ -8,9 +8,8 @@ from __future__ import annotations
 import resource
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -21,10 +20,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.net.hangups import HangupWatch
-from pylogd.net.pipeline import Pipeline
+from pylogd.net.pipeline import Dispatch, Pipeline
 from pylogd.net.receiving import MEMORY
 from pylogd.net.sender import Sender, Warm
-from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import ServerSession
 
 log = Logger()
 
@@ -46,10 +45,6 @@ class ServerLimits:
     max_connections_per_host: int  # max.connections.per.ip
     send_buffer_bytes: int  # socket.send.buffer.bytes, -1 for the system's
     receive_buffer_bytes: int  # socket.receive.buffer.bytes, -1 for the system's
-
-
-#: (connection, event) -> a response message, a Deferred of one, or None where no reply is due.
-Dispatch = Callable[["BrokerProtocol", RequestReceived | UnsupportedRequest], Any]
 
 
 class BrokerProtocol(Protocol):
@@ -80,13 +75,12 @@ class BrokerProtocol(Protocol):
         sender = Sender(
             transport,
             self.factory.warm,
-            self._drained,
+            self,
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        dispatch = partial(self.factory.dispatch, self)
-        hangups = self.factory.hangups
-        self.pipeline = Pipeline(session, dispatch, sender, transport, limits.max_in_flight, hangups)
+        factory = self.factory
+        self.pipeline = Pipeline(self, session, factory.dispatch, sender, limits.max_in_flight, factory.hangups)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -98,7 +92,8 @@ class BrokerProtocol(Protocol):
             self.pipeline.lost()
             del self.pipeline  # else they hold each other, and half a large frame, until the collector comes
 
-    def _drained(self) -> None:
+    def drained(self) -> None:
+        """All that was sent has left."""
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
         if pipeline is not None:
             pipeline.drained()

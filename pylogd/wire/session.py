@@ -79,15 +79,13 @@ class ServerSession:
     `memory` may be shared by the sessions of a thread.
     """
 
-    __slots__ = ("_decoder", "_decoders", "_encoders", "_versions")
+    __slots__ = ("_decoder", "_versions")
 
     def __init__(
         self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]], memory: FrameMemory | None = None
     ) -> None:
         self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
         self._versions = versions
-        self._decoders = _DECODERS
-        self._encoders = _ENCODERS
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Drain `next_event` before giving more."""
@@ -107,12 +105,12 @@ class ServerSession:
         if frame is None:
             return None
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
-        found = self._decoders.get(api_key << 16 | version)
+        found = _DECODERS.get(api_key << 16 | version)
         if found is None:
             lowest, highest = self._versions.get(api_key, (0, -1))
             if not lowest <= version <= highest:
                 return UnsupportedRequest(api_key, version, correlation_id, client_id)
-            found = self._decoders[api_key << 16 | version] = _request_decoder(api_key, version)
+            found = _DECODERS[api_key << 16 | version] = _request_decoder(api_key, version)
         flexible, decode = found
         if flexible:
             at = skip_tagged_fields(frame, at)
@@ -121,9 +119,9 @@ class ServerSession:
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
         """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""
         key = event.api_key << 16 | event.version
-        found = self._encoders.get(key)
+        found = _ENCODERS.get(key)
         if found is None:
-            found = self._encoders[key] = _response_encoder(event.api_key, event.version)
+            found = _ENCODERS[key] = _response_encoder(event.api_key, event.version)
         flexible, encode = found
         if type(response) is bytes:
             size, correlation_id = len(response), event.correlation_id

@@ -75,3 +75,24 @@ def test_requests_leave_nothing_behind(path: HotPath) -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 2000 * 16
+
+
+def test_an_idle_connection_keeps_little(path: HotPath) -> None:
+    """Neither what was sent by it nor queues that have nothing in them; half of it is the transport's."""
+    frame, number = path.produce_frame(1, 20_000), 20
+    transports = [path.connect()]
+    transports[0].deliver(frame)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(number):
+            transports.append(path.connect())
+            transports[-1].deliver(bytes(bytearray(frame)))
+            assert transports[-1].received()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for transport in transports:
+        transport.loseConnection()
+        transport.peer.close()
+    assert (after - before) / number < 2800  # bytes

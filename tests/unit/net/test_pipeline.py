@@ -57,13 +57,13 @@ class Rig:
         self.transport = PairTransport(Protocol(), ManualReactor())
         self.session = ByteSession()
         self.sender = Sender(
-            self.transport, lambda *args: Deferred(), self.drained, max_chunk=1 << 19, max_unsent=max_unsent
+            self.transport, lambda *args: Deferred(), self, max_chunk=1 << 19, max_unsent=max_unsent
         )
         self.pipeline: Pipeline = Pipeline(
+            self,
             self.session,  # type: ignore[arg-type]
-            self.handle,
+            type(self).handle,
             self.sender,
-            self.transport,
             max_in_flight,
             HangupWatch(self.transport.reactor),
         )
