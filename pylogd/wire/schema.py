@@ -3,7 +3,8 @@
 Strategy: nothing is read or compiled before it is used. The first message of an API at a version reads that API's
 schema, builds a construct from it, compiles it, and keeps the codec; after that a message costs one call of a function
 that was generated for exactly this API, version and direction. `pylogd.wire.messages.APIS` answers questions about
-versions without reading anything.
+versions without reading anything, and construct itself is imported with the first codec (`building`): a broker listens
+before it has one.
 
 Rules: whatever the bytes, `decode` returns a message or raises RemoteProtocolError; whatever the message, `encode`
 returns parts or raises LocalProtocolError. Neither keeps anything.
@@ -11,28 +12,25 @@ returns parts or raises LocalProtocolError. Neither keeps anything.
 
 from __future__ import annotations
 
-import importlib
 import json
 import struct
 from collections.abc import Callable, Sized
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pylogd.wire import types
-from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi, UnsupportedVersion
+from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi
 from pylogd.wire.messages import APIS, ApiInfo, ApiKey
 from pylogd.wire.stream import Cursor, GatherWriter
-from pylogd.wire.structs import Field, MessageStruct, NullableStruct
-from pylogd.wire.values import ZERO_UUID
+
+if TYPE_CHECKING:
+    from pylogd.wire.structs import MessageStruct
 
 #: bytes, or the records that a message was given, as they are
 Part = Sized
 Json = dict[str, Any]
 
-_SCALAR_DEFAULTS: Json = {"bool": False, "string": "", "bytes": b"", "uuid": ZERO_UUID, "records": None}
 _REQUEST, _RESPONSE = "request", "response"
 
 
@@ -109,13 +107,13 @@ def response_codec(api_key: int, version: int) -> Codec:
 
 def schema_versions(api_key: int) -> tuple[int, int]:
     """The lowest and the highest version that has a schema. Raises UnknownApi."""
-    info = _info(api_key)
+    info = api_info(api_key)
     return info.min_version, info.max_version
 
 
 def request_header_version(api_key: int, version: int) -> int:
     """1, or 2 where the request is flexible. Raises UnknownApi."""
-    return 2 if version >= _info(api_key).flexible_from else 1
+    return 2 if version >= api_info(api_key).flexible_from else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
@@ -123,12 +121,12 @@ def response_header_version(api_key: int, version: int) -> int:
 
     The client that asks for ApiVersions does not know yet whether the broker knows flexible versions.
     """
-    return 1 if version >= _info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
+    return 1 if version >= api_info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
 
 
 def load_schema(api_key: int) -> Json:
     """The schema file of an API, read anew. Raises UnknownApi."""
-    path = protocol_directory().joinpath("apis", f"{_info(api_key).module}.json")
+    path = protocol_directory().joinpath("apis", f"{api_info(api_key).module}.json")
     schema: Json = json.loads(path.read_text("utf-8"))
     return schema
 
@@ -140,75 +138,16 @@ def protocol_directory() -> Traversable:
     return inside if inside.is_dir() else package.joinpath("..", "protocol")
 
 
-def build_construct(api_key: int, version: int, role: str) -> MessageStruct:
-    """The construct, not compiled, for a role ("request" or "response"). Raises UnknownApi or UnsupportedVersion."""
-    info = _info(api_key)
-    if not info.min_version <= version <= info.max_version:
-        raise UnsupportedVersion(f"{info.name} has versions {info.min_version} to {info.max_version}, not {version}")
-    builder = _Builder(info, version)
-    return builder.struct(info.name + role.capitalize(), info.name + role.capitalize(), load_schema(api_key)[role])
-
-
 @cache
 def _codec(api_key: int, version: int, role: str) -> Codec:
-    return Codec(_info(api_key).name, version, build_construct(api_key, version, role))
+    from pylogd.wire.building import build_construct  # noqa: PLC0415 - see above
+
+    return Codec(api_info(api_key).name, version, build_construct(api_key, version, role))
 
 
-def _info(api_key: int) -> ApiInfo:
+def api_info(api_key: int) -> ApiInfo:
+    """What is known of an API without its schema. Raises UnknownApi."""
     try:
         return APIS[api_key]
     except KeyError:
         raise UnknownApi(f"there is no API with key {api_key}") from None
-
-
-class _Builder:
-    """Builds the construct of one API at one version from its schema."""
-
-    def __init__(self, info: ApiInfo, version: int) -> None:
-        self._version = version
-        self._flexible = version >= info.flexible_from
-        self._module: ModuleType = importlib.import_module(f"pylogd.wire.messages.{info.module}")
-
-    def struct(self, where: str, class_name: str, fields: list[Json]) -> MessageStruct:
-        cls: type = getattr(self._module, class_name)
-        return MessageStruct(where, cls, [self._field(where, field) for field in fields], self._flexible)
-
-    def _field(self, where: str, field: Json) -> Field:
-        exists = "versions" not in field or self._covers(field["versions"])
-        kind = self._type(f"{where}.{field['name']}", field) if exists else None
-        return Field(field["name"], kind, self._default(field), field.get("ignorable", False), field.get("tag"))
-
-    def _type(self, where: str, field: Json) -> types.WireType:
-        kind: str = field["type"]
-        nullable = "nullable" in field and self._covers(field["nullable"])
-        if kind.startswith("[]"):
-            element = self._type(where, {**field, "type": kind[2:], "nullable": "none"})
-            return types.Array(where, element, self._flexible, nullable)
-        if kind in types.FIXED_FORMATS:
-            return types.Fixed(where, kind)
-        if kind == "string":
-            return types.String(where, self._flexible, nullable)
-        if kind in ("bytes", "records"):
-            cls = types.Bytes if kind == "bytes" else types.Records
-            return cls(where, self._flexible, nullable)
-        struct_type = self.struct(where, kind, field["fields"])
-        return NullableStruct(where, struct_type) if nullable else struct_type
-
-    def _default(self, field: Json) -> Any:
-        kind: str = field["type"]
-        if "default" in field:
-            return field["default"]
-        if kind.startswith("[]"):
-            return []
-        if "fields" in field:
-            return getattr(self._module, kind)()
-        return _SCALAR_DEFAULTS.get(kind, 0)
-
-    def _covers(self, versions: str) -> bool:
-        """Whether a range such as "3", "3-5", "3+" or "none" holds the version."""
-        if versions == "none":
-            return False
-        if versions.endswith("+"):
-            return self._version >= int(versions[:-1])
-        low, _, high = versions.partition("-")
-        return int(low) <= self._version <= int(high or low)
