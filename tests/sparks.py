@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import pylogd
 
 T = TypeVar("T")
-STOP_SECONDS = 60
+STOP_SECONDS = 180
 _PACKAGES = Path(pylogd.__file__).resolve().parent.parent
 
 
@@ -39,7 +39,8 @@ def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
 
 def is_slow_start(error: BaseException | None) -> bool:
     """Whether a query failed only because its Python process did not start in time."""
-    return "Python worker failed to connect back" in str(error)
+    text = str(error)  # what is said depends on how Spark and the process are to talk
+    return "Python worker failed to connect back" in text or "Python worker to connect back" in text
 
 
 @contextlib.contextmanager

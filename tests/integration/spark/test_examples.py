@@ -14,6 +14,7 @@ import pytest
 from pylogd.cli.demo_events import flights
 from pylogd.client import Admin, Consumer, NewTopic, Producer
 from tests.integration.conftest import Address
+from tests.sparks import retried
 
 pytestmark = pytest.mark.timeout(600)
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -53,9 +54,8 @@ def test_windowed_counts(spark: Any, broker: Address, topic: str, tmp_path: Path
             producer.send(topic, event.value, event.key, timestamp=event.timestamp)
         # two days later: all windows before can't change any more
         producer.send(topic, events[0].value, timestamp=last + 48 * HOUR_MS)
-    example("flight_counts").count(
-        spark, broker.address, topic, f"{topic}-counts", str(tmp_path / "checkpoint"), follow=False
-    )
+    count = example("flight_counts").count
+    retried(lambda: count(spark, broker.address, topic, f"{topic}-counts", str(tmp_path / "checkpoint"), follow=False))
     wanted = Counter((json.loads(each.value)["origin"], (each.timestamp or 0) // HOUR_MS) for each in events)
     found = values(broker.address, f"{topic}-counts")
     assert sorted((each["origin"], each["flights"]) for each in found) == sorted(
@@ -72,9 +72,12 @@ def test_a_join_of_two_streams(spark: Any, broker: Address, topic: str, tmp_path
             producer.send(topic, value, tail.encode(), timestamp=start + hour * HOUR_MS)
         for tail, hour in (("N1", 1), ("N2", 24), ("N3", 12)):
             producer.send(f"{topic}-repairs", b"engine", tail.encode(), timestamp=start + hour * HOUR_MS)
-    example("departures_and_repairs").join(
-        spark, broker.address, topic, f"{topic}-repairs", f"{topic}-suspects", str(tmp_path / "checkpoint"),
-        follow=False,
+    join = example("departures_and_repairs").join
+    retried(
+        lambda: join(
+            spark, broker.address, topic, f"{topic}-repairs", f"{topic}-suspects", str(tmp_path / "checkpoint"),
+            follow=False,
+        )
     )  # fmt: skip
     found = values(broker.address, f"{topic}-suspects")
     assert sorted((each["tailnum"], each["delay"]) for each in found) == [("N1", 90), ("N3", 61)]

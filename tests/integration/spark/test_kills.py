@@ -20,7 +20,7 @@ from tests.kills.comparing import check_history, compare
 from tests.kills.processes import Loader, has_file
 
 pytestmark = pytest.mark.timeout(900)
-SECONDS = 240
+SECONDS = 400
 RECORDS = 3000
 
 
@@ -51,6 +51,7 @@ def test_killed_loaders_lose_nothing_and_load_nothing_twice(
             while not moment(before):
                 assert loader.process.poll() is None, loader.output()
                 assert time.monotonic() < deadline, loader.output()
+                time.sleep(0.002)  # the loader needs the processor too
         finally:
             loader.kill_all()
     load(spark, str(lake), LoadPlan(broker.address, ("subscribe", topic)))
