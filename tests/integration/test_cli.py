@@ -17,6 +17,24 @@ from tests.integration.conftest import Address, StartBroker
 
 SECONDS = 180
 
+#: What only an option, an extra, another command or the first request needs.
+_NOT_FOR_A_START = {
+    "avro", "confluent_kafka", "construct", "fastavro", "kazoo", "matplotlib", "multiprocessing", "numpy", "pandas",
+    "prometheus_client", "puresasl", "pyarrow", "pylogd.cli.common", "pylogd.client", "pylogd.local",
+    "pylogd.log.verify", "pylogd.metadata.zookeeper", "pylogd.schemas", "pylogd.spark", "pylogd.wire.building",
+    "pyspark", "requests", "rich", "tomllib", "twisted.internet.ssl", "twisted.scripts", "twisted.web",
+}  # fmt: skip
+#: A broker that says what it has imported where others say where they listen, and stops.
+_WHEN_IT_LISTENS = """
+import gc, json, os, signal, sys
+from pylogd.cli import main
+def announce(_line):
+    print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled(), "frozen": gc.get_freeze_count()}))
+    os.kill(os.getpid(), signal.SIGTERM)
+main.click.echo = announce
+main.main()
+"""
+
 
 def run(broker: Address, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -238,6 +256,16 @@ class TestBroker:
         second = start_broker()
         assert ok(second, "consume", "t", "--until-end") == "kept\n"
         assert len(ok(second, "offsets", "t").splitlines()) == 2
+
+    def test_what_a_start_does_not_need_is_not_imported(self, tmp_path: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", _WHEN_IT_LISTENS, "broker", "--listen", "127.0.0.1:0", "--data", str(tmp_path)],
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert not _NOT_FOR_A_START & set(found["modules"])
+        assert found["collects"] and found["frozen"]  # which a start does without
 
 
 def test_python_m_pylogd() -> None:

@@ -23,6 +23,8 @@ def test_messages(info: ApiInfo) -> None:
         assert cls() == cls()
         assert not hasattr(cls(), "__dict__")
         assert set(typing.get_type_hints(cls)) == {*names, "API_KEY", "API_NAME"}
+        if names:
+            assert cls.__init__.__code__.co_filename == module.__file__, "compiled whenever a process starts"
 
 
 def test_defaults_are_not_shared() -> None:
