@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -93,15 +94,16 @@ def test_other_errors_are_not(cluster: Cluster, server: FakeBroker) -> None:
 
 def test_tries_end() -> None:
     clock = FakeClock()
-    with FakeBroker() as server:
-        address = server.address
-    cluster = Cluster(address, clock=clock, retry_timeout=5)
-    with pytest.raises(BrokerUnavailable, match="can't connect"):
-        cluster.topic("t")
-    assert 3 < sum(clock.slept) <= 5
-    impatient = Cluster(address, clock=FakeClock(), bootstrap_timeout=0)
-    with pytest.raises(BrokerUnavailable):
-        impatient.topics()
+    with socket.socket() as taken:  # by somebody who does not listen
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster = Cluster(address, clock=clock, retry_timeout=5)
+        with pytest.raises(BrokerUnavailable, match="can't connect"):
+            cluster.topic("t")
+        assert 3 < sum(clock.slept) <= 5
+        impatient = Cluster(address, clock=FakeClock(), bootstrap_timeout=0)
+        with pytest.raises(BrokerUnavailable):
+            impatient.topics()
 
 
 def test_any_of_the_bootstrap_servers_will_do(server: FakeBroker) -> None:

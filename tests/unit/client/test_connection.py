@@ -79,10 +79,10 @@ def test_api_versions_that_fail(server: FakeBroker) -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(BrokerUnavailable, match="Connection refused"):
-        Connection("127.0.0.1", port)
+    with socket.socket() as taken:  # by somebody who does not listen
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(BrokerUnavailable, match="Connection refused"):
+            Connection("127.0.0.1", taken.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def make(server: FakeBroker) -> Iterator[Make]:
 def read(consumer: Consumer, count: int) -> list[Record]:
     records: list[Record] = []
     while len(records) < count:
-        records += consumer.poll(5)
+        records += consumer.poll(60)
     return records
 
 
@@ -93,12 +93,12 @@ def test_from_the_middle_of_a_batch(make: Make) -> None:
 def test_seeking(make: Make) -> None:
     consumer = make(max_poll_records=5)
     consumer.assign([("t", 0)])
-    assert [r.offset for r in consumer.poll(5)] == [0, 1, 2, 3, 4]
+    assert [r.offset for r in consumer.poll(60)] == [0, 1, 2, 3, 4]
     consumer.seek(("t", 0), 93)
     assert consumer.position(T0) == 93
     assert [r.offset for r in read(consumer, 7)] == list(range(93, 100))
     consumer.seek_to_beginning()
-    assert consumer.poll(5)[0].offset == 0
+    assert consumer.poll(60)[0].offset == 0
     consumer.seek_to_end(("t", 0))
     assert consumer.position(T0) == 100
     with pytest.raises(ValueError, match="not assigned"):
@@ -110,7 +110,7 @@ def test_seeking(make: Make) -> None:
 def test_assigning_again_keeps_the_place(make: Make) -> None:
     consumer = make(max_poll_records=5)
     consumer.assign([("t", 0)])
-    consumer.poll(5)
+    consumer.poll(60)
     consumer.assign([("t", 0), ("t", 1)])
     assert consumer.position(T0) == 5
     consumer.assign([("t", 1)])
@@ -121,8 +121,8 @@ def test_assigning_again_keeps_the_place(make: Make) -> None:
 def test_limits(make: Make) -> None:
     consumer = make()
     consumer.assign([("t", 0)])
-    assert len(consumer.poll(5, max_records=3)) == 3
-    assert [r.offset for r in consumer.poll(5, max_records=12)] == list(range(3, 15))
+    assert len(consumer.poll(60, max_records=3)) == 3
+    assert [r.offset for r in consumer.poll(60, max_records=12)] == list(range(3, 15))
 
 
 def test_iteration(make: Make) -> None:
@@ -145,7 +145,7 @@ def test_offsets(make: Make, server: FakeBroker) -> None:
 def test_the_next_request_is_under_way_while_records_are_decoded(make: Make, server: FakeBroker) -> None:
     consumer = make(max_poll_records=1, partition_max_bytes=150)
     consumer.assign([("t", 0)])
-    consumer.poll(5)
+    consumer.poll(60)
     assert server.wait_until_asked(ApiKey.FETCH, 2)[1].topics[0].partitions[0].fetch_offset == 10
 
 

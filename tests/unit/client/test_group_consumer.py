@@ -147,9 +147,14 @@ def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -
 
 
 def test_what_could_not_be_committed_before_is_not_handed_out(server: GroupBroker, make: Make) -> None:
-    consumer = make(auto_commit="before", session_timeout=2.0)
+    def forget(request: Any) -> Any:
+        with server.lock:
+            del server.groups.group("g").members[request.member_id]
+        return refuse_commit(ErrorCode.UNKNOWN_MEMBER_ID)(request)
+
+    consumer = make(auto_commit="before")
     consumer.subscribe("t")
-    server.on(ApiKey.OFFSET_COMMIT, refuse_commit(ErrorCode.UNKNOWN_MEMBER_ID))
+    server.on(ApiKey.OFFSET_COMMIT, forget)
     with pytest.raises(CommitFailed):
         read(consumer, 1)
     assert len(read(consumer, 40)) == 40  # all of it, once the group has it again

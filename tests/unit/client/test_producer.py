@@ -253,6 +253,7 @@ def test_an_answer_that_leaves_the_partition_out(server: FakeBroker, make: Make)
 
 def test_tries_end_with_the_delivery_timeout(server: FakeBroker, make: Make) -> None:
     producer = make(delivery_timeout=3)
+    producer.send("t", b"first", partition=0).result()  # connected, and known to the broker
     server.on(ApiKey.PRODUCE, *[refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 10_000)
     with pytest.raises((KafkaError, DeliveryTimedOut), match="NOT_ENOUGH_REPLICAS"):
         producer.send("t", b"v", partition=0).result()
@@ -262,7 +263,7 @@ def test_waiting_has_an_end_if_one_is_given(server: FakeBroker, make: Make) -> N
     go_on = threading.Event()
 
     def late(request: Any) -> Any:
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return server._produce(request)
 
     server.on(ApiKey.PRODUCE, late)
@@ -383,6 +384,7 @@ def test_metadata_is_asked_for_again_in_time(server: FakeBroker, make: Make) -> 
 
 def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
     producer = make(delivery_timeout=3)
+    producer.send("t", b"first", partition=0).result()
     with pytest.raises((KafkaError, DeliveryTimedOut), match="LEADER_NOT_AVAILABLE"):
         producer.send("t", b"v", partition=77).result()
 
@@ -514,7 +516,7 @@ def test_a_producer_that_is_dropped_delivers_what_it_has(server: FakeBroker) -> 
     with pytest.warns(ResourceWarning, match="neither closed nor flushed"):
         del producer
         gc.collect()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive() and delivery.offset == 0
 
 
