@@ -203,8 +203,9 @@ def test_clients_that_leave_inside_a_long_poll_leave_nothing(own: BrokerProcess)
     with RawClient(own.address) as producer:
         create_topic(producer, "left")
         sockets = settled_connections(own)
-        leave_long_polls(own, 200)  # what the first ones cost is kept for the next
+        leave_long_polls(own, 1000)  # what the first ones cost is kept for the next
         wait_until(lambda: connections(own.pid) <= sockets, "the sockets are closed")
+        wait_until_at_rest(own.pid)
         before = memory(own.pid)
         for _ in range(5):
             leave_long_polls(own, 1000)
