@@ -82,7 +82,8 @@ class Pipeline:
         self._session = session
         self._dispatch = dispatch
         self._sender = sender
-        self._receiver = Receiver(connection.transport, session, RECEIVE_BYTES)
+        self._receiver: Receiver | None = None  # while a large frame comes
+        connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
@@ -107,8 +108,20 @@ class Pipeline:
         """Take bytes from the peer and run the requests in them."""
         self._session.receive_data(data)
         self._run()
-        if not (self._stopped or self._closed) and self._receiver.more():
+        if self._stopped or self._closed:
+            return
+        if (self._receiver is not None or self._session.room() is not None) and self._more():
             self._run()
+
+    def _more(self) -> bool:
+        """Take what the socket has of a large frame; whether anything came."""
+        receiver = self._receiver
+        if receiver is None:
+            receiver = self._receiver = Receiver(self._connection.transport, self._session, RECEIVE_BYTES)
+        came = receiver.more()
+        if not receiver.small:
+            self._receiver = None
+        return came
 
     def drained(self) -> None:
         """The sender has nothing left to send."""

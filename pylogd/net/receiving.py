@@ -29,15 +29,18 @@ class Receives(Protocol):
 
 
 class Receiver:
-    """See the module. `chunk`: bytes that the reactor reads at a time while no large frame comes."""
+    """See the module. `chunk`: bytes that the reactor reads at a time while no large frame comes.
 
-    __slots__ = ("_chunk", "_session", "_small", "_socket", "_transport")
+    `small`: whether it reads less, as a large frame comes or was the last thing to come.
+    """
+
+    __slots__ = ("_chunk", "_session", "_socket", "_transport", "small")
 
     def __init__(self, transport: Any, session: Receives, chunk: int) -> None:
         self._transport = transport
         self._session = session
         self._chunk = transport.bufferSize = chunk
-        self._small = False
+        self.small = False
         # With TLS the bytes of the socket are not those that the protocol gets.
         plain = isinstance(transport, tcp.Connection) and not transport.TLS
         self._socket: socket.socket | None = transport.getHandle() if plain else None
@@ -46,10 +49,10 @@ class Receiver:
         """Behind each chunk: take what the socket has of a large frame that is half there; whether anything came."""
         room = self._session.room()
         if room is None or self._socket is None:
-            if self._small:
-                self._small, self._transport.bufferSize = False, self._chunk
+            if self.small:
+                self.small, self._transport.bufferSize = False, self._chunk
             return False
-        self._small, self._transport.bufferSize = True, LARGE
+        self.small, self._transport.bufferSize = True, LARGE
         left = MOST_BYTES
         while left > 0 and room is not None:
             with room:
