@@ -17,7 +17,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import NamedTuple
 
@@ -407,8 +407,13 @@ def varint(value: int) -> bytes:
 
 
 _TABLED = 8192  # what fits two bytes
-_VARINTS = [varint(n) for n in range(_TABLED)]
 _NULL = varint(-1)
+
+
+@cache
+def _table() -> list[bytes]:
+    """The small ones, made by the first who encodes without the compiled twin."""
+    return [varint(n) for n in range(_TABLED)]
 
 
 def encode_batch(
@@ -461,7 +466,7 @@ def encode_records(
         return encoded
     parts: list[bytes] = []
     extend = parts.extend
-    ready = _VARINTS
+    ready = _table()
     for index, (key, value, timestamp, headers) in enumerate(records):
         delta = timestamp - base_timestamp
         stamp = ready[delta] if 0 <= delta < _TABLED else varint(delta)
