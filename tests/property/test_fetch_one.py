@@ -41,7 +41,7 @@ def said(response: Any) -> Any:
 sizes = st.integers(-1, 1000) | st.just(1 << 20)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     offset=st.integers(-1, 2 * BATCHES + 1),
     partition_max=sizes,

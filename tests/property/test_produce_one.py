@@ -57,7 +57,7 @@ def log_of(parts: Parts, name: str) -> tuple[Any, ...]:
     return (partition.high_watermark, partition.log.log_end_offset, partition.log.size)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_both_answer_and_append_alike(parts: Parts, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(VERSIONS))
