@@ -171,7 +171,7 @@ class Cluster:
         return result
 
     async def _start(self) -> None:
-        await all_of(self._store.ensure(path) for path in PARENTS)  # at once: an empty store has them in one commit
+        await all_of(self._store.ensure(path) for path in PARENTS)  # at once: together they share a commit
         proposal = id_to_text(new_id())
         try:
             await self._store.create(CLUSTER_ID, encode_cluster_id(proposal))

@@ -16,7 +16,7 @@ UNSET: Any = object()
 class Message:
     """A dataclass of the protocol, but for `__init__`, which is written out in each: equal if all fields are."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
