@@ -16,15 +16,19 @@ UNSET: Any = object()
 class Message:
     """A dataclass of the protocol, but for `__init__`, which is written out in each: equal if all fields are."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
+        if not isinstance(other, Message) or type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return self._values() == other._values()
 
     __hash__ = None  # type: ignore[assignment]  # it can be changed
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._values().items())
         return f"{type(self).__qualname__}({fields})"
+
+    def _values(self) -> dict[str, Any]:
+        names: tuple[str, ...] = self.__slots__
+        return {name: getattr(self, name) for name in names}
