@@ -45,6 +45,11 @@ class ZooKeeper:
         """The connect string with the test's chroot, which is not made yet: what connects has to make it."""
         return f"{self.server.hosts}{self.chroot}"
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of a broker on it that is not to be taken for dead, however long a busy machine keeps it waiting."""
+        return {"zookeeper.connect": self.connect, "zookeeper.session.timeout.ms": "30000"}
+
 
 class ZooKeeperBench:
     """Makes stores on one chroot and turns a reactor of its own while a test waits for one of them."""

@@ -139,7 +139,7 @@ def test_a_number_in_use_is_refused(zookeeper: ZooKeeper, start: Callable[..., B
 def test_brokers_outlive_a_restart_of_zookeeper(
     own_zookeeper: LocalZooKeeper, start: Callable[..., BrokerProcess]
 ) -> None:
-    one, two = start(own_zookeeper.hosts, 1), start(own_zookeeper.hosts, 2)
+    one, two = (start(own_zookeeper.hosts, node, zookeeper_session_timeout_ms=LONG_MS) for node in (1, 2))
     until(lambda: seen_by(one) == seen_by(two) == {1, 2}, "each broker knows both")
     with Admin(one.address) as admin:
         admin.create_topic("before", 2)
