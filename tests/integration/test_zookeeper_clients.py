@@ -15,7 +15,7 @@ from tests.zookeeper import ZooKeeper
 
 @pytest.fixture(params=list(FACES))
 def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: StartBroker) -> Iterator[Face]:
-    broker = start_broker(settings={"zookeeper.connect": zookeeper.connect})
+    broker = start_broker(settings=zookeeper.settings)
     face = FACES[request.param](broker.address)
     yield face
     face.close()

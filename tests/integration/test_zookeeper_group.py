@@ -21,7 +21,7 @@ Make = Callable[..., Consumer]
 
 @pytest.fixture
 def broker(start_broker: StartBroker, zookeeper: ZooKeeper) -> BrokerProcess:
-    broker = start_broker(settings={"zookeeper.connect": zookeeper.connect})
+    broker = start_broker(settings=zookeeper.settings)
     with Admin(broker.address) as admin:
         admin.create_topic("events", 4)
     with Producer(broker.address) as producer:
