@@ -148,9 +148,9 @@ def run_foreground(
         broker.start().addCallbacks(started, failed)
 
     def stop() -> Any:
+        hurry_when_asked_again(broker, reactor)  # first: whoever reads that it stops may ask again at once
         if reason is None:
             log.info("stopping")
-        hurry_when_asked_again(broker, reactor)
         return broker.stop()
 
     reactor.addSystemEventTrigger("before", "shutdown", stop)
