@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-FETCH, METADATA, API_VERSIONS = 1, 3, 18
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 STALLED_SECONDS = 2.0
 
 
@@ -16,6 +16,13 @@ def request(api_key: int, version: int, correlation: int, body: bytes = b"") -> 
     """One frame with a version 1 request header."""
     head = struct.pack(">hhih", api_key, version, correlation, 5) + b"bench"
     return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def produce(correlation: int, topic: str, records: bytes) -> bytes:
+    """Produce version 3 to partition 0, acks=1."""
+    name = topic.encode()
+    body = struct.pack(">hhiih", -1, 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    return request(PRODUCE, 3, correlation, body)
 
 
 def fetch(correlation: int, topic: str, max_bytes: int) -> bytes:
@@ -52,12 +59,16 @@ def read_reply(connection: socket.socket) -> int:
 
 
 @contextmanager
-def idle_connections(host: str, port: int, count: int) -> Iterator[None]:
-    """Connections that have each asked ApiVersions once and then say nothing."""
+def idle_connections(host: str, port: int, count: int, sent: int = 0) -> Iterator[None]:
+    """Connections that have each asked once and then say nothing.
+
+    They asked ApiVersions, or have sent so many bytes to a topic that is not there.
+    """
     with ExitStack() as stack:
         for number in range(count):
             connection = stack.enter_context(socket.create_connection((host, port), 10))
-            connection.sendall(request(API_VERSIONS, 0, number))
+            asked = produce(number, "absent", bytes(sent)) if sent else request(API_VERSIONS, 0, number)
+            connection.sendall(asked)
             read_reply(connection)
         yield
 
