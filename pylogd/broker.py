@@ -27,6 +27,7 @@ from twisted.python.threadpool import ThreadPool
 
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
+from pylogd.api.produce_one import produce_run
 from pylogd.api.registry import HANDLERS, served_versions
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
@@ -50,6 +51,7 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.runs import ProduceRun
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
 log = Logger()
@@ -252,13 +254,15 @@ class Broker:
 
     # -- requests
 
-    def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest) -> Any:
-        if type(event) is RequestReceived:
+    def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest | ProduceRun) -> Any:
+        if not isinstance(event, UnsupportedRequest):
             context = connection.context
             if context is None or context.version != event.version or context.client_id != event.client_id:
                 context = RequestContext(self, connection, event.version, event.client_id)
                 connection.context = context
-            return HANDLERS[event.api_key](context, event.request)
+            if isinstance(event, RequestReceived):
+                return HANDLERS[event.api_key](context, event.request)
+            return produce_run(context, event)
         if event.api_key == ApiVersionsRequest.API_KEY:
             return unsupported_api_versions()
         raise CloseConnection(

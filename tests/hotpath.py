@@ -102,6 +102,11 @@ class HotPath:
         self.transport.deliver(frame)
         return self.take(None)
 
+    def ask_at_once(self, frames: bytes, replies: int) -> None:
+        """Let the broker have several requests in one read, and receive so many bytes of replies."""
+        self.transport.deliver(frames)
+        self.take(replies)
+
     def take(self, size: int | None) -> int:
         """Receive so many bytes from the broker, or as many as the first four say."""
         got = 0
@@ -141,6 +146,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     for _ in range(110):
         path.ask(fifty)
     path.ask(path.fetch_frame(0, 1 << 16))  # six batches: the others go on behind it, as readers do
+    forty, replies = one * 40, path.ask(one) * 40
     small, large = path.fetch_frame(300, 1 << 16), path.fetch_frame(300, 1 << 20)
     waiting = bytearray(path.fetch_frame(_MARK, 1 << 20))
     offset_at = waiting.index(struct.pack(">q", _MARK))
@@ -155,6 +161,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     sender = path.sender
     return {
         "produce, a batch of 1": lambda: path.ask(one),
+        "produce, 40 batches of 1 in one read": lambda: path.ask_at_once(forty, replies),
         "produce, a batch of 50": lambda: path.ask(fifty),
         "fetch, 64 KB": lambda: path.ask(small),
         "fetch, 1 MB": lambda: path.ask(large),

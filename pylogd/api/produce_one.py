@@ -1,9 +1,14 @@
-"""The short way through Produce (`produce.py`), for the request that carries the load.
+"""The short ways through Produce (`produce.py`), for the request that carries the load, and for many such at once.
 
 Strategy: one partition that is appended to and done is a look-up, an append, a look-up of who waits, and the bytes of
 the answer. Everything else is left to the general way before anything was done, and batches that are refused too: that
 has changed nothing, and they are refused there once more, in words. Only what the disk did is not asked for twice.
 tests/property/test_produce_one.py proves that both answer alike.
+
+Requests that came together and differ in their records only (`wire.runs`) are appended with one write and answered
+with one string of bytes. Those from the first on with which that can't be done are left to go one by one; after a
+failed write all are, since nothing was appended: each is told by itself what the disk did.
+tests/property/test_produce_run.py proves that a client can't tell the difference.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from pylogd.api.errors import explain
 from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.image import INTERNAL_TOPICS
-from pylogd.wire.hot import FIRST_PRODUCED, produced
+from pylogd.replica.partition import Partition
+from pylogd.wire.hot import FIRST_PRODUCED, produced, produced_run
 from pylogd.wire.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
@@ -21,6 +27,7 @@ from pylogd.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from pylogd.wire.runs import ProduceRun
 
 _FIRST_WITH_TOPIC_ID = 13
 NO_LEADER = LeaderIdAndEpoch()  # shared by all answers that have nothing to say there; never changed
@@ -43,22 +50,43 @@ def produce_one(context: RequestContext, request: ProduceRequest) -> bytes | Pro
         return None
     (topic,) = topics
     (data,) = topic.partition_data
-    replicas, records, index, name = context.broker.replicas, data.records, data.index, topic.name
-    if version >= _FIRST_WITH_TOPIC_ID:
-        partition = replicas.partitions_by_id.get((topic.topic_id, index))
-    else:
-        partition = replicas.partitions.get((name, index))
-    if partition is None or not records or partition.topic in INTERNAL_TOPICS:
-        return None
-    if acks == -1 and (partition.flush_visible or not partition.alone):
+    records, index, name = data.records, data.index, topic.name
+    partition = _find(context, name, topic.topic_id, index, acks)
+    if partition is None or not records:
         return None
     try:
-        base, _, append_time, log_start, _ = replicas.append(partition, records, acks == -1)
+        base, _, append_time, log_start, _ = context.broker.replicas.append(partition, records, acks == -1)
     except StorageFailure as error:
         return ProduceResponse([TopicProduceResponse(name, topic.topic_id, [failure(index, *explain(error))])])
     except PylogdError:
         return None
     return produced(version, name, topic.topic_id, index, base, append_time, log_start)
+
+
+def produce_run(context: RequestContext, run: ProduceRun) -> tuple[int, bytes]:
+    """How many of the run are answered, from its first on, and their replies; to those behind nothing was done."""
+    acks, name, topic_id, index = run.acks, run.topic, run.topic_id, run.index
+    partition = _find(context, name, topic_id, index, acks) if acks in (-1, 1) else None
+    if partition is None or not partition.takes_runs:
+        return 0, b""
+    run.collect()
+    bases = context.broker.replicas.append_run(partition, run.records, acks == -1)
+    if not bases:
+        return 0, b""
+    start = partition.log.log_start_offset
+    return len(bases), produced_run(run.version, name, topic_id, index, start, run.correlation_ids, bases)
+
+
+def _find(context: RequestContext, name: str, topic_id: bytes, index: int, acks: int) -> Partition | None:
+    """The partition, where what is appended to it is answered at once."""
+    replicas = context.broker.replicas
+    if context.version >= _FIRST_WITH_TOPIC_ID:
+        partition = replicas.partitions_by_id.get((topic_id, index))
+    else:
+        partition = replicas.partitions.get((name, index))
+    if partition is None or partition.topic in INTERNAL_TOPICS:
+        return None
+    return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition
 
 
 def failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:

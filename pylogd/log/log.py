@@ -1,10 +1,11 @@
 """The log of one partition: segments in order of offset, appended to at the end, read from anywhere.
 
 Strategy: an append checks the batches, gives them offsets, and writes them with one `pwritev`: sixteen new bytes (base
-offset, length, leader epoch) and the rest of the batch as it came, uncopied. One plain batch of a client, which is
-nearly every append, goes a short way through `append` itself; all others go through `check_batches`. A read has
-`reading` find the place and hands out a `FileSlice`; no record byte passes through here. What takes segments away
-works on a log from outside: `truncation`, `retention`, `swap`.
+offset, length, leader epoch) and the rest of the batch as it came, uncopied. One plain batch of a client (`plain`),
+which is nearly every append, goes a short way through `append` itself, and small ones that came together are written
+together (`append_run`); all others go through `check_batches`. A read has `reading` find the place and hands out a
+`FileSlice`; no record byte passes through here. What takes segments away works on a log from outside: `truncation`,
+`retention`, `swap`.
 
 Rules:
 - an append is all or nothing, also with several batches and when the disk is full;
@@ -33,12 +34,13 @@ from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
 from pylogd.log.files import Buffer, FileSlice, sync_directory
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
+from pylogd.log.plain import PlainBatches
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.snapshots import write_snapshot
-from pylogd.log.validator import MAX_CODEC, AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
-from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
+from pylogd.log.validator import AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
+from pylogd.wire.records import LENGTH_OVERHEAD
 
 NO_TIMESTAMP = -1
 
@@ -46,7 +48,6 @@ _PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what
 _PREFIX_SIZE = _PREFIX.size
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
-_unpack_header = HEADER.unpack_from
 _pack_prefix = _PREFIX.pack
 
 
@@ -113,6 +114,7 @@ class Log:
         self._config = config
         self._create_time = True
         self._roll_ms = 0
+        self._plain = PlainBatches()
         self.replace_segments(segments)
         self.config = config
 
@@ -128,12 +130,9 @@ class Log:
     def config(self, config: LogConfig) -> None:
         with self.lock:
             self._config = config
-            self._max_message_bytes = config.max_message_bytes
             self._create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
             self._roll_ms = config.roll_ms(self.topic_id, self.partition)
             self._index_interval = config.index_interval_bytes
-            self._before_max = config.message_timestamp_before_max_ms
-            self._after_max = config.message_timestamp_after_max_ms
             self._set_limits()
 
     @property
@@ -163,43 +162,22 @@ class Log:
     def append(self, records: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
         """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended."""
         with self.lock:
-            size = len(records)
             now_ms = self.now_ms()
-            segment = self._active
-            if (
-                HEADER_SIZE <= size <= self._max_message_bytes
-                and segment.size + size <= self._segment_limit
-                and origin is AppendOrigin.CLIENT
-                and leader_epoch == self.epochs.latest
-            ):
-                (
-                    base, length, _, magic, crc, attributes, delta, first, newest, producer_id, epoch, sequence, count,
-                ) = _unpack_header(records)  # fmt: skip
-                if (
-                    length + LENGTH_OVERHEAD == size
-                    and magic == MAGIC
-                    and 0 <= attributes <= MAX_CODEC
-                    and count == delta + 1 > 0 == base
-                    and 0 <= first <= newest <= now_ms + self._after_max
-                    and newest <= self._roll_timestamp
-                    and now_ms - first <= self._before_max
-                    and self.log_end_offset + delta <= self._offset_limit
-                    and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
-                ):
-                    view = memoryview(records)
-                    if crc32c(view[CRC_START:]) == crc:
-                        return self._append_one(view, size, leader_epoch, delta, newest, producer_id, epoch, sequence)
+            if origin is AppendOrigin.CLIENT and leader_epoch == self.epochs.latest:
+                plain = self._plain.look(records, self._active.size, self.log_end_offset, now_ms)
+                if plain is not None:
+                    return self._append_one(memoryview(records), leader_epoch, *plain)
             return self._append_checked(memoryview(records), leader_epoch, origin, now_ms)
 
     def _append_one(
-        self, view: memoryview, size: int, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int,
-        sequence: int,
-    ) -> AppendResult:  # fmt: skip
-        """The short way's second half: the batch is good, and the active segment has room for it."""
+        self, view: memoryview, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int, sequence: int
+    ) -> AppendResult:
+        """The short way: one plain batch."""
         if producer_id >= 0:
             duplicate = self.producers.check(producer_id, epoch, sequence, delta)
             if duplicate is not None:
                 return self._duplicate(duplicate)
+        size = len(view)
         base = self.log_end_offset
         last = base + delta
         segment = self._active
@@ -210,6 +188,35 @@ class Log:
             self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
         self.log_end_offset = last + 1
         return _new_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether `append_run` may append anything just now."""
+        return self._plain.segment_bytes >= 0
+
+    def append_run(self, run: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
+        """Append small batches of clients with one write, as many from the front as are plain; the base offset of each.
+
+        The others are for `append`. `StorageFailure` says that none was appended.
+        """
+        with self.lock:
+            segment = self._active
+            if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(run)):
+                return []
+            placed = self._plain.place(run, segment.size, self.log_end_offset, self.now_ms(), self.producers)
+            if not placed:
+                return []
+            parts: list[Buffer] = []
+            for records, base, _ in placed:
+                parts += (_pack_prefix(base, len(records) - LENGTH_OVERHEAD, leader_epoch), records[_PREFIX_SIZE:])
+            data = b"".join(parts)  # a copy: cheaper than to write so many small buffers
+            segment.write([data], len(data))
+            for records, base, (delta, newest, producer_id, epoch, sequence) in placed:
+                segment.note_batch(len(records), base + delta, newest, self._index_interval)
+                if producer_id >= 0:
+                    self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
+            self.log_end_offset = base + delta + 1
+            return [base for _, base, _ in placed]
 
     def _append_checked(
         self, records: memoryview, leader_epoch: int, origin: AppendOrigin, now_ms: int
@@ -282,9 +289,7 @@ class Log:
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
         usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
-        self._segment_limit = config.segment_bytes if usable else -1
-        self._offset_limit = segment.base_offset + MAX_RELATIVE
-        self._roll_timestamp = segment.first_timestamp + self._roll_ms if segment.first_timestamp >= 0 else -1
+        self._plain.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""

@@ -111,6 +111,11 @@ class Producers:
             )
         return None
 
+    def due(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
+        """Whether that is what a known producer is to go on with."""
+        producer = self.by_id.get(producer_id)
+        return producer is not None and (producer.epoch, producer.next_sequence) == (epoch, base_sequence)
+
     def check_all(self, headers: list[BatchHeader]) -> WrittenBatch | None:
         """The same for batches that are appended together, each after the ones before it.
 

@@ -80,24 +80,10 @@ class Segment:
     """See the module. `size` is in bytes; `max_timestamp` is -1 as long as it has no record with a time stamp."""
 
     __slots__ = (
-        "_max_timestamp",
-        "_max_timestamp_offset",
-        "base_offset",
-        "bytes_since_index",
-        "created_ms",
-        "directory",
-        "file",
-        "first_timestamp",
-        "full",
-        "indexes",
-        "key",
-        "max_entries",
-        "path",
-        "reopened",
-        "size",
-        "storage",
+        "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "created_ms", "directory",
+        "file", "first_timestamp", "full", "indexes", "key", "max_entries", "path", "reopened", "size", "storage",
         "torn",
-    )
+    )  # fmt: skip
 
     def __init__(self, storage: Storage, directory: str, base_offset: int, size: int, *, created_ms: int = 0) -> None:
         self.storage = storage
@@ -202,6 +188,10 @@ class Segment:
         self.bytes_since_index += size
         self.size = position + size
         return self.full
+
+    def has_entries_for(self, batches: int) -> bool:
+        """Whether its indexes would not be full with an entry for each of so many batches more."""
+        return self.indexes is not None and len(self.indexes.offsets) + batches < self.max_entries
 
     def _note_index(self, last_offset: int, position: int) -> None:
         indexes = self.indexes

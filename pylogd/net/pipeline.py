@@ -2,7 +2,8 @@
 
 Strategy: handlers start in the order of the requests and overlap while they wait; each that can't answer at once
 takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty a reply that is there at
-once takes no slot and no Deferred, and the replies of one reactor turn leave in one write.
+once takes no slot and no Deferred, and the replies of one reactor turn leave in one write. Requests behind such a one
+that are like it go to the handler together (`wire.runs`), which says how many of them it has answered.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken or the sender is congested; the
 transport stops reading then, so a peer that does not read its replies, or sends faster than it is served, holds a
@@ -28,6 +29,7 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.receiving import Receiver
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
+from pylogd.wire.runs import ProduceRun
 from pylogd.wire.schema import Part
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
 
@@ -39,8 +41,9 @@ RECEIVE_BYTES = 1 << 18
 _GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096
 
-#: (connection, event) -> a response message, a Deferred of one, or None where no reply is due.
-Dispatch = Callable[[Any, RequestReceived | UnsupportedRequest], Any]
+#: (connection, event) -> a response message, a Deferred of one, or None where no reply is due. Of a run: how many of
+#: its requests were answered, from the first on, and all their replies.
+Dispatch = Callable[[Any, RequestReceived | UnsupportedRequest | ProduceRun], Any]
 
 
 class Connection(Protocol):
@@ -165,6 +168,7 @@ class Pipeline:
     def _run(self) -> None:
         self._running = True
         self._congested = self._sender.congested
+        singly = 0  # so many of the next requests have to go one by one
         try:
             next_event, slots, most = self._session.next_event, self._slots, self._max_in_flight
             while not self._closed and not self._finishing:
@@ -177,7 +181,11 @@ class Pipeline:
                 if event is None:
                     self._start_reading()
                     break
-                self._start(event)
+                at_once = self._start(event)
+                if singly:
+                    singly -= 1
+                elif at_once:
+                    singly = self._start_run(event)
         except RemoteProtocolError as error:
             self.close(str(error))
         finally:
@@ -196,17 +204,18 @@ class Pipeline:
             self._hangups.unwatch(self._connection.transport)
             self._connection.transport.resumeProducing()
 
-    def _start(self, event: RequestReceived | UnsupportedRequest) -> None:
+    def _start(self, event: RequestReceived | UnsupportedRequest) -> bool:
+        """Whether it was answered at once, by a handler that encodes its answers itself."""
         try:
             result = self._dispatch(self._connection, event)
         except CloseConnection as error:
             self.close(str(error))
-            return
+            return False
         except Exception:
             self._failed(Failure(), event)
-            return
+            return False
         if result is None:
-            return
+            return False
         if isinstance(event, UnsupportedRequest):  # the one that is answered: ApiVersions, in version 0 (KIP-511)
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
         event.request = None  # its record bytes can go
@@ -223,6 +232,28 @@ class Pipeline:
             self._slots.append(slot)
         else:
             self._reply(event, result)
+            return type(result) is bytes
+        return False
+
+    def _start_run(self, event: RequestReceived | UnsupportedRequest) -> int:
+        """Have requests that came behind `event` and are like it answered together, as many as can be.
+
+        How many behind those have to go one by one: nobody is to go through them again for each.
+        """
+        if self._closed or self._finishing or self._congested:
+            return 0
+        run = self._session.next_run(event.api_key, event.version)
+        if run is None:
+            return 0
+        try:
+            count, replies = self._dispatch(self._connection, run)
+        except Exception:
+            self._failed(Failure(), event)
+            return 0
+        if count:
+            self._session.took(run, count)
+            self._gather([replies])
+        return len(run) - count if len(run) else RECEIVE_BYTES  # more than one read can have
 
     def _ready(self, response: Any, slot: _Slot) -> None:
         slot.response = response
@@ -245,7 +276,10 @@ class Pipeline:
             parts = self._session.encode_reply(event, response)
         except LocalProtocolError:
             self._failed(Failure(), event)
-            return
+        else:
+            self._gather(parts)
+
+    def _gather(self, parts: list[Part]) -> None:
         gathered = self._gathered
         if gathered is None:
             self._gathered = gathered = parts
@@ -273,5 +307,3 @@ class Pipeline:
             "the handler of API {api} version {version} failed", failure, api=event.api_key, version=event.version
         )
         self.close("internal error, see the traceback above")
-
-

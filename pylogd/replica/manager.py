@@ -228,6 +228,22 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         return result
 
+    def append_run(self, partition: Partition, run: Sequence[memoryview], acks_all: bool) -> list[int]:
+        """Append as many of a client's small batches as can be written together, and wake who waits for them.
+
+        The base offset of each; none where the disk failed: then nothing was appended, and `append` tells each why.
+        """
+        try:
+            bases = partition.append_run(run, acks_all)
+        except StorageFailure as error:
+            self._storage_failed(error)
+            return []
+        if bases:
+            if partition.log.log_end_offset > partition.flush_at:
+                self._flushers[partition.key].appended()
+            self.fetch_waits.check(partition.key)
+        return bases
+
     def append_fetched(self, partition: Partition, batches: Buffer, leader_hw: int, leader_start: int) -> None:
         """Append whole batches of the leader's and wake who waits. Raises as `Partition.append_fetched` does."""
         try:

@@ -19,7 +19,7 @@ It must not know requests, error codes or the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -304,6 +304,21 @@ class Partition:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset
         return result
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether `append_run` may append anything just now."""
+        return self._writable is not None and self._writable.takes_runs
+
+    def append_run(self, run: Sequence[memoryview], acks_all: bool) -> list[int]:
+        """Append small batches that came one by one: `Log.append_run`. None where `append` would refuse."""
+        log = self._writable
+        if log is None or (acks_all and len(self.isr) < self.min_insync_replicas):
+            return []
+        bases = log.append_run(run, leader_epoch=self.leader_epoch)
+        if self.alone and not self.flush_visible:
+            self.high_watermark = log.log_end_offset
+        return bases
 
     def check_follower(self, node_id: int, epoch: int) -> None:
         """Refuse a follower that is none, or that follows another epoch. Raises as `check_epoch`, and NotLeader."""

@@ -109,6 +109,17 @@ class FrameDecoder:
         self._chunk = memoryview(data)
         self._at = 0
 
+    def ahead(self) -> tuple[memoryview, int, int]:
+        """What was fed last, where in it the next frame begins, and the most bytes that a frame may have.
+
+        `skip_to` another place once that is dealt with.
+        """
+        return self._chunk, self._at, self._max_bytes
+
+    def skip_to(self, at: int) -> None:
+        """Go on with the frame that begins at `at` of what was fed last."""
+        self._at = at
+
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None until more is fed. Raises InvalidFrameLength."""
         chunk, at = self._chunk, self._at

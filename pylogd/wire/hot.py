@@ -8,7 +8,7 @@ A property test proves each equal to that codec. Measured before and after in `b
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ Encode = Callable[[Any], list[Part]]
 
 _PRODUCE, _FETCH = 0, 1
 _FIRST_FLEXIBLE = FIRST_PRODUCED = 9
-_FIRST_TOPIC_ID = 13
+FIRST_TOPIC_ID = 13
 
 # transactional id (none), acks, timeout, number of topics, length of the name
 _CLASSIC_HEAD = struct.Struct(">hhiih")
@@ -35,7 +35,7 @@ _CLASSIC_PARTITION = struct.Struct(">iii")  # number of partitions, index, size 
 _FLEXIBLE_HEAD = struct.Struct(">BhiBB")
 _ID_HEAD = struct.Struct(">BhiB16s")
 _FLEXIBLE_PARTITION = struct.Struct(">BiB")  # number of partitions + 1, index, first byte of the records' size + 1
-_END_TAGS = b"\0\0\0"  # no tagged fields: behind the partition, the topic, the request
+END_TAGS = b"\0\0\0"  # no tagged fields: behind the partition, the topic, the request
 _VARINT_MORE = 0x80
 _VARINT_SHIFT = 28  # of the fifth byte, the last that a varint may have
 _unpack_flexible_head = _FLEXIBLE_HEAD.unpack_from
@@ -51,7 +51,7 @@ def request_decoder(api_key: int, version: int, plain: Decode) -> Decode:
         return plain
     if version < _FIRST_FLEXIBLE:
         return partial(_classic_produce, plain)
-    return partial(_flexible_produce, plain, version >= _FIRST_TOPIC_ID)
+    return partial(_flexible_produce, plain, version >= FIRST_TOPIC_ID)
 
 
 def _classic_produce(plain: Decode, body: memoryview) -> Any:
@@ -95,7 +95,7 @@ def _flexible_produce(plain: Decode, by_id: bool, body: memoryview) -> Any:
     except (struct.error, ValueError, IndexError):
         return plain(body)
     end = at + size - 1
-    if transactional or topics != 2 or partitions != 2 or not size or body[end:] != _END_TAGS:
+    if transactional or topics != 2 or partitions != 2 or not size or body[end:] != END_TAGS:
         return plain(body)
     return ProduceRequest(
         None, acks, timeout, [TopicProduceData(name, topic_id, [PartitionProduceData(index, body[at:end])])]
@@ -108,6 +108,7 @@ _ANSWER_3 = struct.Struct(">iihqqi")
 _ANSWER_5 = struct.Struct(">iihqqqi")
 _ANSWER_8 = struct.Struct(">iihqqqihi")
 _pack_answer_9 = struct.Struct(">BihqqqBBBBiB").pack
+_BEHIND_BASE = 25  # bytes of it behind the base offset
 _CLASSIC_TOPIC = struct.Struct(">ih")
 
 
@@ -161,10 +162,24 @@ def produced(
     Also for the handler that has no need of a message, which costs more to make than this.
     """
     tail = _pack_answer_9(2, index, 0, base_offset, append_time, log_start, 1, 0, 0, 0, throttle_ms, 0)
-    if version >= _FIRST_TOPIC_ID:
+    if version >= FIRST_TOPIC_ID:
         return b"\x02" + topic_id + tail
     encoded = name.encode()
     size = len(encoded) + 1
     if size < _VARINT_MORE:
         return b"\x02%c%b%b" % (size, encoded, tail)
     return b"\x02%c%c%b%b" % (size & 0x7F | _VARINT_MORE, size >> 7, encoded, tail)
+
+
+def produced_run(
+    version: int, name: str, topic_id: bytes, index: int, log_start: int, correlation_ids: Sequence[int],
+    base_offsets: Sequence[int],
+) -> bytes:  # fmt: skip
+    """The whole replies, with length and header, to requests that differ in no more: `produced` for each of them."""
+    body = produced(version, name, topic_id, index, 0, -1, log_start)
+    front, back = body[: -_BEHIND_BASE - 8], body[-_BEHIND_BASE:]
+    pack = struct.Struct(f">iib{len(front)}sq{_BEHIND_BASE}s").pack
+    size = len(body) + 5
+    return b"".join(
+        [pack(size, one, 0, front, base, back) for one, base in zip(correlation_ids, base_offsets, strict=False)]
+    )

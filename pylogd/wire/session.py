@@ -22,6 +22,7 @@ from pylogd.wire import hot, schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.framing import FrameDecoder, FrameMemory
 from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
+from pylogd.wire.runs import PRODUCE, ProduceRun, find_run
 from pylogd.wire.schema import Part
 
 _API_VERSIONS = 18
@@ -115,6 +116,18 @@ class ServerSession:
         if flexible:
             at = skip_tagged_fields(frame, at)
         return RequestReceived(api_key, version, correlation_id, client_id, decode(frame[at:]))
+
+    def next_run(self, api_key: int, version: int) -> ProduceRun | None:
+        """Requests of this API in this version, which is served, that come next and can be answered together.
+
+        They come as events all the same, but for those of which `took` says that they are dealt with.
+        """
+        chunk, at, most = self._decoder.ahead()
+        return find_run(chunk, at, version, most) if api_key == PRODUCE and at < len(chunk) else None
+
+    def took(self, run: ProduceRun, count: int) -> None:
+        """So many of the requests of the run that is next, at least one, have been dealt with."""
+        self._decoder.skip_to(run.ends[count - 1])
 
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
         """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""

@@ -45,7 +45,7 @@ def batches(draw: st.DrawFn) -> bytes:
 def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
     """What comes of an append, by the short way where it will take it, or by the general one."""
     if general:
-        log._segment_limit = -1  # no batch is small enough for the short way
+        log._plain.segment_bytes = -1  # no batch is small enough for the short way
     try:
         return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
     except InvalidAppend as error:

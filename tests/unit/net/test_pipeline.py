@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,6 +21,16 @@ from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.session import RequestReceived
 from tests.fakes.transport import ManualReactor, PairTransport
+
+
+@dataclass(frozen=True)
+class ByteRun:
+    """So many requests that are alike."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class ByteSession:
@@ -44,6 +55,17 @@ class ByteSession:
         self.taken += 1
         return RequestReceived(0, 0, byte, None, chr(byte))
 
+    def next_run(self, _api_key: int, _version: int) -> ByteRun | None:
+        """As many `=` as come next."""
+        count = 0
+        while count < len(self.bytes) and self.bytes[count] == ord("="):
+            count += 1
+        return ByteRun(count) if count > 1 else None
+
+    def took(self, _run: ByteRun, count: int) -> None:
+        for _ in range(count):
+            self.bytes.popleft()
+
     def encode_reply(self, event: RequestReceived, response: bytes) -> list[bytes]:
         return [response]
 
@@ -54,11 +76,11 @@ class Rig:
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
         self.cancelled: list[str] = []
+        self.runs: list[int] = []
+        self.answer_run: Callable[[ByteRun], tuple[int, bytes]] = lambda run: (run.count, b"r" * run.count)
         self.transport = PairTransport(Protocol(), ManualReactor())
         self.session = ByteSession()
-        self.sender = Sender(
-            self.transport, lambda *args: Deferred(), self, max_chunk=1 << 19, max_unsent=max_unsent
-        )
+        self.sender = Sender(self.transport, lambda *args: Deferred(), self, max_chunk=1 << 19, max_unsent=max_unsent)
         self.pipeline: Pipeline = Pipeline(
             self,
             self.session,  # type: ignore[arg-type]
@@ -73,6 +95,9 @@ class Rig:
             self.pipeline.drained()
 
     def handle(self, event: Any) -> Any:
+        if isinstance(event, ByteRun):
+            self.runs.append(event.count)
+            return self.answer_run(event)
         name = event.request
         if name == "0":
             return None
@@ -113,6 +138,37 @@ def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:
     rig.pipeline.receive(b"abc")
     rig.transport.reactor.turn()
     assert rig.transport.received() == b"abc"
+
+
+def test_a_run_behind_a_reply_at_once_is_answered_together(rig: Rig) -> None:
+    rig.pipeline.receive(b"a====b=")
+    assert rig.transport.pump() == b"arrrrb="
+    assert rig.runs == [4]
+
+
+@pytest.mark.parametrize(("answered", "replies"), [((2, b"rr"), b"arr===b"), ((0, b""), b"a=====b")])
+def test_what_is_left_of_a_run_goes_one_by_one(rig: Rig, answered: tuple[int, bytes], replies: bytes) -> None:
+    once = iter([answered])
+    rig.answer_run = lambda _run: next(once, (0, b""))
+    rig.pipeline.receive(b"a=====b")
+    assert rig.transport.pump() == replies
+    assert rig.runs == [5]  # nobody goes through them again
+
+
+def test_a_run_behind_one_that_waits_goes_one_by_one(rig: Rig) -> None:
+    rig.pipeline.receive(b"X====")
+    assert rig.transport.pump() == b""
+    rig.waiting["X"].callback(b"x")
+    assert rig.transport.pump() == b"x===="
+    assert not rig.runs
+
+
+def test_a_handler_that_fails_on_a_run_closes_and_logs(rig: Rig, logged: list[dict[str, Any]]) -> None:
+    rig.answer_run = lambda run: divmod(run.count, 0)  # type: ignore[assignment, return-value]
+    rig.pipeline.receive(b"a====b")
+    assert rig.transport.pump() == b"a"
+    assert rig.transport.disconnecting or rig.transport.disconnected
+    assert any("log_failure" in event for event in logged)
 
 
 def test_a_reply_waits_for_those_before_it(rig: Rig) -> None:

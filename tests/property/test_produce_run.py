@@ -1,0 +1,254 @@
+"""Requests that come in one read are answered, and appended, as they are when each comes in a read of its own."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pylogd.api.registry import served_versions
+from pylogd.broker import Broker
+from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.session import ClientSession
+from tests.fakes.parts import NOW_MS, Parts, batch
+from tests.fakes.transport import ManualReactor, PairTransport
+
+#: Topics by what the short way has to stop at; names and clients of one length, so that only their bytes differ.
+TOPICS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "rolls": {"segment_bytes": "3000"},
+    "index": {"index_interval_bytes": "0", "segment_index_bytes": "480"},
+    "stamp": {"message_timestamp_type": "LogAppendTime"},
+    "small": {"max_message_bytes": "300"},
+    "twain": {"min_insync_replicas": "2"},
+}
+CLIENTS = ("a client", "b client", None)
+_LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
+_ONE = batch(b"v" * 20)
+#: What is in a request, by name.
+BATCHES: dict[str, bytes | None] = {
+    "several": batch(b"one", b"two", b"three"),
+    "two batches": _ONE + _ONE,
+    "bad CRC": _ONE[:-1] + b"?",
+    "too old for its record": batch(b"v", now_ms=-5),
+    "of tomorrow": batch(b"v", now_ms=NOW_MS + 86_400_000),
+    "none": None,
+    "empty": b"",
+}
+_USUAL = ("plain", 0, 10, -1, None, CLIENTS[0])
+
+
+def _odd(field: int, value: Any) -> tuple[Any, ...]:
+    """The usual request but for one field: topic, partition, version, acks, transactional id, client."""
+    return (*_USUAL[:field], value, *_USUAL[field + 1 :])
+
+
+_ODD = [_odd(0, name) for name in [*TOPICS, "rolls", "rolls", "index", "index", "abcde"]]
+_ODD += [_odd(1, 1), _odd(2, 7), _odd(2, 9), _odd(2, 13), _odd(3, 0), _odd(3, 1), _odd(3, 2), _odd(4, "id")]
+_ODD += [_odd(5, CLIENTS[1]), _odd(5, None)]
+_SHAPES = st.sampled_from([_USUAL] * 12 + _ODD)
+_SIZES = st.sampled_from([0, 20, 20, 20, 50, 60, 200, 200, 5000, 20_000])
+
+
+def _numbered(producer: int, first: int, steps: list[int]) -> list[tuple[int, int]]:
+    """Batches of an idempotent producer, with sequence numbers so far apart."""
+    return [(producer, (first + step) % (1 << 31)) for step in accumulate(steps, initial=0)]
+
+
+_NUMBERED = st.builds(
+    _numbered,
+    st.integers(1, 50),
+    st.sampled_from([0, 0, (1 << 31) - 3]),
+    st.lists(st.sampled_from([1] * 9 + [0, 2]), max_size=12),
+)
+_MIXED = st.lists(st.one_of(_SIZES, _SIZES, _SIZES, st.sampled_from(list(BATCHES))), min_size=1, max_size=12)
+_RUN = st.one_of(_MIXED, st.lists(_SIZES, min_size=2, max_size=12), _NUMBERED)
+_ASKED = st.lists(st.one_of(*[st.tuples(_SHAPES, _RUN)] * 5, st.just("offsets")), min_size=1, max_size=5)
+#: A byte of a request that is another: which request, from its first or its last byte on, how far, and what it is.
+_CHANGES = st.lists(
+    st.tuples(st.integers(0, 30), st.booleans(), st.integers(0, 50), st.sampled_from([0, 1, 2, 3, 128, 255])),
+    max_size=2,
+)
+
+
+class Side:
+    """A broker on a file system in memory, and a new connection to it when asked."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.parts = Parts(directory)
+        for name, configs in TOPICS.items():
+            self.parts.create(name, **configs)
+            if name != "twain":
+                self.parts.append(name, b"v")
+        self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
+        dispatch: Any = partial(Broker._dispatch, self.parts)  # type: ignore[arg-type]
+        self._factory = BrokerFactory(self.parts.clock, dispatch, served_versions(), lambda *_: None, _LIMITS)  # type: ignore[arg-type, return-value]
+
+    def frames(self, asked: list[Any]) -> list[bytes]:
+        """The requests, each as a client sends it."""
+        sessions = {name: ClientSession(1 << 20, name) for name in CLIENTS}
+        found: list[bytes] = []
+        for item in asked:
+            if item == "offsets":  # tells how much is visible when its turn comes
+                topics = [ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)]) for name in TOPICS]
+                found.append(_joined(sessions[CLIENTS[1]].encode_request(ListOffsetsRequest(topics=topics), 7)))
+                continue
+            (name, index, version, acks, transactional, client), run = item
+            for one in run:
+                records = BATCHES[one] if isinstance(one, str) else _batch(one)
+                topic_id = self.ids.get(name, bytes(range(16)))
+                rows = [PartitionProduceData(index, records)]
+                topic = TopicProduceData("" if version >= 13 else name, topic_id if version >= 13 else bytes(16), rows)
+                request = ProduceRequest(transactional, acks, 1000, [topic])
+                found.append(_joined(sessions[client].encode_request(request, version)))
+        return found
+
+    def answers(self, reads: list[bytes]) -> bytes:
+        """All replies to what one connection receives in so many reads."""
+        protocol = self._factory.buildProtocol(None)
+        transport = PairTransport(protocol, ManualReactor(), 4 << 20)
+        protocol.makeConnection(transport)
+        for data in reads:
+            transport.deliver(data)
+        got = transport.pump()
+        transport.loseConnection()
+        transport.pump()
+        protocol.connectionLost()
+        transport.peer.close()
+        for name, topic_id in self.ids.items():
+            got = got.replace(topic_id, name.encode().ljust(16))
+        return got
+
+    def state(self) -> dict[str, Any]:
+        """What the logs have, and what is known of it."""
+        found: dict[str, Any] = {}
+        for name in TOPICS:
+            partition = self.parts.replicas.partitions[name, 0]
+            log = partition.log
+            active = log.active
+            assert active.indexes is not None
+            found[name] = (
+                partition.high_watermark,
+                log.log_end_offset,
+                [(segment.base_offset, segment.size, segment.full) for segment in log.segments],
+                active.indexes.offsets.pairs(),
+                active.indexes.times.to_bytes(),
+                active.largest_timestamp(allow_cold=True),
+                bytes(self.parts.fs._file(active.file.fd)[1].data),  # type: ignore[union-attr]
+                log.producers.to_snapshot(),
+            )
+        return found
+
+
+def _batch(one: int | tuple[int, int]) -> bytes:
+    """A message of that size, or of that producer with that sequence number."""
+    if isinstance(one, int):
+        return batch(b"v" * one)
+    return batch(b"v", producer_id=one[0], producer_epoch=0, base_sequence=one[1])
+
+
+def _joined(parts: list[Any]) -> bytes:
+    return b"".join(map(bytes, parts))
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    folder = tmp_path_factory.mktemp("sides")
+    made = Side(folder / "together"), Side(folder / "apart")
+    yield made
+    for side in made:
+        side.parts.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(asked=_ASKED, changes=_CHANGES, cuts=st.lists(st.integers(0, 20_000), max_size=2))
+def test_together_as_apart(
+    sides: tuple[Side, Side], asked: list[Any], changes: list[tuple[int, bool, int, int]], cuts: list[int]
+) -> None:
+    together, apart = sides
+    frames = [_changed(side.frames(asked), changes) for side in sides]
+    data = b"".join(frames[0])
+    places = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    reads = [data[start:end] for start, end in pairwise(places)]
+    assert together.answers(reads) == apart.answers(frames[1])
+    assert together.state() == apart.state()
+
+
+def _changed(frames: list[bytes], changes: list[tuple[int, bool, int, int]]) -> list[bytes]:
+    frames = list(frames)
+    for number, first, far, byte in changes:
+        if number < len(frames):
+            data = bytearray(frames[number])
+            place = far % (len(data) - 4)  # the length stays: it says where the next one begins
+            data[4 + place if first else len(data) - 1 - place] = byte
+            frames[number] = bytes(data)
+    return frames
+
+
+@pytest.mark.parametrize("name", TOPICS)
+@pytest.mark.parametrize("sizes", [[200] * 60, [20, 200, 50, 60, 1000] * 12])
+def test_a_long_run_as_apart(sides: tuple[Side, Side], name: str, sizes: list[int]) -> None:
+    together, apart = sides
+    asked = [((name, *_USUAL[1:]), sizes)]
+    for _ in range(3):
+        assert together.answers([b"".join(together.frames(asked))]) == apart.answers(apart.frames(asked))
+        assert together.state() == apart.state()
+
+
+@pytest.mark.parametrize("altered", [1, 2])
+def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int) -> None:
+    """Each byte of the first of a run, and of one in it, is a few others, one after the other."""
+    asked = [(_odd(3, 1), [60] * 4)]
+    frames = [side.frames(asked) for side in sides]
+    for place in range(len(frames[0][altered]) - 4):
+        for byte in (0, 1, 128, 255):
+            together, apart = (_changed(sent, [(altered, True, place, byte)]) for sent in frames)
+            assert sides[0].answers([b"".join(together)]) == sides[1].answers(apart), (place, byte)
+    assert sides[0].state() == sides[1].state()
+
+
+def _alike(side: Side, count: int) -> list[bytes]:
+    return side.frames([(_USUAL, [200] * count)])
+
+
+def test_a_run_is_one_write(sides: tuple[Side, Side]) -> None:
+    together, apart = sides
+    together.parts.fs.calls.clear()
+    assert together.answers([b"".join(_alike(together, 40))]) == apart.answers(_alike(apart, 40))
+    assert len([call for call in together.parts.fs.calls if call.startswith("pwritev")]) == 2  # the first is by itself
+    assert together.state() == apart.state()
+
+
+def test_a_full_disk_is_told_to_each(tmp_path: Path) -> None:
+    together, apart = Side(tmp_path / "together"), Side(tmp_path / "apart")
+    before = together.state()
+    answered = []
+    for side, reads in ((together, [b"".join(_alike(together, 9))]), (apart, _alike(apart, 9))):
+        with side.parts.fs.failing("pwritev", errno.ENOSPC, lasting=True):
+            answered.append(side.answers(reads))
+        assert side.state() == before
+    assert answered[0] == answered[1]
+    assert together.answers([b"".join(_alike(together, 9))]) == apart.answers(_alike(apart, 9))  # there is room again
+    assert together.state() == apart.state() != before
+    for side in (together, apart):
+        side.parts.close()
+
+
+def test_what_fails_together_is_tried_one_by_one(tmp_path: Path) -> None:
+    """Half of a run reaches the disk, which is full, and has room again: none is lost, none is there twice."""
+    together, apart = Side(tmp_path / "together"), Side(tmp_path / "apart")
+    with together.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
+        assert together.answers([b"".join(_alike(together, 9))]) == apart.answers(_alike(apart, 9))
+    assert together.state() == apart.state()
+    for side in (together, apart):
+        side.parts.close()
