@@ -26,6 +26,7 @@ from tests.hotpath import HotPath, cases, cost
 HERE = Path(__file__).parent
 CASES = (
     "produce, a batch of 1",
+    "produce, 40 batches of 1 in one read",
     "produce, a batch of 50",
     "fetch, 64 KB",
     "fetch, 1 MB",
@@ -105,13 +106,16 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
     for name, found in after["cases"].items():
-        was = before["cases"][name]
-        cells = [f"{found[what]:,} | {was[what]:,}" for what in ("instructions", "calls", "c_calls")]
+        was = before["cases"].get(name, {})
+        cells = [
+            f"{found[what]:,} | {f'{was[what]:,}' if was else ''}" for what in ("instructions", "calls", "c_calls")
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     head = ["", "| share | us | calls | function |", "| --: | --: | --: | --- |"]
     for name, found in after["cases"].items():
         lines += ["", f"## {name}", "", "Now:", *head, *found["rows"], ""]
-        lines += [f"Before, at commit {before['machine']['commit']}:", *head, *before["cases"][name]["rows"]]
+        if name in before["cases"]:
+            lines += [f"Before, at commit {before['machine']['commit']}:", *head, *before["cases"][name]["rows"]]
     return [*lines, "", "Measured on: " + ", ".join(f"{k} {v}" for k, v in after["machine"].items()) + "."]
 
 
