@@ -32,6 +32,7 @@ from pylogd.log.errors import InvalidRecord, KeylessRecords, UnsupportedCompress
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.waiting import PendingAppend
+from pylogd.wire.hot import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -43,7 +44,6 @@ from pylogd.wire.messages.produce import (
     TopicProduceResponse,
 )
 
-_FIRST_WITH_TOPIC_ID = 13
 _FIRST_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
 _ZSTD = 4
@@ -74,7 +74,7 @@ def produce_all(context: RequestContext, request: ProduceRequest) -> ProduceResp
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
-    by_id = context.version >= _FIRST_WITH_TOPIC_ID
+    by_id = context.version >= FIRST_TOPIC_ID
     replicas = context.broker.replicas
     find: Callable[[Any], Partition | None] = replicas.partitions_by_id.get if by_id else replicas.partitions.get
     pending: list[PendingAppend] = []

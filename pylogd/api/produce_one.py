@@ -19,7 +19,7 @@ from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
-from pylogd.wire.hot import FIRST_PRODUCED, produced, produced_run
+from pylogd.wire.hot import FIRST_PRODUCED, FIRST_TOPIC_ID, produced, produced_run
 from pylogd.wire.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
@@ -29,7 +29,6 @@ from pylogd.wire.messages.produce import (
 )
 from pylogd.wire.runs import ProduceRun
 
-_FIRST_WITH_TOPIC_ID = 13
 NO_LEADER = LeaderIdAndEpoch()  # shared by all answers that have nothing to say there; never changed
 
 
@@ -80,7 +79,7 @@ def produce_run(context: RequestContext, run: ProduceRun) -> tuple[int, bytes]:
 def _find(context: RequestContext, name: str, topic_id: bytes, index: int, acks: int) -> Partition | None:
     """The partition, where what is appended to it is answered at once."""
     replicas = context.broker.replicas
-    if context.version >= _FIRST_WITH_TOPIC_ID:
+    if context.version >= FIRST_TOPIC_ID:
         partition = replicas.partitions_by_id.get((topic_id, index))
     else:
         partition = replicas.partitions.get((name, index))
