@@ -92,7 +92,7 @@ lint: $(VENV)/.lint ## ruff and mypy --strict
 conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
-bench: $(VENV)/.bench ## beside other brokers, which are downloaded; writes bench/RESULTS.md (65 minutes; BENCH_ARGS=--quick: 10)
+bench: $(VENV)/.bench ## beside other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)
 	$(BIN)/python -m bench.run $(BENCH_ARGS)
 
 bench-micro: $(VENV)/.bench ## codec, log and sender by themselves, beside the stored baseline in bench/micro.json
