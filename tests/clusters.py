@@ -17,7 +17,7 @@ import pytest
 
 from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
-from pylogd.client.model import Partition, Topic
+from pylogd.client.core.model import Partition, Topic
 from pylogd.errors import PylogdError
 from tests.brokers import BrokerProcess, free_ports
 from tests.zookeeper import ZooKeeper

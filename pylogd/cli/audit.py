@@ -11,7 +11,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, format_time, json_option, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
-from pylogd.client.audit import AUDIT_TOPIC
+from pylogd.client.blocking.audit import AUDIT_TOPIC
 
 if TYPE_CHECKING:
     from pylogd.spark.audit import Completeness

@@ -22,7 +22,7 @@ from pylogd.cli.common import (
     print_table,
 )
 from pylogd.client import Admin
-from pylogd.client.model import Broker, LogDir, Partition, Topic
+from pylogd.client.core.model import Broker, LogDir, Partition, Topic
 from pylogd.errors import ErrorCode
 from pylogd.local.cluster import LocalCluster
 

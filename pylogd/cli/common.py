@@ -57,7 +57,7 @@ def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
 
 
 def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
-    from pylogd.client.model import parse_address
+    from pylogd.client.core.model import parse_address
 
     try:
         for address in text.split(","):

@@ -27,7 +27,7 @@ from pylogd.cli.common import format_bytes, print_table
 from pylogd.cli.demo_events import FLIGHTS, Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, find_reader
 from pylogd.client import Admin, AuditedProducer, Cluster, NewTopic, Producer
-from pylogd.client.audit import AUDIT_TOPIC
+from pylogd.client.blocking.audit import AUDIT_TOPIC
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0

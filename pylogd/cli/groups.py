@@ -19,8 +19,8 @@ from pylogd.cli.common import (
     print_table,
 )
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.model import GroupDescription, OffsetAndMetadata, OffsetSpec
-from pylogd.client.offsets import LATEST
+from pylogd.client.core.admin.offsets import LATEST
+from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode, KafkaError
 
 _NOBODY = "-"

@@ -8,7 +8,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, connect, json_option, parse_time, print_json, print_table
 from pylogd.client import Admin
-from pylogd.client.offsets import EARLIEST, LATEST
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 
 
 @click.command()

@@ -15,7 +15,7 @@ import click
 
 from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
 from pylogd.client import Admin, TopicPartition
-from pylogd.client.placement import Placement, plan
+from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.errors import KafkaError
 
 #: Between two looks at how far the moves are.

@@ -10,7 +10,7 @@ import click
 
 from pylogd.cli.common import assignments, bootstrap_option, connect, json_option, note, print_json, print_table
 from pylogd.client import Admin, NewTopic
-from pylogd.client.model import Topic
+from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
 
 

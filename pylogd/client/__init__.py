@@ -10,17 +10,18 @@
         for record in consumer:
             print(record.offset, record.key, record.value)
 
-Reading guide: `connection` is one socket; `cluster` finds leaders and tries again; `producer` batches and `sender`
-sends; `consumer` decodes and `fetcher` fetches; `admin` is the rest; `errors` is what may be raised besides
-`pylogd.errors.KafkaError`, which carries the code that a broker answered.
+Reading guide: `core` decides and does no I/O; `blocking` is this face, `deferred` the one on Twisted, `zookeeper` the
+coordination of groups without a broker. `core.errors` is what may be raised besides `pylogd.errors.KafkaError`, which
+carries the code that a broker answered.
 """
 
-from pylogd.client.accumulator import BatchResult
-from pylogd.client.admin import Admin
-from pylogd.client.audit import AuditedProducer
-from pylogd.client.cluster import Cluster
-from pylogd.client.consumer import Consumer
-from pylogd.client.errors import (
+from pylogd.client.blocking.admin import Admin
+from pylogd.client.blocking.audit import AuditedProducer
+from pylogd.client.blocking.cluster import Cluster
+from pylogd.client.blocking.consumer import Consumer
+from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.errors import (
     BrokerUnavailable,
     BufferFull,
     ClientError,
@@ -33,12 +34,15 @@ from pylogd.client.errors import (
     UnknownTopic,
     UnsupportedByBroker,
 )
-from pylogd.client.model import NewTopic, OffsetAndTime, TopicPartition
-from pylogd.client.producer import Delivery, Producer
+from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
+from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
 __all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
     "Admin",
     "AuditedProducer",
     "BatchResult",

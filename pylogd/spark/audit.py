@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pylogd.client.audit import HEADER
+from pylogd.client.blocking.audit import HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pylogd.client import Admin, Consumer
-from pylogd.client.model import Topic
+from pylogd.client.core.model import Topic
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylogd.client import Consumer, RequestTimedOut
-from pylogd.client.errors import UnknownTopic
+from pylogd.client.core.errors import UnknownTopic
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.ranges import OffsetRange

@@ -1,5 +1,5 @@
-/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.client.columns and
- * pylogd.client.partitioner do the same in Python, and tests/property/test_speedups.py says that both agree on any bytes.
+/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.client.core.consumer.columns and
+ * pylogd.client.core.producer.partitioner do the same in Python, and tests/property/test_speedups.py says that both agree on any bytes.
  *
  * Strategy: one parser, next_record, which believes no length before it has compared it with the bytes that are there;
  * everything else walks records with it. Whatever is wrong raises InvalidRecordBatch. Output buffers come from the

@@ -27,9 +27,9 @@ from pylogd.client import (
     TopicPartition,
     UnknownTopic,
 )
-from pylogd.client.errors import CommitFailed
-from pylogd.client.model import OffsetAndMetadata, OffsetSpec
-from pylogd.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.errors import CommitFailed
+from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode
 from tests.brokers import BrokerProcess
 from tests.faces import FACES, Face, poll_until

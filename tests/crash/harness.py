@@ -30,8 +30,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pylogd
-from pylogd.client.admin import Admin
-from pylogd.client.consumer import Consumer
+from pylogd.client.blocking.admin import Admin
+from pylogd.client.blocking.consumer import Consumer
 from pylogd.errors import PylogdError
 from pylogd.log.verify import Severity, verify_log_dir
 from tests.brokers import free_ports

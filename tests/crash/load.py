@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka
 
-from pylogd.client.producer import Producer
+from pylogd.client.blocking.producer import Producer
 from pylogd.errors import PylogdError
 
 TOPIC = "crash"

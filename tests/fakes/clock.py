@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """As `pylogd.client.clock.Clock`: `sleep` returns at once and time has passed."""
+    """As `pylogd.client.blocking.clock.Clock`: `sleep` returns at once and time has passed."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.errors import ClientError, Closed
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.errors import ClientError, Closed
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription, topic_path

@@ -21,7 +21,7 @@ from pylogd.client import (
     Record,
     TopicPartition,
 )
-from pylogd.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.errors import ErrorCode
 from tests.brokers import free_ports
 from tests.integration.conftest import Address, StartBroker

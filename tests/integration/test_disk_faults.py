@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pylogd.client.admin import Admin
-from pylogd.client.consumer import Consumer
-from pylogd.client.producer import Producer
+from pylogd.client.blocking.admin import Admin
+from pylogd.client.blocking.consumer import Consumer
+from pylogd.client.blocking.producer import Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from tests.brokers import STOP_SECONDS, BrokerProcess
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, TopicPartition
-from pylogd.client.model import OffsetSpec
+from pylogd.client.core.model import OffsetSpec
 from pylogd.errors import ErrorCode
 from tests.brokers import BrokerProcess, pylogd_command
 

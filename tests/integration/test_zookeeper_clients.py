@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pylogd.client import Closed, TopicPartition
-from pylogd.client.errors import ClientError
+from pylogd.client.core.errors import ClientError
 from tests.faces import FACES, Face, poll_until
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper

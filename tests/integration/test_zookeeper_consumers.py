@@ -21,7 +21,7 @@ from kazoo.exceptions import NoNodeError
 
 import pylogd
 from pylogd.client import Admin, Consumer, Producer, TopicPartition
-from pylogd.client.errors import Closed
+from pylogd.client.core.errors import Closed
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.errors import NotOwner, ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from pylogd.client import Consumer, TopicPartition
-from pylogd.client.errors import ClientError
+from pylogd.client.core.errors import ClientError
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.errors import RebalanceFailed
 from pylogd.client.zookeeper.events import Assigned, Revoked

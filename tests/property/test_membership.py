@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.client.assignors import find_assignors
-from pylogd.client.errors import BrokerUnavailable
-from pylogd.client.member_model import Ask, Assign, Event, Failed, MemberSettings, Revoke, State
-from pylogd.client.membership import Membership
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.group.assignors import find_assignors
+from pylogd.client.core.group.member import Membership
+from pylogd.client.core.group.member_model import Ask, Assign, Event, Failed, MemberSettings, Revoke, State
+from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     find_coordinator,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.client.model import TopicPartition
-from pylogd.client.placement import plan
+from pylogd.client.core.admin.replica_plan import plan
+from pylogd.client.core.model import TopicPartition
 
 
 @st.composite

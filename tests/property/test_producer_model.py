@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.client.accumulator import Accumulator, Batch, BatchResult
-from pylogd.client.clock import Backoff
-from pylogd.client.errors import BrokerUnavailable
-from pylogd.client.model import TopicPartition
-from pylogd.client.outbox import Outbox, Shipment
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.send_queue import Outbox, Shipment
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers

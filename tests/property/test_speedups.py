@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.client import columns, partitioner
-from pylogd.client.errors import CorruptRecords
+from pylogd.client.core.consumer import columns
+from pylogd.client.core.errors import CorruptRecords
+from pylogd.client.core.producer import partitioner
 from pylogd.wire import records
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import HEADER_SIZE, LOG_APPEND_TIME, NewRecord, decode_batch, encode_batch, parse_header

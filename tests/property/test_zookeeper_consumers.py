@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.assignment import cut, share_of, stream_name
 from pylogd.client.zookeeper.coordinator import GroupSettings
 from pylogd.client.zookeeper.registries import Subscription

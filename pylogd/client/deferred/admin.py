@@ -1,4 +1,4 @@
-"""The administrator's client on Twisted. What it does is in `pylogd.client.operations`."""
+"""The administrator's client on Twisted. What it does is in `pylogd.client.core.admin.operations`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from pylogd.client.core.admin.operations import Operations
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.client.operations import Operations
 
 P = ParamSpec("P")
 T = TypeVar("T")

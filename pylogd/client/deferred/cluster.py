@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from pylogd.client.errors import Closed, is_retriable
-from pylogd.client.metadata import Key, Metadata, Retry, parse_bootstrap
+from pylogd.client.core.errors import Closed, is_retriable
+from pylogd.client.core.metadata import Key, Metadata, Retry, parse_bootstrap
 from pylogd.errors import PylogdError
 from pylogd.net.client import BrokerConnection, connect
 

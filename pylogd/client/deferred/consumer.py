@@ -17,20 +17,19 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.assignors import Assignor, find_assignors
-from pylogd.client.consuming import GroupPositions, Offsets, check_options, to_commit
+from pylogd.client.core.consumer.fetcher import FetchSettings
+from pylogd.client.core.consumer.options import GroupPositions, Offsets, ResetTo, check_options, to_commit
+from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.group.assignors import Assignor, find_assignors
+from pylogd.client.core.group.member_model import MemberSettings
+from pylogd.client.core.group.sharing import Listener, Told
+from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.group import BrokerGroup
-from pylogd.client.deferred.partitions import PartitionReader
+from pylogd.client.deferred.partition_reader import PartitionReader
 from pylogd.client.deferred.sharing import Group, Share
 from pylogd.client.deferred.streams import MessageStream, Streams
-from pylogd.client.errors import Closed
-from pylogd.client.fetching import FetchSettings
-from pylogd.client.member_model import MemberSettings
-from pylogd.client.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.placing import ResetTo
-from pylogd.client.reading import Chunk, Handed
-from pylogd.client.sharing import Listener, Told
 from pylogd.wire.records import Record
 
 P = ParamSpec("P")

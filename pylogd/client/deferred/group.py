@@ -17,13 +17,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from pylogd.client.core.errors import BrokerUnavailable, Closed, RequestTimedOut
+from pylogd.client.core.group.member import Membership
+from pylogd.client.core.group.member_model import Event, MemberSettings, State
+from pylogd.client.core.group.participation import Found, Job, Lookup, Offsets, Participation
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.tasks import Bell, Tasks
-from pylogd.client.errors import BrokerUnavailable, Closed, RequestTimedOut
-from pylogd.client.member_model import Event, MemberSettings, State
-from pylogd.client.membership import Membership
-from pylogd.client.model import TopicPartition
-from pylogd.client.participation import Found, Job, Lookup, Offsets, Participation
 from pylogd.errors import PylogdError
 from pylogd.net.client import BrokerConnection
 

@@ -21,15 +21,16 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from pylogd.client.accumulator import Accumulator, Batch, BatchResult
-from pylogd.client.clock import Backoff, SystemClock
+from pylogd.client.blocking.clock import SystemClock
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut
+from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.options import Acks, SenderOptions, check_options
+from pylogd.client.core.producer.partitioner import Partitioner
+from pylogd.client.core.producer.send_queue import Outbox
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.client.deferred.shipper import Shipper
-from pylogd.client.delivery import Acks, Outcome, check_options
-from pylogd.client.errors import BufferFull, Closed, RequestTimedOut
-from pylogd.client.outbox import Outbox
-from pylogd.client.partitioner import Partitioner
-from pylogd.client.sender import SenderOptions
+from pylogd.client.deferred.sender import Shipper
 from pylogd.errors import PylogdError
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import Header, NewRecord, record_size_bound

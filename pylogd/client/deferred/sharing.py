@@ -12,11 +12,11 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from pylogd.client.deferred.placing import Placing
-from pylogd.client.member_model import Event, Failed, Revoke
-from pylogd.client.model import OffsetAndMetadata, TopicPartition
-from pylogd.client.reading import Reader
-from pylogd.client.sharing import COMMIT_SECONDS, Holdings
+from pylogd.client.core.consumer.reader import Reader
+from pylogd.client.core.group.member_model import Event, Failed, Revoke
+from pylogd.client.core.group.sharing import COMMIT_SECONDS, Holdings
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.deferred.start_offsets import Placing
 from pylogd.errors import PylogdError
 
 log = Logger()

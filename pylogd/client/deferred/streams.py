@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 
 from twisted.internet.defer import Deferred
 
-from pylogd.client.errors import Closed
-from pylogd.client.model import TopicPartition
-from pylogd.client.reading import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 

@@ -17,10 +17,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.client.core.errors import ClientError, RequestTimedOut
+from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.deferred.tasks import Tasks
-from pylogd.client.errors import ClientError, RequestTimedOut
-from pylogd.client.member_model import Assign, Event, Failed, Revoke
-from pylogd.client.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked

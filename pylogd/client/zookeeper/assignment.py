@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 
 
 def stream_name(consumer: str, stream: int) -> str:

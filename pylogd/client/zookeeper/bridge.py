@@ -21,8 +21,8 @@ from typing import Final, Literal, TypeVar, cast
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from pylogd.client.errors import Closed
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import ZooKeeperUnavailable
 from pylogd.client.zookeeper.events import Assigned, Revoked

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.assignment import stream_name
 from pylogd.client.zookeeper.errors import NotOwner
 from pylogd.client.zookeeper.lease import Lease

@@ -31,8 +31,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from pylogd.client.errors import Closed
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.assignment import share_of, stream_name
 from pylogd.client.zookeeper.claims import Claims, Collision, NotRegistered
 from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperUnavailable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pylogd.client.errors import ClientError
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.errors import ClientError
+from pylogd.client.core.model import TopicPartition
 
 
 class ZooKeeperUnavailable(ClientError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, eq=False)

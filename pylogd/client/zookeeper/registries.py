@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.metadata.interfaces import check_path
 from pylogd.metadata.layout import TOPICS, CorruptMetadata

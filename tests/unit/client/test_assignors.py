@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylogd.client import TopicPartition
-from pylogd.client.assignors import ASSIGNORS, Assignment, Members, find_assignors
-from pylogd.client.errors import InvalidReply
-from pylogd.client.subscriptions import (
+from pylogd.client.core.errors import InvalidReply
+from pylogd.client.core.group.assignors import ASSIGNORS, Assignment, Members, find_assignors
+from pylogd.client.core.group.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_sticky_data,

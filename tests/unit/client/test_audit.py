@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pylogd.client.audit import HEADER, AuditedProducer, NotStamped, Stamp
-from pylogd.client.errors import BufferFull
-from pylogd.client.producer import Producer
+from pylogd.client.blocking.audit import HEADER, AuditedProducer, NotStamped, Stamp
+from pylogd.client.blocking.producer import Producer
+from pylogd.client.core.errors import BufferFull
 
 
 class Sent:

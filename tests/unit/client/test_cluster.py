@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pylogd.client.cluster import Cluster
-from pylogd.client.errors import BrokerUnavailable, Closed, UnknownTopic
-from pylogd.client.model import TopicPartition
+from pylogd.client.blocking.cluster import Cluster
+from pylogd.client.core.errors import BrokerUnavailable, Closed, UnknownTopic
+from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

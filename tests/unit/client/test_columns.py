@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from pylogd.client import CorruptRecords, Producer, columns
+from pylogd.client import CorruptRecords, Producer
+from pylogd.client.core.consumer import columns
 from pylogd.wire import records
 from pylogd.wire.records import CONTROL, LOG_APPEND_TIME, NewRecord, decode_batch, encode_batch, iter_batches
 from tests.fakes.broker import FakeBroker

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from pylogd.client.connection import Connection
-from pylogd.client.errors import BrokerUnavailable, InvalidReply, RequestTimedOut, UnsupportedByBroker, is_retriable
+from pylogd.client.blocking.connection import Connection
+from pylogd.client.core.errors import (
+    BrokerUnavailable,
+    InvalidReply,
+    RequestTimedOut,
+    UnsupportedByBroker,
+    is_retriable,
+)
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.api_versions import ApiVersionsResponse

@@ -17,8 +17,8 @@ from pylogd.client import (
     RequestTimedOut,
     TopicPartition,
 )
-from pylogd.client.fetching import Fetching, FetchSettings
-from pylogd.client.reading import Reader
+from pylogd.client.core.consumer.fetcher import Fetching, FetchSettings
+from pylogd.client.core.consumer.reader import Reader
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.fetch import FetchResponse

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from pylogd.client import CorruptRecords, TopicPartition
-from pylogd.client.errors import BrokerUnavailable
-from pylogd.client.fetching import Aborted, Asked, Fetching, FetchSettings
-from pylogd.client.reading import Handed, Reader
+from pylogd.client.core.consumer.fetcher import Aborted, Asked, Fetching, FetchSettings
+from pylogd.client.core.consumer.reader import Handed, Reader
+from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,

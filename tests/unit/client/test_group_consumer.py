@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import Consumer, KafkaError, Record, TopicPartition
-from pylogd.client.errors import ClientError, Closed, CommitFailed, CorruptRecords, RequestTimedOut
-from pylogd.client.model import OffsetAndMetadata
+from pylogd.client.core.errors import ClientError, Closed, CommitFailed, CorruptRecords, RequestTimedOut
+from pylogd.client.core.model import OffsetAndMetadata
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from pylogd.client.accumulator import OBJECT_OVERHEAD, Accumulator, Batch
-from pylogd.client.clock import Backoff
-from pylogd.client.errors import BrokerUnavailable, DeliveryTimedOut
-from pylogd.client.idempotence import MAX_EPOCH, MAX_SEQUENCE, Numbering, ProducerId
-from pylogd.client.model import TopicPartition
-from pylogd.client.outbox import Outbox, Shipment
-from pylogd.client.partitioner import Partitioner
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import BrokerUnavailable, DeliveryTimedOut
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.accumulator import OBJECT_OVERHEAD, Accumulator, Batch
+from pylogd.client.core.producer.idempotence import MAX_EPOCH, MAX_SEQUENCE, Numbering, ProducerId
+from pylogd.client.core.producer.partitioner import Partitioner
+from pylogd.client.core.producer.send_queue import Outbox, Shipment
 from pylogd.errors import ErrorCode, KafkaError
 
 

@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
-from pylogd.client.clock import Backoff
-from pylogd.client.model import parse_address
-from pylogd.client.partitioner import crc32_partitioner, murmur2, murmur2_partitioner
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.model import parse_address
+from pylogd.client.core.producer.partitioner import crc32_partitioner, murmur2, murmur2_partitioner
 
 
 @pytest.mark.parametrize(

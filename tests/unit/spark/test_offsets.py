@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pylogd.client.errors import UnknownTopic
+from pylogd.client.core.errors import UnknownTopic
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.offsets import Offsets
 from pylogd.spark.options import SourceOptions

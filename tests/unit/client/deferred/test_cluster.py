@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import BrokerUnavailable, Closed, KafkaError, RequestTimedOut, TopicPartition, UnknownTopic
+from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.deferred import Admin, Cluster
-from pylogd.client.offsets import LATEST
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.metadata import MetadataResponse

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pylogd.client import KafkaError, Record, RequestTimedOut, TopicPartition
+from pylogd.client.core.errors import CommitFailed
 from pylogd.client.deferred import Consumer
-from pylogd.client.errors import CommitFailed
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,

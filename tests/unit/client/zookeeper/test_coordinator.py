@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.claims import Claims
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperUnavailable

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pylogd.client.model import TopicPartition
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.registries import (
     BLACK_LIST,
     WHITE_LIST,

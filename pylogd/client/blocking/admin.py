@@ -1,0 +1,84 @@
+"""The administrator's client: topics, settings, offsets, the cluster, its disks. What it does is in `operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pylogd.client.blocking.calls import BlockingCalls, run
+from pylogd.client.blocking.cluster import Cluster
+from pylogd.client.core.admin.operations import Operations
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(
+    operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Admin, P], T]:
+    """An operation as a method that returns when it is done."""
+
+    @wraps(operation)
+    def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self._operations, *args, **kwargs))
+
+    return method
+
+
+class Admin:
+    """An administrator on a cluster of its own, or on one that is given. Times in seconds."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        *,
+        request_timeout: float = 30.0,
+        retry_timeout: float = 60.0,
+        client_id: str = "pylogd",
+    ) -> None:
+        """Nothing is connected yet."""
+        if isinstance(bootstrap_servers, Cluster):
+            self.cluster, self._own_cluster = bootstrap_servers, False
+        else:
+            self.cluster = Cluster(
+                bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout
+            )
+            self._own_cluster = True
+        self._operations = Operations(BlockingCalls(self.cluster), request_timeout)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._own_cluster:
+            self.cluster.close()
+
+    list_topics = _blocking(Operations.list_topics)
+    describe_topic = _blocking(Operations.describe_topic)
+    create_topic = _blocking(Operations.create_topic)
+    create_topics = _blocking(Operations.create_topics)
+    delete_topic = _blocking(Operations.delete_topic)
+    delete_topics = _blocking(Operations.delete_topics)
+    create_partitions = _blocking(Operations.create_partitions)
+    describe_configs = _blocking(Operations.describe_configs)
+    alter_configs = _blocking(Operations.alter_configs)
+    offsets = _blocking(Operations.offsets)
+    delete_records = _blocking(Operations.delete_records)
+    describe_cluster = _blocking(Operations.describe_cluster)
+    describe_log_dirs = _blocking(Operations.describe_log_dirs)
+    elect_leaders = _blocking(Operations.elect_leaders)
+    reassign = _blocking(Operations.reassign)
+    reassignments = _blocking(Operations.reassignments)
+    list_groups = _blocking(Operations.list_groups)
+    describe_group = _blocking(Operations.describe_group)
+    delete_group = _blocking(Operations.delete_group)
+    delete_groups = _blocking(Operations.delete_groups)
+    group_offsets = _blocking(Operations.group_offsets)
+    plan_group_offsets = _blocking(Operations.plan_group_offsets)
+    alter_group_offsets = _blocking(Operations.alter_group_offsets)
+    delete_group_offsets = _blocking(Operations.delete_group_offsets)

@@ -1,0 +1,1 @@
+"""Decide what a Kafka client does: no sockets, threads, timers or clocks (see ARCHITECTURE.md)."""

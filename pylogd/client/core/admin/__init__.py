@@ -1,0 +1,1 @@
+"""Administrative operations, written once for all faces as coroutines."""

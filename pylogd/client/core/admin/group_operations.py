@@ -1,0 +1,239 @@
+"""The administrator's operations on consumer groups, for both faces (see `operations`).
+
+Rules: the coordinator of each group is looked up anew in each try, so that one that moved is found. A group that has
+members refuses changes to what it has committed: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC, or UNKNOWN_MEMBER_ID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pylogd.client.core.admin.calls import Calls, refresh
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
+from pylogd.client.core.errors import InvalidReply
+from pylogd.client.core.group import commits
+from pylogd.client.core.group.consumer_protocol import decode_assignment, decode_subscription
+from pylogd.client.core.group.member_model import Identity
+from pylogd.client.core.group.requests import GROUP_KEY
+from pylogd.client.core.metadata import check, error_text
+from pylogd.client.core.model import (
+    Broker,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    OffsetAndMetadata,
+    OffsetSpec,
+    TopicPartition,
+)
+from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.wire.messages import delete_groups, describe_groups, list_groups, offset_delete
+from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
+from pylogd.wire.messages.offset_commit import OffsetCommitRequest
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
+
+Outcome = dict[str, KafkaError | None]
+Offset = int | OffsetAndMetadata
+_MANY_KEYS_FROM = 4  # of FindCoordinator
+_CONSUMERS = "consumer"
+_DEAD = "Dead"
+
+
+class GroupOperations:
+    """What can be done to groups from outside."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def list_groups(self, states: Sequence[str] = ()) -> list[GroupListing]:
+        """All groups of all brokers, by id, or those in some states (by their names in the protocol)."""
+        calls = self._calls
+        wanted = {state.lower() for state in states}
+
+        async def attempt() -> list[GroupListing]:
+            await refresh(calls, [])
+            found = []
+            for node in sorted(calls.metadata.brokers):
+                connection = await calls.connection(node)
+                request = list_groups.ListGroupsRequest()
+                response = await calls.request(connection, request, connection.version_for(request))
+                check(response.error_code)
+                found += [GroupListing(g.group_id, g.group_state, g.protocol_type, node) for g in response.groups]
+            return sorted(group for group in found if not wanted or group.state.lower() in wanted)
+
+        return await calls.call(attempt)
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """A group, its members, and what each of them reads. Raises KafkaError: GROUP_ID_NOT_FOUND."""
+        request = describe_groups.DescribeGroupsRequest(groups=[group_id])
+        node, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.groups])
+        [group] = response.groups
+        check(group.error_code, group.error_message)
+        if group.group_state == _DEAD and not group.members:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        members = [
+            GroupMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                _topics(group.protocol_type, member.member_metadata),
+                _assigned(group.protocol_type, member.member_assignment),
+            )
+            for member in group.members
+        ]
+        return GroupDescription(
+            group_id, group.group_state, group.protocol_type, group.protocol_data, node, tuple(sorted(members))
+        )
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group without members, and what it has committed. Raises KafkaError."""
+        for error in (await self.delete_groups([group_id])).values():
+            if error is not None:
+                raise error
+
+    async def delete_groups(self, group_ids: Sequence[str]) -> Outcome:
+        """Delete groups without members, and what they have committed."""
+        return {group_id: await self._delete(group_id) for group_id in group_ids}
+
+    async def _delete(self, group_id: str) -> KafkaError | None:
+        request = delete_groups.DeleteGroupsRequest(groups_names=[group_id])
+        try:
+            _, response = await self._ask(group_id, lambda _: request, lambda r: [g.error_code for g in r.results])
+            for answer in response.results:
+                check(answer.error_code, f"group {group_id}: {error_text(answer.error_code)}")
+        except KafkaError as error:
+            return error
+        return None
+
+    async def group_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, of some partitions or of all. Partitions without an offset are left out."""
+        wanted = None if partitions is None else [TopicPartition(*partition) for partition in partitions]
+        _, response = await self._ask(
+            group_id,
+            lambda version: commits.fetch_request(group_id, wanted, version),
+            lambda r: [r.groups[0].error_code if r.groups else r.error_code],
+            api=OffsetFetchRequest,
+            highest=commits.FETCH_UNTIL,
+        )
+        return {partition: offset for partition, offset in commits.fetched(response).items() if offset is not None}
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
+    ) -> None:
+        """Commit offsets for a group that has no members, each that of the next record to read. Raises KafkaError."""
+        chosen = {
+            TopicPartition(*partition): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            for partition, offset in offsets.items()
+        }
+        _, response = await self._ask(
+            group_id,
+            lambda version: commits.commit_request(Identity(group_id), chosen, version),
+            lambda r: commits.commit_errors(r).values(),
+            api=OffsetCommitRequest,
+            highest=commits.COMMIT_UNTIL,
+        )
+        for partition, error in commits.commit_errors(response).items():
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members: stop them first")
+            raise KafkaError(error, f"{partition}: {error.text}")
+
+    async def plan_group_offsets(
+        self, group_id: str, partitions: Iterable[tuple[str, int]], to: OffsetSpec
+    ) -> dict[TopicPartition, int]:
+        """Where a reset would put a group: nothing is changed. Offsets are kept within what each log still has.
+
+        `to.shift` counts from what is committed; partitions without that are left out.
+        """
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        begins = await find_offsets(self._calls, dict.fromkeys(wanted, EARLIEST))
+        ends = await find_offsets(self._calls, dict.fromkeys(wanted, LATEST))
+        targets: dict[TopicPartition, int]
+        if to.timestamp is not None:
+            found = await find_offsets(self._calls, dict.fromkeys(wanted, to.timestamp))
+            targets = {p: at.offset if at.offset >= 0 else ends[p].offset for p, at in found.items()}
+        elif to.shift is not None:
+            known = await self.group_offsets(group_id, wanted)
+            targets = {partition: offset.offset + to.shift for partition, offset in known.items()}
+        elif to.offset is not None:
+            targets = dict.fromkeys(wanted, to.offset)
+        else:
+            targets = {p: (begins if to.earliest else ends)[p].offset for p in wanted}
+        return {p: max(begins[p].offset, min(offset, ends[p].offset)) for p, offset in targets.items()}
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Forget what a group has committed for some partitions. Raises KafkaError: GROUP_SUBSCRIBED_TO_TOPIC."""
+        topics: dict[str, offset_delete.OffsetDeleteRequestTopic] = {}
+        for name, index in partitions:
+            topic = topics.setdefault(name, offset_delete.OffsetDeleteRequestTopic(name))
+            topic.partitions.append(offset_delete.OffsetDeleteRequestPartition(index))
+        request = offset_delete.OffsetDeleteRequest(group_id, list(topics.values()))
+        _, response = await self._ask(group_id, lambda _: request, lambda r: [r.error_code])
+        check(response.error_code)
+        for answered in response.topics:
+            for answer in answered.partitions:
+                code = answer.error_code
+                check(code, f"{answered.name}-{answer.partition_index}: {error_text(code)}")
+
+    # The coordinator
+
+    async def coordinator(self, group_id: str) -> int:
+        """The id of the broker that coordinates a group, which may be any that is not in use yet. Raises KafkaError."""
+        return await self._calls.call(lambda: self._find(group_id))
+
+    async def _find(self, group_id: str) -> int:
+        calls = self._calls
+        connection = await calls.connection(None)
+        request = FindCoordinatorRequest(key_type=GROUP_KEY)
+        version = connection.version_for(request)
+        if version < _MANY_KEYS_FROM:
+            request.key = group_id
+        else:
+            request.coordinator_keys = [group_id]
+        response = await calls.request(connection, request, version)
+        found = response.coordinators[0] if response.coordinators else response
+        check(found.error_code, found.error_message)
+        node: int = found.node_id
+        if node not in calls.metadata.brokers:
+            calls.metadata.brokers[node] = Broker(node, found.host, found.port)
+        return node
+
+    async def _ask(
+        self,
+        group_id: str,
+        at: Callable[[int], Any],
+        codes: Callable[[Any], Iterable[int]],
+        *,
+        api: Any = None,
+        highest: int | None = None,
+    ) -> tuple[int, Any]:
+        """The coordinator, and its answer to what `at` makes for a version; again while an error code says so."""
+        calls = self._calls
+
+        async def attempt() -> tuple[int, Any]:
+            node = await self._find(group_id)
+            connection = await calls.connection(node)
+            version = connection.version_for(at(0) if api is None else api, highest)
+            response = await calls.request(connection, at(version), version)
+            for code in codes(response):
+                if error_for(code).retriable:
+                    raise KafkaError(error_for(code))
+            return node, response
+
+        return await calls.call(attempt)
+
+
+def _topics(kind: str, metadata: bytes | memoryview) -> tuple[str, ...]:
+    try:
+        return decode_subscription(metadata).topics if kind == _CONSUMERS and len(metadata) else ()
+    except InvalidReply:  # a member's own affair
+        return ()
+
+
+def _assigned(kind: str, assignment: bytes | memoryview) -> tuple[TopicPartition, ...]:
+    try:
+        return tuple(decode_assignment(assignment)) if kind == _CONSUMERS else ()
+    except InvalidReply:
+        return ()

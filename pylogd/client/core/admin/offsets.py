@@ -1,0 +1,69 @@
+"""Look up offsets by position or time: ListOffsets, sent to each partition's leader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pylogd.client.core.admin.calls import Calls, refresh, send
+from pylogd.client.core.metadata import check
+from pylogd.client.core.model import OffsetAndTime, TopicPartition
+from pylogd.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+#: special times of ListOffsets
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3  # KIP-734
+_CONSUMER = -1
+
+
+async def find_offsets(
+    calls: Calls, wanted: Mapping[TopicPartition, int], timeout: float | None = None
+) -> dict[TopicPartition, OffsetAndTime]:
+    """For each partition the first offset at or after a time in milliseconds, or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+    Offset -1 means that no record is that late. Raises KafkaError for the first partition that has an error.
+    """
+    found: dict[TopicPartition, OffsetAndTime] = {}
+
+    async def attempt() -> None:
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for partition, timestamp in wanted.items():
+            if partition not in found:
+                by_leader.setdefault(await leader_of(calls, partition), {})[partition] = timestamp
+        for leader, partitions in by_leader.items():
+            await _ask(calls, leader, partitions, found)
+
+    await calls.call(attempt, timeout)
+    return found
+
+
+async def leader_of(calls: Calls, partition: TopicPartition) -> int:
+    """The broker that leads a partition, in one try. Raises KafkaError: unknown partition, or no leader just now."""
+    found = calls.metadata.partition(partition)
+    if found is None:
+        await refresh(calls, [partition.topic])
+        found = calls.metadata.partition(partition)
+        assert found is not None
+    return found.leader
+
+
+async def _ask(
+    calls: Calls, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
+) -> None:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (name, index), timestamp in wanted.items():
+        topic = topics.setdefault(name, ListOffsetsTopic(name=name))
+        topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+    request = ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
+    response: ListOffsetsResponse = await send(calls, request, leader)
+    for answered in response.topics:
+        for answer in answered.partitions:
+            check(answer.error_code, f"{answered.name}-{answer.partition_index}")
+            found[TopicPartition(answered.name, answer.partition_index)] = OffsetAndTime(
+                answer.offset, answer.timestamp, answer.leader_epoch
+            )

@@ -1,0 +1,259 @@
+"""The administrator's operations, for both faces: topics, settings, offsets, the cluster, its disks.
+
+Rules: an operation on several things answers for each: None or a KafkaError by name. An operation on one thing raises.
+Requests that only the controller serves go to it. Nothing that may have been done is sent twice unasked: a change whose
+reply was lost raises RequestTimedOut or BrokerUnavailable, and to look is better than to guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+from pylogd.client.core.admin.calls import Calls, ask, change, refresh
+from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
+from pylogd.client.core.admin.offsets import find_offsets, leader_of
+from pylogd.client.core.admin.partition_operations import PartitionOperations
+from pylogd.client.core.metadata import check, error_text
+from pylogd.client.core.model import (
+    Broker,
+    ClusterDescription,
+    ConfigEntry,
+    LogDir,
+    NewTopic,
+    OffsetAndTime,
+    Topic,
+    TopicPartition,
+)
+from pylogd.errors import KafkaError, error_for
+from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
+from pylogd.wire.messages import describe_cluster as describe_cluster_messages
+from pylogd.wire.messages import describe_configs as describe_configs_messages
+from pylogd.wire.messages import describe_log_dirs as log_dirs
+from pylogd.wire.messages import incremental_alter_configs as alter
+
+ResourceKind = Literal["topic", "broker"]
+
+_KINDS: dict[str, int] = {"topic": 2, "broker": 4}
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_NAMES_UNTIL = 5  # of DeleteTopics
+_SOURCES = {
+    1: "topic",
+    2: "broker, at run time",
+    3: "all brokers, at run time",
+    4: "broker's start",
+    5: "default",
+    6: "broker's logger",
+}
+
+
+class Operations(GroupOperations, PartitionOperations):
+    """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
+
+    def __init__(self, calls: Calls, request_timeout: float) -> None:
+        super().__init__(calls)
+        self._timeout_ms = int(request_timeout * 1000)
+
+    # Topics
+
+    async def list_topics(self, *, internal: bool = False) -> list[Topic]:
+        """All topics, by name; those for the brokers' own use only if asked for."""
+        found = await self._calls.call(lambda: refresh(self._calls, None))
+        return sorted((topic for topic in found if internal or not topic.internal), key=lambda topic: topic.name)
+
+    async def describe_topic(self, name: str) -> Topic:
+        """A topic's id and partitions, as they are now. Raises KafkaError."""
+        [found] = await self._calls.call(lambda: refresh(self._calls, [name]))
+        return found
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a topic. Raises KafkaError."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        _raise(await self.create_topics([topic], validate_only=validate_only))
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> Outcome:
+        """Create topics, or only check whether they could be."""
+        request = create_topics.CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics], timeout_ms=self._timeout_ms, validate_only=validate_only
+        )
+        response = await change(self._calls, request, lambda r: [t.error_code for t in r.topics])
+        self._forget(topic.name for topic in topics)
+        return {topic.name: _error(topic.error_code, topic.error_message) for topic in response.topics}
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records. Raises KafkaError."""
+        _raise(await self.delete_topics([name]))
+
+    async def delete_topics(self, names: Sequence[str]) -> Outcome:
+        """Delete topics and all their records."""
+        request = delete_topics.DeleteTopicsRequest(timeout_ms=self._timeout_ms)
+
+        def fit(version: int) -> None:
+            if version <= _NAMES_UNTIL:
+                request.topic_names = list(names)
+            else:
+                request.topics = [delete_topics.DeleteTopicState(name=name) for name in names]
+
+        response = await change(self._calls, request, lambda r: [t.error_code for t in r.responses], fit)
+        self._forget(names)
+        return {answer.name or "": _error(answer.error_code, answer.error_message) for answer in response.responses}
+
+    async def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
+        """Let a topic have `count` partitions, which must be more than it has. Raises KafkaError."""
+        request = create_partitions.CreatePartitionsRequest(
+            topics=[create_partitions.CreatePartitionsTopic(name=topic, count=count, assignments=None)],
+            timeout_ms=self._timeout_ms,
+            validate_only=validate_only,
+        )
+        response = await change(self._calls, request, lambda r: [t.error_code for t in r.results])
+        self._forget([topic])
+        _raise({answer.name: _error(answer.error_code, answer.error_message) for answer in response.results})
+
+    # Settings
+
+    async def describe_configs(
+        self, kind: ResourceKind, name: str, keys: Sequence[str] | None = None, *, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """The settings of a topic or of a broker (by its id), all or some. Raises KafkaError."""
+        messages = describe_configs_messages
+        resource = messages.DescribeConfigsResource(_KINDS[kind], name, None if keys is None else list(keys))
+        request = messages.DescribeConfigsRequest(resources=[resource])
+
+        def fit(version: int) -> None:
+            request.include_documentation = documentation and version >= 3
+
+        node_id = int(name) if kind == "broker" and name else None
+        response: messages.DescribeConfigsResponse = await ask(self._calls, request, node_id, fit)
+        entries = []
+        for result in response.results:
+            check(result.error_code, result.error_message)
+            entries += [
+                ConfigEntry(
+                    config.name,
+                    config.value,
+                    _SOURCES.get(config.config_source, "default" if config.is_default else "unknown"),
+                    config.read_only,
+                    config.is_sensitive,
+                    config.documentation or None,
+                )
+                for config in result.configs
+            ]
+        return sorted(entries)
+
+    async def alter_configs(
+        self,
+        kind: ResourceKind,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change settings of a topic or of a broker: to a value, or to the default with None; `append` to lists and
+        `subtract` from them. Settings that are not named stay. Raises KafkaError.
+        """
+        operations = [
+            alter.AlterableConfig(key, _DELETE if value is None else _SET, value) for key, value in changes.items()
+        ]
+        operations += [alter.AlterableConfig(key, _APPEND, value) for key, value in (append or {}).items()]
+        operations += [alter.AlterableConfig(key, _SUBTRACT, value) for key, value in (subtract or {}).items()]
+        request = alter.IncrementalAlterConfigsRequest(
+            resources=[alter.AlterConfigsResource(_KINDS[kind], name, operations)], validate_only=validate_only
+        )
+        node_id = int(name) if kind == "broker" and name else None
+        response: alter.IncrementalAlterConfigsResponse = await ask(self._calls, request, node_id)
+        for answer in response.responses:
+            check(answer.error_code, answer.error_message)
+
+    # Offsets
+
+    async def offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
+        """For each partition the first offset at or after a time in milliseconds, or one of
+        `pylogd.client.core.admin.offsets.EARLIEST`, `LATEST`, `MAX_TIMESTAMP`.
+        """
+        return await find_offsets(self._calls, wanted)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records before an offset (-1: all that consumers may read). Answers where each log now begins."""
+        by_leader: dict[int, dict[str, delete_records.DeleteRecordsTopic]] = {}
+        for (name, index), offset in before.items():
+            partition = TopicPartition(name, index)
+            leader = await self._calls.call(partial(leader_of, self._calls, partition))
+            topic = by_leader.setdefault(leader, {}).setdefault(name, delete_records.DeleteRecordsTopic(name))
+            topic.partitions.append(delete_records.DeleteRecordsPartition(index, offset))
+        found = {}
+        for leader, topics in by_leader.items():
+            request = delete_records.DeleteRecordsRequest(list(topics.values()), self._timeout_ms)
+            for answered in (await ask(self._calls, request, leader)).topics:
+                for answer in answered.partitions:
+                    check(answer.error_code, f"{answered.name}-{answer.partition_index}")
+                    found[TopicPartition(answered.name, answer.partition_index)] = answer.low_watermark
+        return found
+
+    # The cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Its id, its controller, its brokers."""
+        response: describe_cluster_messages.DescribeClusterResponse = await ask(
+            self._calls, describe_cluster_messages.DescribeClusterRequest()
+        )
+        check(response.error_code, response.error_message)
+        brokers = tuple(Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers)
+        return ClusterDescription(response.cluster_id, response.controller_id, brokers)
+
+    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> list[LogDir]:
+        """The data directories of some brokers, or of all, with the size of each partition in them."""
+        if brokers is None:
+            await self._calls.call(lambda: refresh(self._calls))
+        found = []
+        for node in sorted(self._calls.metadata.brokers) if brokers is None else brokers:
+            response: log_dirs.DescribeLogDirsResponse = await ask(
+                self._calls, log_dirs.DescribeLogDirsRequest(topics=None), node
+            )
+            check(response.error_code)
+            for answer in response.results:
+                sizes = {
+                    TopicPartition(topic.name, partition.partition_index): partition.partition_size
+                    for topic in answer.topics
+                    for partition in topic.partitions
+                }
+                error = error_for(answer.error_code).name if answer.error_code else None
+                found.append(LogDir(node, answer.log_dir, error, answer.total_bytes, answer.usable_bytes, sizes))
+        return found
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._calls.metadata.forget(name)
+
+
+def _creatable(topic: NewTopic) -> create_topics.CreatableTopic:
+    return create_topics.CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if topic.assignments else topic.partitions,
+        replication_factor=-1 if topic.assignments else topic.replication_factor,
+        assignments=[
+            create_topics.CreatableReplicaAssignment(index, list(replicas))
+            for index, replicas in topic.assignments.items()
+        ],
+        configs=[create_topics.CreatableTopicConfig(name, value) for name, value in topic.configs.items()],
+    )
+
+
+def _error(code: int, message: str | None) -> KafkaError | None:
+    return KafkaError(error_for(code), message or error_text(code)) if code else None
+
+
+def _raise(outcome: Outcome) -> None:
+    for error in outcome.values():
+        if error is not None:
+            raise error

@@ -1,0 +1,107 @@
+"""The administrator's operations on the replicas of partitions, for both faces (see `operations`): who leads, and where
+they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pylogd.client.core.admin.calls import Calls, ask, change
+from pylogd.client.core.metadata import check
+from pylogd.client.core.model import Reassignment, TopicPartition
+from pylogd.errors import KafkaError, error_for
+from pylogd.wire.messages import alter_partition_reassignments as alter
+from pylogd.wire.messages import elect_leaders as elect
+from pylogd.wire.messages import list_partition_reassignments as listing
+
+PartitionOutcome = dict[TopicPartition, KafkaError | None]
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+class PartitionOperations:
+    """What can be done to partitions from outside."""
+
+    _calls: Calls
+    _timeout_ms: int
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> PartitionOutcome:
+        """Have the preferred replica lead each of the partitions, or of all with None. `unclean`: have any replica that
+        is alive lead where nobody does, though committed records may be lost. What became of each that was asked for;
+        with None, of each where there was something to do.
+        """
+        asked = None
+        if partitions is not None:
+            asked = [elect.TopicPartitions(topic, indexes) for topic, indexes in _by_topic(partitions).items()]
+        kind = _UNCLEAN if unclean else _PREFERRED
+        request = elect.ElectLeadersRequest(kind, asked, timeout_ms=self._timeout_ms)
+        response: elect.ElectLeadersResponse = await change(self._calls, request, lambda r: [r.error_code])
+        check(response.error_code)
+        return {
+            TopicPartition(topic.topic, one.partition_id): _error(one.error_code, one.error_message)
+            for topic in response.replica_election_results
+            for one in topic.partition_result
+        }
+
+    async def reassign(
+        self,
+        targets: Mapping[tuple[str, int], Sequence[int] | None] | Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        latest_wait: float | None = None,
+    ) -> PartitionOutcome:
+        """Begin to move each partition's replicas to these brokers, the preferred leader first; None goes back to those
+        that there were before the move under way. What became of each.
+
+        `latest_wait`, pylogd's own: new replicas copy nothing that is there already. They begin with the latest offset,
+        and count as in sync when every consumer group has read so far, or after so many seconds.
+        """
+        topics = [
+            alter.ReassignableTopic(topic, [
+                alter.ReassignablePartition(index, None if brokers is None else list(brokers))
+                for (name, index), brokers in targets.items() if name == topic
+            ])
+            for topic in _by_topic(targets)
+        ]  # fmt: skip
+        request = alter.AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
+        if latest_wait is not None:
+            request.latest_wait_ms = int(latest_wait * 1000)
+        response: alter.AlterPartitionReassignmentsResponse = await change(
+            self._calls, request, lambda r: [r.error_code]
+        )
+        check(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, one.partition_index): _error(one.error_code, one.error_message)
+            for topic in response.responses
+            for one in topic.partitions
+        }
+
+    async def reassignments(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves under way, of all partitions or of some."""
+        asked = None
+        if partitions is not None:
+            named = _by_topic(partitions)
+            asked = [listing.ListPartitionReassignmentsTopics(topic, indexes) for topic, indexes in named.items()]
+        request = listing.ListPartitionReassignmentsRequest(self._timeout_ms, asked)
+        response: listing.ListPartitionReassignmentsResponse = await ask(self._calls, request)
+        check(response.error_code, response.error_message)
+        return {
+            TopicPartition(topic.name, one.partition_index): Reassignment(
+                tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }
+
+
+def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def _error(code: int, message: str | None) -> KafkaError | None:
+    return KafkaError(error_for(code), message) if code else None

@@ -1,0 +1,95 @@
+"""A plan for where replicas should be: as few moves as balance needs. Pure functions.
+
+Strategy: every partition keeps the replicas that may stay; what is missing goes to the brokers with the fewest, of a
+rack that the partition does not have yet if there is one; then single replicas move from the fullest broker to the
+emptiest until no two differ by more than one. Last, the order of each partition's replicas is chosen so that brokers
+are preferred as leaders evenly.
+
+Must not know: connections, what lies in the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pylogd.client.core.model import TopicPartition
+
+Placement = dict[TopicPartition, tuple[int, ...]]
+
+
+def plan(
+    current: Mapping[TopicPartition, Sequence[int]],
+    brokers: Mapping[int, str | None],
+    factor: int | None = None,
+) -> Placement:
+    """Replicas for each partition on `brokers` (their racks by id), the preferred leader first; `factor` of them, or as
+    many as there are. Raises ValueError if there are too few brokers.
+    """
+    counts = {place: factor or len(replicas) for place, replicas in current.items()}
+    most = max(counts.values(), default=0)
+    if most > len(brokers):
+        raise ValueError(f"{most} replicas need as many brokers, there are {len(brokers)}")
+    board = _Board(brokers)
+    for place, replicas in current.items():
+        board.place(place, [node for node in replicas if node in brokers][: counts[place]])
+    for place, count in counts.items():
+        while len(board.replicas[place]) < count:
+            board.add(place)
+    board.level()
+    return {place: board.ordered(place) for place in current}
+
+
+class _Board:
+    def __init__(self, brokers: Mapping[int, str | None]) -> None:
+        self._racks = brokers
+        self._load = dict.fromkeys(sorted(brokers), 0)
+        self._led = dict.fromkeys(sorted(brokers), 0)
+        self.replicas: dict[TopicPartition, list[int]] = {}
+
+    def place(self, place: TopicPartition, nodes: list[int]) -> None:
+        self.replicas[place] = nodes
+        for node in nodes:
+            self._load[node] += 1
+
+    def add(self, place: TopicPartition) -> None:
+        here = self.replicas[place]
+        racks = {self._racks[node] for node in here} - {None}
+        free = [node for node in self._load if node not in here]
+        node = min(free, key=lambda one: (self._racks[one] in racks, self._load[one]))
+        here.append(node)
+        self._load[node] += 1
+
+    def level(self) -> None:
+        """Move replicas one by one from the fullest to the emptiest; each move brings the two nearer to each other."""
+        moved = True
+        while moved:
+            moved = False
+            for full in sorted(self._load, key=lambda one: -self._load[one]):
+                for empty in sorted(self._load, key=lambda one: self._load[one]):
+                    if self._load[full] - self._load[empty] > 1 and self._move(full, empty):
+                        moved = True
+                        break
+                if moved:
+                    break
+
+    def _move(self, source: int, target: int) -> bool:
+        for nodes in self.replicas.values():
+            if source in nodes and target not in nodes and self._fits(nodes, source, target):
+                nodes[nodes.index(source)] = target
+                self._load[source] -= 1
+                self._load[target] += 1
+                return True
+        return False
+
+    def _fits(self, nodes: Sequence[int], source: int, target: int) -> bool:
+        """Whether the move leaves the partition in as many racks as before."""
+        before = {self._racks[node] for node in nodes}
+        after = {self._racks[target if node == source else node] for node in nodes}
+        return len(after) >= len(before)
+
+    def ordered(self, place: TopicPartition) -> tuple[int, ...]:
+        """The replicas, the one that is preferred least often first; the order stays where nothing is gained."""
+        nodes = self.replicas[place]
+        leader = min(nodes, key=lambda one: (self._led[one], nodes.index(one)))
+        self._led[leader] += 1
+        return (leader, *(node for node in nodes if node != leader))

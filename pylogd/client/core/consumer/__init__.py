@@ -1,0 +1,1 @@
+"""Track positions, decide what to fetch, and decode fetched records."""

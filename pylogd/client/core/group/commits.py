@@ -1,0 +1,175 @@
+"""How far a group has read: OffsetCommit, OffsetFetch and OffsetDelete as plain functions, without I/O.
+
+Each makes the message for a version that was negotiated, or reads an answer. Topics go by their names, so the versions
+that know only ids are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylogd.client.core.group.member_model import Identity
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from pylogd.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+#: the last versions of OffsetCommit and OffsetFetch that know topics by their names
+COMMIT_UNTIL = 9
+FETCH_UNTIL = 9
+_STATIC_FROM = 7  # of OffsetCommit
+_GROUPS_FROM = 8  # of OffsetFetch
+_STABLE_FROM = 7
+_ALL_FROM = 2
+
+#: what an answer to a commit may say that means: join again, or somebody else has these partitions now
+LOST_MEMBERSHIP = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+
+
+def commit_request(
+    identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
+) -> OffsetCommitRequest:
+    """A commit in the name of a member, or of nobody."""
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for (name, index), (offset, metadata, leader_epoch) in offsets.items():
+        topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
+        topic.partitions.append(OffsetCommitRequestPartition(index, offset, leader_epoch, metadata))
+    return OffsetCommitRequest(
+        group_id=identity.group_id,
+        generation_id_or_member_epoch=identity.generation,
+        member_id=identity.member_id,
+        group_instance_id=identity.instance_id if version >= _STATIC_FROM else None,
+        topics=list(topics.values()),
+    )
+
+
+def commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, ErrorCode]:
+    """What could not be committed, and why."""
+    return {
+        TopicPartition(topic.name, answer.partition_index): error_for(answer.error_code)
+        for topic in response.topics
+        for answer in topic.partitions
+        if answer.error_code
+    }
+
+
+def fetch_request(
+    group_id: str, partitions: Iterable[TopicPartition] | None, version: int, *, stable: bool = False
+) -> OffsetFetchRequest:
+    """The offsets of some partitions, or with None of all that the group has any of (from version 2 on).
+
+    `stable`: wait for transactions that may still change them.
+    """
+    by_topic: dict[str, list[int]] | None = None if partitions is None else {}
+    for name, index in partitions or ():
+        assert by_topic is not None
+        by_topic.setdefault(name, []).append(index)
+    request = OffsetFetchRequest(require_stable=stable and version >= _STABLE_FROM)
+    if version >= _GROUPS_FROM:
+        some = None if by_topic is None else [
+            OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name, indexes in by_topic.items()
+        ]  # fmt: skip
+        request.groups = [OffsetFetchRequestGroup(group_id=group_id, topics=some)]
+    else:
+        request.group_id = group_id
+        if by_topic is not None:
+            request.topics = [OffsetFetchRequestTopic(name, indexes) for name, indexes in by_topic.items()]
+        else:
+            request.topics = None if version >= _ALL_FROM else []
+    return request
+
+
+def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """What an answer says of each partition: None where nothing is committed. Raises KafkaError for the first error."""
+    answer: Any = response.groups[0] if response.groups else response
+    if answer.error_code:
+        raise KafkaError(error_for(answer.error_code))
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for topic in answer.topics:
+        for said in topic.partitions:
+            partition = TopicPartition(topic.name, said.partition_index)
+            if said.error_code:
+                error = error_for(said.error_code)
+                raise KafkaError(error, f"{partition}: {error.text}")
+            known = said.committed_offset >= 0
+            found[partition] = (
+                OffsetAndMetadata(said.committed_offset, said.metadata or "", said.committed_leader_epoch)
+                if known
+                else None
+            )
+    return found
+
+
+class CommitQueue:
+    """Offsets on their way to the coordinator: the newest of each partition, in one request at a time, so that an older
+    one that is tried again never overtakes a newer one.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is on its way."""
+        self._waiting: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._sent: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._sent)
+
+    def put(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These are to be committed, in place of what waits of the same partitions."""
+        self._waiting.update(offsets)
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether anything of these partitions is still on its way."""
+        return any(partition in self._waiting or partition in self._sent for partition in partitions)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to `take`."""
+        return bool(self._waiting) and not self._sent
+
+    def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to send now; then one of `answered`, `failed` or `refused` has to follow."""
+        self._sent, self._waiting = self._waiting, {}
+        return dict(self._sent)
+
+    def answered(self, errors: Mapping[TopicPartition, ErrorCode]) -> dict[TopicPartition, ErrorCode]:
+        """What did not succeed waits again if that may help; the rest of the errors is final, and comes back."""
+        final = {partition: error for partition, error in errors.items() if not error.retriable}
+        self._again({p: offset for p, offset in self._sent.items() if p in errors and p not in final})
+        return final
+
+    def failed(self) -> None:
+        """There was no answer: what was sent waits again, unless something newer does."""
+        self._again(self._sent)
+
+    def refused(self) -> list[TopicPartition]:
+        """What was sent can't be committed; of these partitions."""
+        sent, self._sent = self._sent, {}
+        return list(sent)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are no longer ours to commit."""
+        for partition in partitions:
+            self._waiting.pop(partition, None)
+
+    def _again(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._waiting = {**offsets, **self._waiting}
+        self._sent = {}

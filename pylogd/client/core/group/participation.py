@@ -1,0 +1,311 @@
+"""A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
+
+Strategy: whoever drives it, a thread or a reactor, sends the jobs that are `due`, brings back what each came to, and
+comes again at `next_time`. Membership is `membership.Membership`; commits go through a `CommitQueue`, one request at a
+time; look-ups ask what the group has committed.
+
+Rules: a commit is sent for partitions that this member holds, and not while a rebalance is under way, for its end
+decides what is ours. Without a coordinator, what is due has it looked for; where it can't be had for a reason that will
+stay, whoever waits is told. No clock, no socket, no thread; one thread at a time is in here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import CommitFailed, is_retriable
+from pylogd.client.core.group import commits
+from pylogd.client.core.group.commits import CommitQueue
+from pylogd.client.core.group.consumer_protocol import NO_GENERATION
+from pylogd.client.core.group.member import Membership
+from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke, State
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages.offset_commit import OffsetCommitRequest
+from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
+
+_COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Found = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request to send, and who hears of the outcome and when that was. `at` makes the message for a version; it may
+    raise. `highest`: the last version that may be used. `to_coordinator` and `waits` are as an `Ask`'s.
+    """
+
+    api: type[Any]
+    at: Callable[[int], Any]
+    answered: Callable[[Any, float], None]
+    failed: Callable[[PylogdError, float], None]
+    timeout: float
+    highest: int | None = None
+    to_coordinator: bool = True
+    waits: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """Offsets that somebody waits for: of some partitions, or of all. `on_done` is called once, with `done` set."""
+
+    partitions: list[TopicPartition] | None
+    on_done: Callable[[Lookup], None]
+    done: bool = False
+    offsets: Found = field(default_factory=dict)
+    error: PylogdError | None = None
+    not_before: float = 0.0
+    flying: bool = False
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(slots=True, eq=False)
+class Awaited:
+    """A commit that somebody waits for, and what went wrong with it."""
+
+    partitions: frozenset[TopicPartition]
+    errors: list[PylogdError] = field(default_factory=list)
+
+
+class Participation:
+    """See the module. Times in seconds.
+
+    `on_event` is called when `next_event` has one; `unheard` with what could not be committed if nobody waits for it.
+    `stable`: offsets that a transaction may still change are waited for.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        *,
+        stable: bool,
+        request_timeout: float,
+        on_event: Callable[[], None],
+        unheard: Callable[[TopicPartition, PylogdError], None],
+    ) -> None:
+        self.member = Membership(settings)
+        self.queue = CommitQueue()
+        self.has_event = False
+        self.subscribed = False
+        self._group_id = settings.group_id
+        self._stable = stable
+        self._request_timeout = request_timeout
+        self._on_event = on_event
+        self._unheard = unheard
+        self._awaited: list[Awaited] = []
+        self._commit_not_before = 0.0
+        self._commit_backoff = Backoff()
+        self._lookups: list[Lookup] = []
+        self._last_poll = 0.0
+        self._polling = False
+
+    # What the application wants
+
+    def subscribe(self, topics: Iterable[str] | re.Pattern[str], now: float) -> None:
+        """Be a member that reads topics by name, or those whose whole names match."""
+        self.subscribed = True
+        self._last_poll = now
+        if isinstance(topics, re.Pattern):
+            self.member.subscribe_pattern(lambda name: topics.fullmatch(name) is not None, now)
+        else:
+            self.member.subscribe(topics, now)
+
+    def leave(self, now: float) -> None:
+        """Be a member no more. What the application had, it has given up."""
+        self.subscribed = False
+        self.member.leave(now)
+        self.has_event = False
+
+    def polled(self, polling: bool, now: float) -> None:
+        """The application is alive, and until it says otherwise `polling`."""
+        self._last_poll = now
+        self._polling = polling
+
+    def next_event(self) -> Event | None:
+        """What the application has to do now; `done` with it has to follow."""
+        self.has_event = False
+        return self.member.next_event()
+
+    def done(self, event: Event, now: float) -> None:
+        """The application has obeyed an event."""
+        if isinstance(event, Revoke):
+            self.queue.drop(event.partitions)
+        self.member.done(event, now)
+
+    def begin_commit(self, offsets: Offsets) -> Awaited:
+        """Commit, for somebody who waits until the queue no longer holds these; `end_commit` has to follow."""
+        awaited = Awaited(frozenset(offsets))
+        self._awaited.append(awaited)
+        self.queue.put(offsets)
+        return awaited
+
+    def end_commit(self, awaited: Awaited) -> None:
+        """Nobody waits for it any more, and what did not go out does not."""
+        self.queue.drop(awaited.partitions)
+        self._awaited.remove(awaited)
+
+    def look_up(self, lookup: Lookup) -> None:
+        """Ask what the group has committed."""
+        self._lookups.append(lookup)
+
+    def forget(self, lookup: Lookup) -> None:
+        """Nobody waits for it any more."""
+        if lookup in self._lookups:
+            self._lookups.remove(lookup)
+
+    def fail_lookups(self, error: PylogdError) -> None:
+        """Tell all who wait for committed offsets that there won't be any."""
+        for lookup in list(self._lookups):
+            self._finish(lookup, error)
+
+    # What there is to do
+
+    def due(self, now: float) -> list[Job]:
+        """What to send now."""
+        member = self.member
+        if self.subscribed:
+            member.polled(now if self._polling else self._last_poll)
+        committing = (due := self._commit_due()) is not None and now >= due
+        lookups = [lookup for lookup in self._lookups if not lookup.flying and now >= lookup.not_before]
+        if member.coordinator is None and (committing or lookups):
+            member.find_coordinator()
+        jobs = []
+        while (ask := member.next_ask(now)) is not None:
+            jobs.append(
+                Job(
+                    ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
+                    to_coordinator=ask.to_coordinator, waits=ask.waits,
+                )
+            )  # fmt: skip
+        if member.coordinator is not None:
+            jobs += [self._lookup_job(lookup) for lookup in lookups]
+            if committing:
+                jobs.append(self._commit_job())
+        elif member.error is not None:
+            self._give_up(member.error, now)
+        if member.has_event != self.has_event:
+            self.has_event = not self.has_event
+            if self.has_event:
+                self._on_event()
+        return jobs
+
+    def next_time(self, now: float) -> float | None:
+        """When something is due if nothing happens before."""
+        times = []
+        if (when := self.member.next_time()) is not None:
+            times.append(when)
+        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        if (when := self._commit_due()) is not None:
+            waiting.append(when)
+        # Without a coordinator, what is due already has it looked for.
+        times += [time for time in waiting if self.member.coordinator is not None or time > now]
+        return min(times, default=None)
+
+    def _commit_due(self) -> float | None:
+        """When the next commit may go out."""
+        if not self.queue.ready or (self.subscribed and self.member.state in _REBALANCING):
+            return None
+        return self._commit_not_before
+
+    # Commits
+
+    def _commit_job(self) -> Job:
+        identity = self.member.identity
+        offsets = self.queue.take()
+        return Job(
+            OffsetCommitRequest,
+            lambda version: self._commit_message(identity, offsets, version),
+            lambda response, now: self._commit_answered(identity, commits.commit_errors(response), now),
+            self._commit_lost,
+            self._request_timeout,
+            highest=commits.COMMIT_UNTIL,
+        )
+
+    def _commit_message(self, identity: Identity, offsets: Offsets, version: int) -> OffsetCommitRequest:
+        if self.subscribed:
+            mine = self.member.holds
+            if identity.generation == NO_GENERATION or any(partition not in mine for partition in offsets):
+                raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
+        return commits.commit_request(identity, offsets, version)
+
+    def _commit_answered(self, identity: Identity, errors: Mapping[TopicPartition, ErrorCode], now: float) -> None:
+        for code in set(errors.values()):
+            self.member.commit_refused(code, identity, now)
+        if not errors:
+            self._commit_backoff.reset()
+        elif self.member.state in _REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
+            self.queue.failed()
+            return
+        for partition, code in self.queue.answered(errors).items():
+            kind = CommitFailed if code in commits.LOST_MEMBERSHIP else KafkaError
+            self._commit_failed([partition], kind(code, f"{partition}: {code.text}"))
+        if self.queue.ready:
+            self._commit_not_before = now + self._commit_backoff.next()
+
+    def _commit_lost(self, error: PylogdError, now: float) -> None:
+        if not is_retriable(error):
+            self._commit_failed(self.queue.refused(), error)
+            return
+        self.queue.failed()
+        self._commit_not_before = now + self._commit_backoff.next()
+        self.member.coordinator_lost(now)
+
+    def _commit_failed(self, partitions: Iterable[TopicPartition], error: PylogdError) -> None:
+        for partition in partitions:
+            told = [awaited for awaited in self._awaited if partition in awaited.partitions]
+            for awaited in told:
+                awaited.errors.append(error)
+            if not told:
+                self._unheard(partition, error)
+
+    # Look-ups
+
+    def _lookup_job(self, lookup: Lookup) -> Job:
+        lookup.flying = True
+
+        def answered(response: Any, now: float) -> None:
+            try:
+                lookup.offsets = commits.fetched(response)
+            except KafkaError as error:
+                failed(error, now)
+            else:
+                self._finish(lookup, None)
+
+        def failed(error: PylogdError, now: float) -> None:
+            lookup.flying = False
+            if not is_retriable(error):
+                self._finish(lookup, error)
+                return
+            if not isinstance(error, KafkaError) or error.code in _COORDINATOR_MOVED:
+                self.member.coordinator_lost(now)
+            lookup.not_before = now + lookup.backoff.next()
+
+        return Job(
+            OffsetFetchRequest,
+            lambda version: commits.fetch_request(self._group_id, lookup.partitions, version, stable=self._stable),
+            answered,
+            failed,
+            self._request_timeout,
+            highest=commits.FETCH_UNTIL,
+        )
+
+    def _finish(self, lookup: Lookup, error: PylogdError | None) -> None:
+        lookup.done, lookup.error = True, error
+        self.forget(lookup)
+        lookup.on_done(lookup)
+
+    def _give_up(self, error: PylogdError, now: float) -> None:
+        """The coordinator can't be had, for a reason that will stay: whoever waits has to know."""
+        self.fail_lookups(error)
+        if self.queue.ready:
+            self.queue.take()
+            self._commit_failed(self.queue.refused(), error)
+        if not self.subscribed:
+            self.member.leave(now)

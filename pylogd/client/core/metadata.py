@@ -1,0 +1,190 @@
+"""What a client knows of a cluster: who is there, who leads what. Sans I/O, shared by both faces.
+
+Strategy: whoever drives it sends `request(...)` when something is not known, or is known to be wrong, and gives the
+response to `learn`. Errors that come back from brokers go to `note`, which forgets what they show to be out of date.
+`Retry` is how often a call is tried again.
+
+Rules: no I/O, no clock; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.errors import BrokerUnavailable, UnknownTopic, is_retriable
+from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition, parse_address
+from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+_CAN_ASK_NOT_TO_CREATE = 4  # the version of Metadata
+_ALL_IS_NULL = 1
+
+#: a broker by its id, or by its address while that is all that is known
+Key = int | tuple[str, int]
+#: where a broker listens: (key, host, port)
+Place = tuple[Key, str, int]
+
+#: the metadata said otherwise: ask again before the next try
+_STALE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Host and port of each bootstrap server, of a list or a text with commas. Raises ValueError."""
+    found = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [parse_address(server) for server in found if server.strip()]
+    if not addresses:
+        raise ValueError("no bootstrap servers are given")
+    return addresses
+
+
+class Metadata:
+    """The brokers that are up, by id, and the topics that were asked for, by name."""
+
+    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False) -> None:
+        """`auto_create_topics`: whether to ask for a topic may create it."""
+        self.bootstrap = list(bootstrap)
+        self.auto_create_topics = auto_create_topics
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.brokers: dict[int, Broker] = {}
+        self.topics: dict[str, Topic] = {}
+
+    # Asking
+
+    def request(self, topics: Iterable[str] | None, version: int) -> MetadataRequest:
+        """What to ask for brokers, and for topics by name, or for all of them if `topics` is None."""
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        if asked is None and version < _ALL_IS_NULL:
+            asked = []
+        create = self.auto_create_topics or version < _CAN_ASK_NOT_TO_CREATE
+        return MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+
+    def learn(self, response: MetadataResponse) -> list[Topic]:
+        """Take an answer in, and return its topics. Raises KafkaError for the first topic that has an error:
+        UNKNOWN_TOPIC_OR_PARTITION (as `UnknownTopic` where nobody would create it), INVALID_TOPIC_EXCEPTION,
+        LEADER_NOT_AVAILABLE.
+        """
+        if response.error_code:
+            raise KafkaError(error_for(response.error_code))
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        found = [_read_topic(topic) for topic in response.topics if not topic.error_code]
+        self.topics.update((topic.name, topic) for topic in found)
+        for topic in response.topics:
+            if topic.error_code:
+                self.topics.pop(topic.name or "", None)
+                raise self._error(topic)
+        return found
+
+    def _error(self, topic: MetadataResponseTopic) -> KafkaError:
+        code = error_for(topic.error_code)
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.auto_create_topics:
+            # Retriable by the table, for the sake of topics that are just being made; to wait a minute for a topic
+            # that is misspelt serves nobody.
+            return UnknownTopic(code, f"there is no topic {topic.name!r}")
+        return KafkaError(code, f"topic {topic.name}: {code.text}")
+
+    # What is known
+
+    def broker(self, node_id: int) -> Broker:
+        """A broker by its id. Raises BrokerUnavailable."""
+        found = self.brokers.get(node_id)
+        if found is None:
+            raise BrokerUnavailable(f"broker {node_id} is not among the brokers that are up")
+        return found
+
+    def places(self) -> list[Place]:
+        """Where to try, in this order, when any broker will do."""
+        places: list[Place] = [(broker.node_id, broker.host, broker.port) for broker in self.brokers.values()]
+        random.shuffle(places)
+        return [*places, *(((host, port), host, port) for host, port in self.bootstrap)]
+
+    def partition(self, place: TopicPartition) -> Partition | None:
+        """A partition that has a leader; None if its topic is not known.
+
+        Raises KafkaError: LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION for one that its topic does not have.
+        """
+        topic = self.topics.get(place.topic)
+        if topic is None:
+            return None
+        for found in topic.partitions[place.partition : place.partition + 1] or topic.partitions:
+            if found.index == place.partition:
+                if found.leader < 0:
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place}: it has no leader at the moment")
+                return found
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place}")
+
+    def forget(self, topic: str) -> None:
+        """A topic is to be asked for again when it is next needed."""
+        self.topics.pop(topic, None)
+
+    def note(self, error: BaseException) -> None:
+        """An error that may mean that what is known is out of date."""
+        if isinstance(error, BrokerUnavailable) or (isinstance(error, KafkaError) and error.code in _STALE):
+            self.topics.clear()
+
+
+class Retry:
+    """The tries of one call: until `patience` seconds are over."""
+
+    def __init__(self, now: float, patience: float) -> None:
+        self._began = now
+        self._patience = patience
+        self._backoff = Backoff()
+
+    def pause(self, error: BaseException, now: float, most: float = float("inf")) -> float | None:
+        """How long to wait before the next try after this error, or None to give up. `most`: less patience than that
+        which was given.
+        """
+        pause = self._backoff.next()
+        if not is_retriable(error) or now + pause > self._began + min(self._patience, most):
+            return None
+        return pause
+
+
+def error_text(code: int) -> str:
+    """What the error table says of a code."""
+    return error_for(code).text
+
+
+def check(code: int, message: str | None = None) -> None:
+    """Raise KafkaError unless `code` is 0."""
+    if code:
+        raise KafkaError(error_for(code), message or None)
+
+
+def _read_topic(topic: MetadataResponseTopic) -> Topic:
+    partitions = [
+        Partition(
+            p.partition_index,
+            p.leader_id,
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+            tuple(p.offline_replicas),
+        )
+        for p in topic.partitions
+    ]
+    partitions.sort(key=lambda partition: partition.index)
+    return Topic(topic.name or "", topic.topic_id, topic.is_internal, tuple(partitions))

@@ -1,0 +1,1 @@
+"""Batch records, order and retry batches, and interpret what brokers answer."""

@@ -1,0 +1,269 @@
+"""What a producer was given and has not delivered: records gathered into batches, and what the batches take up.
+
+Strategy: one open batch for each partition. It is sealed when it is full in bytes or records or has lingered enough,
+and then belongs to the outbox (`outbox.py`), which sends it, again if need be, until it has a result. Records without
+a key stick to one partition until its batch is sealed (KIP-480), then go on at another, by chance.
+
+Sans I/O, and shared by both faces:
+
+    accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
+                              monotonic=clock)
+    batch = accumulator.add(topic, partitions, partition, key, value, now_ms, headers)
+    index = len(batch.records) - 1      # of this record
+    accumulator.seal_due(now)           # or seal(place), seal_all()
+    accumulator.sealed                  # what the outbox takes away
+    accumulator.next_due()              # when seal_due has something to do, on the clock of `now`
+
+Rules: `now` is what `monotonic` says, `now_ms` is in milliseconds since 1970. Nothing here waits,
+locks or refuses: whoever drives it compares `buffered` with the limit before it adds, and holds a lock where there
+are threads. `buffered` counts what the objects of a record take besides its bytes, so that a limit on it is one on
+memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
+from pylogd.errors import PylogdError
+from pylogd.wire.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Header,
+    NewRecord,
+    encode_batch,
+    record_size_bound,
+    with_producer,
+)
+
+_RECORD_OVERHEAD = 31  # see record_size_bound
+#: What CPython takes for a record besides its key and value: a tuple, a time stamp, the heads of two bytes objects, a
+#: place in a list.
+OBJECT_OVERHEAD = 190
+
+Fields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
+
+
+class BatchResult(NamedTuple):
+    """What became of a batch. `base_offset` is -1 if it is not known: after an error, with acks=0, or when the broker
+    only said that it has the batch already.
+    """
+
+    partition: TopicPartition
+    records: int
+    base_offset: int
+    log_append_time_ms: int
+    error: PylogdError | None
+
+
+class Batch:
+    """Records for one partition, on their way from the first `send` to a result.
+
+    `maybe_written`: it was sent and no answer said what became of it. `out_of_order`: so the broker answered its last
+    try. `error` is what its last try came to.
+    """
+
+    __slots__ = (
+        "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written", "number",
+        "out_of_order", "partition", "producer_id", "records", "result", "sequence", "size", "stamp",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition, number: int, due: float, deadline: float) -> None:
+        """An empty one. `number` is its place in the order of batches; `due` is when it has lingered enough."""
+        self.partition = partition
+        self.number = number
+        self.due = due
+        self.deadline = deadline
+        self.records: list[Fields] = []
+        self.count = 0  # of records, once sealed
+        self.size = 0  # bytes at most, before compression
+        self.held = 0  # bytes that count as buffered, once sealed
+        self.encoded = b""
+        self.stamp = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)  # what `encoded` was encoded with
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self.sequence = NO_SEQUENCE
+        self.maybe_written = False
+        self.out_of_order = False
+        self.error: PylogdError | None = None
+        self.result: BatchResult | None = None
+        self.listeners: list[tuple[Any, Callable[[Any], None]]] = []  # what to call when there is a result, with what
+
+    def encode(self, compression: int, level: int | None) -> bytes:
+        """The batch as it is sent, encoded once; its records' objects are let go of. Empty if it was given up: another
+        thread may do that at any moment.
+        """
+        stamp = self.producer_id, self.epoch, self.sequence
+        encoded, records = self.encoded, self.records
+        if encoded:
+            if stamp != self.stamp:
+                self.encoded = encoded = with_producer(encoded, *stamp)
+        elif records:
+            self.encoded = encoded = encode_batch(
+                records, compression=compression, level=level,
+                producer_id=stamp[0], producer_epoch=stamp[1], base_sequence=stamp[2],
+            )  # fmt: skip
+            self.records = []
+        self.stamp = stamp
+        return encoded
+
+
+class Accumulator:
+    """Open and sealed batches of one producer.
+
+    `buffered` counts bytes; `unfinished` are all batches without a result, by number; `next_number` is the next one's.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        batch_records: int,
+        linger: float,
+        delivery_timeout: float,
+        partitioner: str | Partitioner,
+        monotonic: Callable[[], float],
+        rng: random.Random | None = None,
+    ) -> None:
+        """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own."""
+        self._batch_bytes = batch_bytes
+        self._batch_records = batch_records
+        self._linger = linger
+        self._delivery_timeout = delivery_timeout
+        self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
+        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours stick: no need to ask them
+        self._monotonic = monotonic
+        self._random = rng or random.Random()
+        self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
+        self.open: dict[TopicPartition, Batch] = {}
+        self.sealed: list[Batch] = []
+        self.buffered = 0
+        self.unfinished: dict[int, Batch] = {}
+        self.next_number = 0
+
+    # Taking records
+
+    def add(
+        self,
+        topic: str,
+        partitions: int,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Sequence[Header] = (),
+    ) -> Batch:
+        """Take a record of a topic with that many partitions; the batch that it was put last into."""
+        if headers:
+            size = record_size_bound(key, value, headers)
+        else:
+            size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
+            batch = self._batch_for(topic, partitions, partition, key)
+        full = batch.size + size
+        if full > self._batch_bytes and batch.size:
+            self.seal(batch)
+            batch = self._batch_for(topic, partitions, partition, key)
+            full = size
+        records = batch.records
+        records.append((key, value, timestamp, headers))
+        batch.size = full
+        self.buffered += size + OBJECT_OVERHEAD
+        if full >= self._batch_bytes or len(records) >= self._batch_records:
+            self.seal(batch)
+        return batch
+
+    def _batch_for(self, topic: str, partitions: int, partition: int | None, key: bytes | None) -> Batch:
+        """The open batch that a record goes to."""
+        if partition is None:
+            partition = self._partition_for(topic, key, partitions)
+        if partition is None:
+            batch = self._sticky.get(topic)
+            if batch is None:
+                chosen = TopicPartition(topic, self._random.randrange(partitions))
+                batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
+            return batch
+        # A plain tuple is equal, and cheaper.
+        found = self.open.get((topic, partition))  # type: ignore[call-overload]
+        return self._open_batch(TopicPartition(topic, partition)) if found is None else found
+
+    def add_set(
+        self,
+        topic: str,
+        partitions: int,
+        partition: int | None,
+        records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
+        now_ms: int,
+    ) -> Batch:
+        """Take records as one batch, sealed at once. Without `partition`, the first one's key decides. ValueError:
+        there is none.
+        """
+        taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now_ms) for r in records]
+        if not taken:
+            raise ValueError("a set needs a record")
+        batch = self._batch_for(topic, partitions, partition, taken[0].key)
+        if batch.size:
+            self.seal(batch)
+            batch = self._open_batch(batch.partition)
+        batch.records.extend(taken)
+        batch.size = sum(record_size_bound(r.key, r.value, r.headers) for r in taken)
+        self.buffered += batch.size + OBJECT_OVERHEAD * len(taken)
+        self.seal(batch)
+        return batch
+
+    def _open_batch(self, place: TopicPartition) -> Batch:
+        now = self._monotonic()
+        batch = Batch(place, self.next_number, now + self._linger, now + self._delivery_timeout)
+        self.open[place] = self.unfinished[batch.number] = batch
+        self.next_number += 1
+        return batch
+
+    # Sealing
+
+    def seal(self, batch: Batch) -> None:
+        """Close an open batch: it takes no more records."""
+        place = batch.partition
+        del self.open[place]
+        if self._sticky.get(place.topic) is batch:
+            del self._sticky[place.topic]  # the next batch without keys goes elsewhere
+        batch.count = len(batch.records)
+        batch.held = batch.size + OBJECT_OVERHEAD * batch.count
+        self.sealed.append(batch)
+
+    def seal_due(self, now: float) -> None:
+        """Seal what has lingered enough."""
+        for batch in [batch for batch in self.open.values() if batch.due <= now]:
+            self.seal(batch)
+
+    def seal_all(self) -> None:
+        """Seal everything: a flush, or a full buffer."""
+        for batch in list(self.open.values()):
+            self.seal(batch)
+
+    def next_due(self) -> float | None:
+        """When the first open batch has lingered enough; None if there is none."""
+        return min([batch.due for batch in self.open.values()], default=None)
+
+    def take_sealed(self) -> list[Batch]:
+        """What was sealed since the last time, in order."""
+        sealed, self.sealed = self.sealed, []
+        return sealed
+
+    # Letting go
+
+    def was_encoded(self, batch: Batch) -> None:
+        """A batch's records have become bytes: those count from now on."""
+        self.buffered += len(batch.encoded) - batch.held
+        batch.held = len(batch.encoded)
+
+    def finish(self, batch: Batch, base_offset: int, log_append_time_ms: int, error: PylogdError | None) -> BatchResult:
+        """A batch has its result, and what it held is free."""
+        result = batch.result = BatchResult(batch.partition, batch.count, base_offset, log_append_time_ms, error)
+        batch.records, batch.encoded = [], b""
+        self.buffered -= batch.held
+        del self.unfinished[batch.number]
+        return result

@@ -1,0 +1,86 @@
+"""A shipment as a produce request, and what its reply says of each batch. Sans I/O, shared by both faces.
+
+    version = connection.version_for(ProduceRequest(), highest_version(topic_ids))
+    request, by_place = produce_request(shipment.batches, topic_ids, version, acks=-1, timeout_ms=30_000)
+    land(outbox, by_place, response, error, now)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pylogd.client.core.errors import RequestTimedOut
+from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.send_queue import Outbox
+from pylogd.errors import KafkaError, PylogdError, error_for
+from pylogd.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from pylogd.wire.values import ZERO_UUID
+
+_TOPIC_IDS_FROM = 13
+
+ByPlace = dict[tuple[str | bytes, int], Batch]  # by topic name or id, and partition
+
+
+def highest_version(topic_ids: Mapping[str, bytes]) -> int | None:
+    """The highest version that can be used with these topics; None for any: a broker may know no ids."""
+    return _TOPIC_IDS_FROM - 1 if ZERO_UUID in topic_ids.values() else None
+
+
+def produce_request(
+    batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, *, acks: int, timeout_ms: int
+) -> tuple[ProduceRequest, ByPlace]:
+    """The request that carries the batches, encoded before, and which of them its answers are about."""
+    topics: dict[str, TopicProduceData] = {}
+    by_place: ByPlace = {}
+    for batch in batches:
+        name, index = batch.partition
+        key: Any = topic_ids[name] if version >= _TOPIC_IDS_FROM else name
+        if name not in topics:
+            topics[name] = TopicProduceData(**{"topic_id" if version >= _TOPIC_IDS_FROM else "name": key})
+        topics[name].partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
+        by_place[key, index] = batch
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values())), by_place
+
+
+def land(
+    outbox: Outbox, by_place: ByPlace, response: ProduceResponse | None, error: PylogdError | None, now: float
+) -> list[PylogdError]:
+    """Tell the outbox what became of each batch: by the response, by what befell the request as a whole, or, with
+    neither, as written (acks=0). Returns the errors, for whoever keeps metadata.
+    """
+    if response is None:
+        for batch in by_place.values():
+            if error is None:
+                outbox.written(batch, -1)
+            else:
+                outbox.failed(batch, error, now)
+        return [] if error is None else [error]
+    errors: list[PylogdError] = []
+    left = dict(by_place)
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            key = (topic.name or topic.topic_id, answer.index)
+            if key not in left:
+                continue
+            batch = left.pop(key)
+            if answer.error_code:
+                errors.append(_error(batch, answer))
+                outbox.failed(batch, errors[-1], now)
+            else:
+                outbox.written(batch, answer.base_offset, answer.log_append_time_ms)
+    for batch in left.values():
+        errors.append(RequestTimedOut(f"{batch.partition}: the broker's reply leaves the partition out"))
+        outbox.failed(batch, errors[-1], now)
+    return errors
+
+
+def _error(batch: Batch, answer: PartitionProduceResponse) -> KafkaError:
+    code = error_for(answer.error_code)
+    return KafkaError(code, f"{batch.partition}: {answer.error_message or code.text}")
