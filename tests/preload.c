@@ -1,0 +1,157 @@
+/* Faults of the machine under one process, by LD_PRELOAD: see preload.py.
+ *
+ * PYLOGD_TEST_CONTROL   a file of two int64 that is mapped: how many ns the wall clock is ahead, and whether the disk
+ *                       fails. Both may change while the process runs.
+ * PYLOGD_TEST_FAILING   the directory below which writes and syncs fail with EIO while the second number is not 0.
+ * PYLOGD_TEST_SYNCED    a file that gets a line "s <inode> <size>" for each sync that succeeded, and a line
+ *                       "t <inode> <size>" for each file that was cut.
+ *
+ * The monotonic clocks are left alone, as they are by a real step of the wall clock.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <semaphore.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS 1000000000LL
+#define REAL(result, name, ...) ((result(*)(__VA_ARGS__))real(#name))
+
+static const int64_t *control;
+static const char *failing;
+static int synced = -1;
+
+static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("PYLOGD_TEST_CONTROL");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        void *found = mmap(NULL, 2 * sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+        if (found != MAP_FAILED) control = found;
+        close(fd);
+    }
+    failing = getenv("PYLOGD_TEST_FAILING");
+    path = getenv("PYLOGD_TEST_SYNCED");
+    if (path) synced = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+}
+
+/* -- the wall clock */
+
+static int64_t ahead(void) { return control ? __atomic_load_n(&control[0], __ATOMIC_RELAXED) : 0; }
+
+static void shift(struct timespec *when, int64_t ns) {
+    int64_t nsec = (int64_t)when->tv_nsec + ns % NS;
+    when->tv_sec += ns / NS;
+    if (nsec < 0) { nsec += NS; when->tv_sec--; }
+    if (nsec >= NS) { nsec -= NS; when->tv_sec++; }
+    when->tv_nsec = nsec;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*function)(clockid_t, struct timespec *);
+    if (!function) function = REAL(int, clock_gettime, clockid_t, struct timespec *);
+    int result = function(clock, now);
+    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) shift(now, ahead());
+    return result;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec found;
+    (void)zone;
+    if (clock_gettime(CLOCK_REALTIME, &found)) return -1;
+    now->tv_sec = found.tv_sec;
+    now->tv_usec = found.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *where) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    if (where) *where = found.tv_sec;
+    return found.tv_sec;
+}
+
+/* The deadline was worked out by the stepped clock; the kernel counts by its own. */
+int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
+    struct timespec there = *until;
+    shift(&there, -ahead());
+    return REAL(int, sem_timedwait, sem_t *, const struct timespec *)(semaphore, &there);
+}
+
+/* -- the disk */
+
+static int fails(int fd) {
+    char link[64], path[PATH_MAX];
+    if (!failing || !control || !__atomic_load_n(&control[1], __ATOMIC_RELAXED)) return 0;
+    int saved = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    errno = saved;
+    if (length < 0) return 0;
+    path[length] = 0;
+    size_t wanted = strlen(failing);
+    if (strncmp(path, failing, wanted) || path[wanted] != '/') return 0;
+    errno = EIO;
+    return 1;
+}
+
+ssize_t write(int fd, const void *data, size_t count) {
+    static ssize_t (*function)(int, const void *, size_t);
+    if (!function) function = REAL(ssize_t, write, int, const void *, size_t);
+    return fails(fd) ? -1 : function(fd, data, count);
+}
+
+#define WRITEV(name, ...) \
+    ssize_t name(int fd, const struct iovec *data, int count, off_t at) { \
+        static ssize_t (*function)(int, const struct iovec *, int, off_t); \
+        if (!function) function = REAL(ssize_t, name, int, const struct iovec *, int, off_t); \
+        return fails(fd) ? -1 : function(fd, data, count, at); \
+    }
+#define WRITEV2(name) \
+    ssize_t name(int fd, const struct iovec *data, int count, off_t at, int flags) { \
+        static ssize_t (*function)(int, const struct iovec *, int, off_t, int); \
+        if (!function) function = REAL(ssize_t, name, int, const struct iovec *, int, off_t, int); \
+        return fails(fd) ? -1 : function(fd, data, count, at, flags); \
+    }
+static void tell(char what, const struct stat *file, intmax_t size) {
+    char line[64];
+    int length = snprintf(line, sizeof line, "%c %ju %jd\n", what, (uintmax_t)file->st_ino, size);
+    if (S_ISREG(file->st_mode) && write(synced, line, length) != length) abort();
+}
+
+#define SYNC(name) \
+    int name(int fd) { \
+        struct stat before; /* what is written while the sync runs need not be covered by it */ \
+        int known = synced >= 0 && !fstat(fd, &before); \
+        int result = fails(fd) ? -1 : REAL(int, name, int)(fd); \
+        if (!result && known) tell('s', &before, before.st_size); \
+        return result; \
+    }
+#define CUT(name) \
+    int name(int fd, off_t size) { \
+        struct stat file; \
+        int result = fails(fd) ? -1 : REAL(int, name, int, off_t)(fd, size); \
+        if (!result && synced >= 0 && !fstat(fd, &file)) tell('t', &file, size); \
+        return result; \
+    }
+
+WRITEV(pwritev)
+WRITEV(pwritev64)
+WRITEV2(pwritev2)
+WRITEV2(pwritev64v2)
+SYNC(fsync)
+SYNC(fdatasync)
+CUT(ftruncate)
+CUT(ftruncate64)

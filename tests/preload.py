@@ -1,0 +1,128 @@
+"""Faults of the machine under one process: a wall clock that steps, a disk that fails, what a power loss would leave.
+
+Strategy: a small library (`preload.c`), compiled at its first use, stands between a process and the C library
+(`LD_PRELOAD`). It shifts what the wall clock says, fails writes and syncs below one directory, and notes which bytes of
+a file have been synced. The first two are controlled through a small mapped file, while the process runs.
+
+Linux only, and it needs a C compiler: `why_not` says what is missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("preload.c")
+_CONTROL = struct.Struct("=qq")
+_NS = 1_000_000_000
+
+
+def _compiler() -> str | None:
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+def why_not() -> str:
+    """Why no process can be given these faults here; empty if one can."""
+    if not sys.platform.startswith("linux"):
+        return "LD_PRELOAD is used as Linux has it"
+    return "" if _compiler() else "there is no C compiler (cc, gcc or clang)"
+
+
+@functools.cache
+def _library() -> Path:
+    """The compiled library; it is removed when this process ends."""
+    compiler = _compiler()
+    assert compiler is not None
+    folder = tempfile.mkdtemp(prefix="pylogd-preload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = Path(folder) / "preload.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(target), str(_SOURCE), "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{_SOURCE} can't be compiled: {done.stderr}")
+    return target
+
+
+class Preload:
+    """The faults of one process, and of those that it starts. They stay as they are over its restarts."""
+
+    def __init__(self, folder: Path, name: str, failing: Path | None = None) -> None:
+        """Keep the library's files in `folder`, named after `name`. `failing`: the directory that `fail` is about."""
+        self._control = folder / f"{name}.control"
+        self._synced = folder / f"{name}.synced"
+        self._failing = failing
+        self.step_seconds = 0.0
+        self.failed = False
+        self._control.write_bytes(_CONTROL.pack(0, 0))
+
+    @property
+    def prefix(self) -> list[str]:
+        """The command that runs another command with these faults, in the same process."""
+        named = {
+            "LD_PRELOAD": _library(), "PYLOGD_TEST_CONTROL": self._control, "PYLOGD_TEST_SYNCED": self._synced,
+            "PYLOGD_TEST_FAILING": self._failing,
+        }  # fmt: skip
+        return ["env", *(f"{key}={value}" for key, value in named.items() if value is not None)]
+
+    def step(self, seconds: float) -> None:
+        """Put the wall clock of the process so far ahead of the machine's; negative: behind it."""
+        self.step_seconds = seconds
+        self._write()
+
+    def fail(self, failing: bool) -> None:
+        """Have writes and syncs below the directory fail with EIO from now on, or no longer."""
+        self.failed = failing
+        self._write()
+
+    def _write(self) -> None:
+        fd = os.open(self._control, os.O_WRONLY)
+        try:
+            os.pwrite(fd, _CONTROL.pack(int(self.step_seconds * _NS), int(self.failed)), 0)
+        finally:
+            os.close(fd)
+
+    def lose_power(self, folders: list[Path], rng: random.Random) -> int:
+        """Cut the files of a process that was killed as a power loss may have left them; how many bytes are gone.
+
+        What was synced stays. Of what was written later a random part stays, from the file's start on; mostly none.
+        Names of files stay. Both are more than a file system promises, so whoever survives a real loss survives this.
+        Afterwards all that is left counts as synced, since it is on the disk then.
+        """
+        durable = self._durable()
+        lost = 0
+        with self._synced.open("a") as notes:
+            for path, status in _files(folders):
+                kept = min(durable.get(status.st_ino, 0), status.st_size)
+                if rng.random() < 0.3:
+                    kept = rng.randint(kept, status.st_size)
+                if kept < status.st_size:
+                    os.truncate(path, kept)
+                    lost += status.st_size - kept
+                notes.write(f"s {status.st_ino} {kept}\n")
+        return lost
+
+    def _durable(self) -> dict[int, int]:
+        """By inode, how many bytes from a file's start were synced last."""
+        durable: dict[int, int] = {}
+        if self._synced.exists():
+            for line in self._synced.read_text().splitlines():
+                what, inode, size = line.split()
+                known = durable.get(int(inode), 0)
+                durable[int(inode)] = int(size) if what == "s" else min(known, int(size))
+        return durable
+
+
+def _files(folders: list[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path, path.stat()

@@ -1,0 +1,96 @@
+"""The faults of `tests/preload.py` are what they say: a test that relies on them would else prove nothing."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import preload
+from tests.preload import Preload
+
+pytestmark = pytest.mark.skipif(bool(preload.why_not()), reason=preload.why_not())
+
+
+def run(faults: Preload, program: str, *arguments: object) -> str:
+    """What a Python program prints under these faults."""
+    command = [*faults.prefix, sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize("seconds", [3600.5, -600.25])
+def test_the_wall_clock_steps_and_the_monotonic_one_does_not(tmp_path: Path, seconds: float) -> None:
+    faults = Preload(tmp_path, "one")
+    program = (
+        "import sys, time, datetime\n"
+        "print(time.time(), time.monotonic(), datetime.datetime.now().timestamp(), time.time_ns() / 1e9, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(time.time(), time.monotonic(), datetime.datetime.now().timestamp(), time.time_ns() / 1e9, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [*faults.prefix, sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    before = [float(word) for word in process.stdout.readline().split()]
+    assert all(abs(clock - time.time()) < 60 for clock in (before[0], before[2], before[3]))
+    faults.step(seconds)
+    after = [float(word) for word in process.communicate("go\n", timeout=60)[0].split()]
+    passed = after[1] - before[1]
+    assert 0 <= passed < 60
+    for index in (0, 2, 3):
+        assert after[index] - before[index] == pytest.approx(seconds + passed, abs=0.2)
+
+
+def test_writes_below_one_directory_fail(tmp_path: Path) -> None:
+    bad, good = tmp_path / "bad", tmp_path / "good"
+    for folder in (bad, good):
+        folder.mkdir()
+    faults = Preload(tmp_path, "one", failing=bad)
+    program = (
+        "import os, sys\n"
+        "for path in sys.argv[1:]:\n"
+        "    fd = os.open(path + '/f', os.O_RDWR | os.O_CREAT)\n"
+        "    for call in (lambda: os.pwritev(fd, [b'x'], 0), lambda: os.write(fd, b'x'), lambda: os.fdatasync(fd)):\n"
+        "        try:\n"
+        "            call()\n"
+        "            print('done')\n"
+        "        except OSError as error:\n"
+        "            print(error.errno)\n"
+    )
+    assert run(faults, program, bad, good).split() == ["done"] * 6
+    faults.fail(True)
+    assert run(faults, program, bad, good).split() == ["5", "5", "5", "done", "done", "done"]
+    faults.fail(False)
+    assert run(faults, program, bad).split() == ["done"] * 3
+
+
+def test_a_power_loss_keeps_what_was_synced_and_no_more_than_was_written(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    faults = Preload(tmp_path, "one")
+    program = (
+        "import os, sys\n"
+        "for number in range(20):\n"
+        "    fd = os.open(f'{sys.argv[1]}/{number}', os.O_RDWR | os.O_CREAT)\n"
+        "    os.pwritev(fd, [b'a' * 100], 0)\n"
+        "    os.fdatasync(fd)\n"
+        "    os.pwritev(fd, [b'b' * 100], 100)\n"
+        "fd = os.open(f'{sys.argv[1]}/cut', os.O_RDWR | os.O_CREAT)\n"
+        "os.pwritev(fd, [b'a' * 100], 0)\n"
+        "os.fsync(fd)\n"
+        "os.ftruncate(fd, 50)\n"
+        "os.fsync(os.open(sys.argv[1], os.O_RDONLY))\n"
+    )
+    run(faults, program, data)
+    lost = faults.lose_power([data], random.Random(1))
+    sizes = [(data / str(number)).stat().st_size for number in range(20)]
+    assert lost == sum(200 - size for size in sizes) > 0
+    assert all(100 <= size <= 200 for size in sizes)
+    assert sizes.count(100) > 10
+    assert (data / "cut").read_bytes() == b"a" * 50
+    assert faults.lose_power([data], random.Random(2)) == 0, "what is left is on the disk"
