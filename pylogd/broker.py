@@ -35,6 +35,7 @@ from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
+from pylogd.log.directories import machine_boot_id
 from pylogd.log.files import FileSystem
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
@@ -84,6 +85,7 @@ class Broker:
             node_id=self.node_id,
             recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
+            boot_id=machine_boot_id(),
         )
         self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
@@ -188,9 +190,11 @@ class Broker:
         endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
         await self.cluster.register(
             BrokerInfo(
-                self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id
+                self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
+                directories=tuple(sorted(self.logs.directory_ids)),
             )
         )  # fmt: skip
+        await self.in_thread(self.logs.trust)
         self._undo.append(self.controller.stop)
         await self.controller.start()
         seconds = 2 * self.settings.integer("zookeeper.session.timeout.ms") / 1000 + _ACCEPT_SECONDS

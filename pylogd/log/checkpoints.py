@@ -5,7 +5,8 @@
   `replication-offset-checkpoint` (the high watermarks; all four per data directory): version 0, a count, then
   "topic partition offset" a line.
 - `partition.metadata` (per partition): "version: 0" and "topic_id: " with the id in URL-safe base 64, unpadded.
-- `meta.properties` (per data directory): Java properties; `version=1`, `node.id`, `cluster.id`, `directory.id`.
+- `meta.properties` (per data directory): Java properties; `version=1`, `node.id`, `cluster.id`, `directory.id`, and
+  ours: `boot.id`.
 - `.kafka_cleanshutdown` (per data directory): JSON; there only between a clean stop and the next start.
 
 Rules: each is written whole to a temporary file, synced, renamed over the old one, and the directory is synced, so a
@@ -155,11 +156,16 @@ def parse_id(text: str) -> bytes:
 
 @dataclass(slots=True, frozen=True)
 class MetaProperties:
-    """Whose data directory it is. `cluster_id` is `None` as long as nobody knows it."""
+    """Whose data directory it is. `cluster_id` is `None` as long as nobody knows it.
+
+    `boot_id` names the run of the operating system (`machine_boot_id`) under which the directory was last in use,
+    `None` where that is not known. `directory_id` is empty where the file of another program has none.
+    """
 
     node_id: int
     cluster_id: str | None
     directory_id: str
+    boot_id: str | None = None
 
 
 def new_directory_id() -> str:
@@ -172,6 +178,8 @@ def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProper
     lines = ["#", "version=1", f"node.id={properties.node_id}", f"directory.id={properties.directory_id}"]
     if properties.cluster_id is not None:
         lines.append(f"cluster.id={properties.cluster_id}")
+    if properties.boot_id is not None:
+        lines.append(f"boot.id={properties.boot_id}")
     write_atomically(fs, os.path.join(directory, META_PROPERTIES), "\n".join([*lines, ""]).encode())
 
 
@@ -188,7 +196,8 @@ def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | Non
     node = fields.get("node.id", fields.get("broker.id", ""))
     if not node.lstrip("-").isdigit():
         raise CorruptFile(path, "it has no node.id, or one that is no number")
-    return MetaProperties(int(node), fields.get("cluster.id"), fields.get("directory.id") or new_directory_id())
+    directory_id = fields.get("directory.id", "")
+    return MetaProperties(int(node), fields.get("cluster.id"), directory_id, fields.get("boot.id") or None)
 
 
 def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int = -1) -> None:

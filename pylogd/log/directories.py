@@ -31,6 +31,7 @@ DELETE_SUFFIX = "-delete"
 _ID_BYTES = 16
 _NAME_LIMIT = 255
 _NO_LOCK = -1
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 DATA_DIRECTORY_FILES = frozenset(
     {
         LOCK_FILE,
@@ -77,6 +78,7 @@ class LogDirectory:
     lock: int
     clean: bool  # whether the last stop was a clean one
     properties: MetaProperties
+    suspect: bool = False  # whether the machine may have stopped before it had all on the disk
     failure: StorageFailure | None = None  # why it is offline
     # what the checkpoints said when it was opened
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
@@ -179,8 +181,23 @@ class LogDirectory:
         return DirectoryUsage(self.path, total, usable, partitions)
 
 
-def open_directory(fs: FileSystem, path: str, node_id: int, cluster_id: str | None) -> LogDirectory:
+def machine_boot_id() -> str | None:
+    """Return an id that is another one after each start of the operating system, None where there is no such id."""
+    try:
+        with open(_BOOT_ID) as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
+def open_directory(
+    fs: FileSystem, path: str, node_id: int, cluster_id: str | None, boot_id: str | None = None
+) -> LogDirectory:
     """Lock the directory, made if need be, and read what it says.
+
+    `boot_id`: `machine_boot_id`. A process that is killed leaves all that it wrote to the kernel; a machine that stops
+    takes with it what was not synced. So a directory without the mark of a clean stop is suspect, unless the machine
+    has not been started since.
 
     `LogDirLocked` if another process has it, `InconsistentMetadata` if it is another broker's, `OSError` from the disk.
     """
@@ -195,6 +212,7 @@ def open_directory(fs: FileSystem, path: str, node_id: int, cluster_id: str | No
         properties = claim(fs, path, node_id, cluster_id)
         entry = LogDirectory(fs, path, lock, checkpoints.take_clean_shutdown(fs, path), properties)
         if used and not entry.clean:
+            entry.suspect = boot_id is None or properties.boot_id != boot_id
             _log.warning("%s: the last stop was not a clean one: its logs are scanned", path)
         entry.read_checkpoints()
     except BaseException:
@@ -205,11 +223,16 @@ def open_directory(fs: FileSystem, path: str, node_id: int, cluster_id: str | No
 
 def failed_directory(fs: FileSystem, path: str, failure: StorageFailure) -> LogDirectory:
     """One that could not be opened."""
-    return LogDirectory(fs, path, _NO_LOCK, False, MetaProperties(-1, None, ""), failure)
+    return LogDirectory(fs, path, _NO_LOCK, False, MetaProperties(-1, None, ""), failure=failure)
 
 
-def claim(fs: FileSystem, path: str, node_id: int, cluster_id: str | None) -> MetaProperties:
-    """Whose directory it is: this broker's, or nobody's yet. -1 and `None` stand for what is not known."""
+def claim(
+    fs: FileSystem, path: str, node_id: int, cluster_id: str | None, boot_id: str | None = None
+) -> MetaProperties:
+    """Whose directory it is: this broker's, or nobody's yet. -1 and `None` stand for what is not known.
+
+    With a `boot_id` the directory is said to be in use under it.
+    """
     known = checkpoints.read_meta_properties(fs, path)
     if known is None:
         known = MetaProperties(node_id, cluster_id, checkpoints.new_directory_id())
@@ -219,7 +242,10 @@ def claim(fs: FileSystem, path: str, node_id: int, cluster_id: str | None) -> Me
     if cluster_id is not None and known.cluster_id is not None and known.cluster_id != cluster_id:
         raise InconsistentMetadata(f"{path} belongs to cluster {known.cluster_id}, and this is {cluster_id}")
     merged = MetaProperties(
-        known.node_id if node_id < 0 else node_id, known.cluster_id or cluster_id, known.directory_id
+        known.node_id if node_id < 0 else node_id,
+        known.cluster_id or cluster_id,
+        known.directory_id or checkpoints.new_directory_id(),
+        boot_id or known.boot_id,
     )
     if merged != known:
         checkpoints.write_meta_properties(fs, path, merged)

@@ -45,6 +45,7 @@ class LogManager:
     """See the module. `config` is for logs whose topic nobody gave settings; `config_of` gives a topic's while loading.
 
     `node_id` and `cluster_id` are compared with what the directories say; a directory that says nothing takes them.
+    `boot_id`: of the machine, as `open_directory` takes it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LogManager:
         cluster_id: str | None = None,
         recovery_threads: int = _RECOVERY_THREADS,
         checkpoint_ms: int = _CHECKPOINT_MS,
+        boot_id: str | None = None,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs)
@@ -71,6 +73,7 @@ class LogManager:
         self._now_ms = now_ms
         self._node_id = node_id
         self._cluster_id = cluster_id
+        self._boot_id = boot_id
         self._recovery_threads = recovery_threads
         self._checkpoint_ms = checkpoint_ms
         self._next_checkpoint_ms = 0
@@ -120,7 +123,7 @@ class LogManager:
     def _try_directory(self, path: str) -> LogDirectory:
         """The directory, offline if its disk fails and there are others."""
         try:
-            entry = open_directory(self.fs, path, self._node_id, self._cluster_id)
+            entry = open_directory(self.fs, path, self._node_id, self._cluster_id, self._boot_id)
         except OSError as error:
             failure = StorageFailure(error.filename or path, error)
             if len(self._paths) == 1:
@@ -170,6 +173,31 @@ class LogManager:
     def directory_id(self) -> str | None:
         """The id of the first data directory that is there; nobody else has it while this process holds its lock."""
         return next((entry.properties.directory_id for entry in self.directories if entry.failure is None), None)
+
+    @property
+    def directory_ids(self) -> frozenset[str]:
+        """The ids of the data directories that are there."""
+        return frozenset(entry.properties.directory_id for entry in self.directories if entry.failure is None)
+
+    def directory_id_of(self, key: TopicPartition) -> str | None:
+        """The id of the data directory that holds a partition's log, None if there is no such log."""
+        log = self.logs.get(key)
+        return None if log is None else self._directory_of(log).properties.directory_id
+
+    @property
+    def suspect(self) -> frozenset[str]:
+        """The ids of the data directories that may lack the last of what was written to them: the machine stopped."""
+        return frozenset(entry.properties.directory_id for entry in self.directories if entry.suspect)
+
+    def trust(self) -> None:
+        """Say in each directory that it is in use under this boot id: none is suspect from now on.
+
+        To be called once nobody counts any more on what they may lack.
+        """
+        for entry in self.directories:
+            if entry.failure is None:
+                entry.properties = claim(self.fs, entry.path, self._node_id, self._cluster_id, self._boot_id)
+                entry.suspect = False
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
         """Compare with the directories' cluster id, or write it to those that have none."""

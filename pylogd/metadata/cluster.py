@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
 from pylogd.metadata.image import Broker, id_to_text, new_id
-from pylogd.metadata.interfaces import IMetadataStore, NodeStat, SessionState, SetData, WatchEvent
+from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import (
     BROKERS,
     CLUSTER_ID,
@@ -37,12 +37,15 @@ from pylogd.metadata.layout import (
     PRODUCER_IDS,
     Change,
     CorruptMetadata,
+    broker_epoch_path,
     decode_broker,
     decode_cluster_id,
+    decode_directories,
     decode_incarnations,
     decode_producer_block_end,
     encode_broker,
     encode_cluster_id,
+    encode_directories,
     encode_producer_block,
 )
 from pylogd.metadata.together import all_of
@@ -115,11 +118,38 @@ class Cluster:
         """Another broker is the controller."""
         self.controller_id = controller
 
+    def former_directories(self) -> Deferred[frozenset[str]]:
+        """The ids of the data directories in which the tree says that this broker may have replicas."""
+        return Deferred.fromCoroutine(self._read_epoch()).addCallback(lambda found: found[1])
+
     def register(self, broker: Broker) -> Deferred[None]:
-        """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`."""
+        """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`.
+
+        One that is `fenced` is no live broker before `unfence`; until then the tree remembers its former directories.
+        """
         assert broker.node_id == self.node_id
         self._self = broker
         return Deferred.fromCoroutine(self._register(broker, self._clock))
+
+    def unfence(self) -> Deferred[None]:
+        """Make the broker that is registered a live one. Fails with `BadVersion` or `NoNode` if it is not any more."""
+        assert self._self is not None
+        epoch = self._self.epoch
+        self._self = replace(self._self, fenced=False, epoch=epoch + 1)
+        path = f"{BROKERS}/{self.node_id}"
+        write = self._feed.write(
+            [
+                SetData(path, encode_broker(self._self)),
+                SetData(broker_epoch_path(self.node_id), encode_directories(self._self.directories), epoch),
+            ],
+            [path],
+        )
+        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this broker's registration (KIP-903), -1 before the first."""
+        return -1 if self._self is None else self._self.epoch
 
     def mark_stopping(self) -> Deferred[None]:
         """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
@@ -184,15 +214,34 @@ class Cluster:
     async def _register(self, broker: Broker, clock: IReactorTime | None) -> None:
         """With a clock, an earlier registration may take its time to go."""
         path = f"{BROKERS}/{broker.node_id}"
+        epoch_path = broker_epoch_path(broker.node_id)
         while True:
+            epoch, former = await self._read_epoch()
+            broker = replace(broker, epoch=epoch + 1)
+            directories = encode_directories(former.union(broker.directories) if broker.fenced else broker.directories)
+            count: Operation = Create(epoch_path, directories) if epoch < 0 else SetData(epoch_path, directories, epoch)
             try:
-                await self._store.create(path, encode_broker(broker), ephemeral=True)
+                await self._store.multi([count, Create(path, encode_broker(broker), ephemeral=True)])
                 break
-            except NodeExists:
-                if await self._take_over(path, broker, clock):
+            except BadVersion:
+                continue
+            except NodeExists as error:
+                if error.path == path and await self._take_over(path, replace(broker, epoch=epoch), clock):
+                    broker = replace(broker, epoch=epoch)
                     break
+        if self._self is not None:
+            self._self = replace(self._self, epoch=broker.epoch)
         self._registered_in = self._store.session_id
         await self._reload()
+
+    async def _read_epoch(self) -> tuple[int, frozenset[str]]:
+        """The epoch of this broker's last registration, and the data directories that it may have replicas in."""
+        path = broker_epoch_path(self.node_id)
+        try:
+            node = await self._store.get(path)
+        except NoNode:
+            return -1, frozenset()
+        return node.stat.version, decode_directories(path, node.data)
 
     async def _take_over(self, path: str, broker: Broker, clock: IReactorTime | None) -> bool:
         """There is a registration: whether it is ours now, else it has gone. Raises `NodeIdInUse` if it stays."""
@@ -248,7 +297,8 @@ class Cluster:
             except CorruptMetadata as error:
                 log.error("a broker is passed over: {error}", error=str(error))
             else:
-                found[broker.node_id] = broker
+                if not broker.fenced:
+                    found[broker.node_id] = broker
                 registered = self._registered_in == self._store.session_id
                 if broker.node_id == self.node_id and registered and node.stat.owner != self._registered_in:
                     self._oust(self._in_use(broker))

@@ -125,6 +125,10 @@ class Broker:
     `incarnation` differs each time that a broker of this id registers; 0 before it has. `stopping`: it is shutting
     down, and leads nothing that another can lead. `directory_id` is that of its first data directory: who holds that
     directory's lock may speak for a broker of that id.
+
+    `epoch` grows with each registration (KIP-903): it is the version of the broker's node below `BROKER_EPOCHS`, -1
+    before the first. `directories` are the ids of the data directories that are in use. `fenced`: it is registered, and
+    still finds out which of its copies are lost; until then it is not a live broker.
     """
 
     node_id: int
@@ -133,6 +137,9 @@ class Broker:
     incarnation: int = 0
     stopping: bool = False
     directory_id: str | None = None
+    epoch: int = -1
+    directories: tuple[str, ...] = ()
+    fenced: bool = False
 
     @property
     def host(self) -> str:

@@ -30,9 +30,13 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 #: Which brokers, and which incarnation of each, the last decisions of a controller took into account.
 INCARNATIONS: Final = "/brokers/incarnations"
+#: One lasting node a broker: the data directories that it may have replicas in. Each registration writes it, and its
+#: version is the broker's epoch.
+BROKER_EPOCHS: Final = "/brokers/epochs"
 #: What a cluster starts with, empty. Each part makes sure of its own, too.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
+    BROKER_EPOCHS,
 )  # fmt: skip
 
 #: Leader, leader epoch, in-sync set and partition epoch of a partition without a state.
@@ -196,6 +200,9 @@ def encode_broker(broker: Broker) -> bytes:
             "listener_security_protocol_map": {e.listener: "PLAINTEXT" for e in broker.endpoints},
             "stopping": broker.stopping,
             "directory_id": broker.directory_id,
+            "epoch": broker.epoch,
+            "directories": broker.directories,
+            "fenced": broker.fenced,
         }
     )
 
@@ -215,10 +222,29 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             raise ValueError("a broker has endpoints")
         return Broker(
             int(path.rpartition("/")[2]), tuple(endpoints), document.get("rack"), incarnation,
-            bool(document.get("stopping")), document.get("directory_id"),
+            bool(document.get("stopping")), document.get("directory_id"), int(document.get("epoch", -1)),
+            tuple(map(str, document.get("directories", ()))), bool(document.get("fenced")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error
+
+
+def broker_epoch_path(broker: int) -> str:
+    """The node whose version is the broker's epoch."""
+    return f"{BROKER_EPOCHS}/{broker}"
+
+
+def encode_directories(directories: Iterable[str]) -> bytes:
+    """The node of a broker's epoch: ids of the data directories that it may have replicas in."""
+    return _encode({"version": 1, "directories": sorted(directories)})
+
+
+def decode_directories(path: str, data: bytes) -> frozenset[str]:
+    """Ids of data directories; raises `CorruptMetadata`."""
+    directories = _decode(path, data).get("directories")
+    if not isinstance(directories, list) or not all(isinstance(one, str) for one in directories):
+        raise CorruptMetadata(path, "no data directories in it")
+    return frozenset(directories)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

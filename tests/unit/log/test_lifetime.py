@@ -263,6 +263,53 @@ def test_a_cluster_id_is_adopted() -> None:
     assert (properties.node_id, properties.cluster_id) == (1, "new")
 
 
+def test_a_directory_is_suspect_after_the_machine_stopped_and_not_after_the_process_was_killed() -> None:
+    house = House()
+    house.manager.close()
+
+    def start(boot_id: str | None) -> LogManager:
+        manager = LogManager([DATA], fs=house.fs, now_ms=lambda: 0, recovery_threads=1, boot_id=boot_id)
+        manager.load()
+        return manager
+
+    manager = start("first")
+    assert not manager.suspect  # it was stopped in order
+    manager.trust()
+    house.fs.kill()
+    assert not start("first").suspect
+    house.fs.lose_power()
+    manager = start("second")
+    assert manager.suspect == manager.directory_ids
+    house.fs.kill()  # before anybody was told
+    manager = start("second")
+    assert manager.suspect
+    manager.trust()
+    assert not manager.suspect
+    house.fs.kill()
+    manager = start("second")
+    assert not manager.suspect
+    manager.close()
+    assert not start("third").suspect
+    house.fs.kill()
+    assert start(None).suspect  # nobody can tell
+
+
+def test_a_directory_gets_an_id_and_an_empty_one_another() -> None:
+    house = House()
+    house.manager.close()
+    house.fs.files[f"{DATA}/meta.properties"].data[:] = b"# old\nversion=0\nbroker.id=1\n"
+    manager = house.start()
+    ids = manager.directory_ids
+    manager.adopt_cluster_id("c")
+    assert manager.directory_ids == ids
+    manager.close()
+    assert house.start().directory_ids == ids
+    house.create()
+    assert house.manager.directory_id_of(("t", 0)) in ids
+    assert house.manager.directory_id_of(("t", 1)) is None
+    assert House().manager.directory_ids != ids
+
+
 def test_a_directory_that_can_not_be_read() -> None:
     house = House()
     house.manager.close()

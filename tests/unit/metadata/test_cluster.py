@@ -21,6 +21,7 @@ from pylogd.metadata.layout import (
     PRODUCER_IDS,
     CorruptMetadata,
     broker_config_path,
+    broker_epoch_path,
     encode_broker,
     encode_configs,
     encode_incarnations,
@@ -60,7 +61,7 @@ def test_live_brokers_are_known_to_all(store: SqliteStore) -> None:
 def test_a_broker_may_register_anew(peer: Peer) -> None:
     moved = Broker(1, (Endpoint("IN", "::1", 5), Endpoint("OUT", "kafka.example", 6)), rack="r1")
     result_of(peer.cluster.register(moved))
-    assert replace(peer.cluster.brokers[1], incarnation=0) == moved
+    assert replace(peer.cluster.brokers[1], incarnation=0, epoch=-1) == moved
     assert moved.endpoint("OUT") == Endpoint("OUT", "kafka.example", 6)
     assert moved.endpoint("ELSE") is None
     assert (moved.host, moved.port) == ("::1", 5)
@@ -232,3 +233,41 @@ def test_a_start_that_fails_closes_the_store(tmp_path: Path) -> None:
         result_of(Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker())).start())
     result_of(store.start())
     result_of(store.close())
+
+
+def test_each_registration_has_a_greater_epoch_and_leaves_its_directories(store: SqliteStore, peer: Peer) -> None:
+    first = peer.cluster.epoch
+    assert peer.cluster.brokers[1].epoch == first >= 0
+    assert result_of(peer.cluster.former_directories()) == frozenset()
+    result_of(store.delete(f"{BROKERS}/1"))
+    result_of(peer.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),), directories=("x", "y"))))
+    assert peer.cluster.brokers[1].epoch == peer.cluster.epoch == first + 1
+    assert result_of(store.get(broker_epoch_path(1))).stat.version == peer.cluster.epoch
+    assert result_of(peer.cluster.former_directories()) == {"x", "y"}
+
+
+def test_a_refused_registration_leaves_the_epoch_of_who_has_the_number(store: SqliteStore, peer: Peer) -> None:
+    other = Cluster(store, 1, ChangeFeed(store))
+    result_of(store.delete(f"{BROKERS}/1"))
+    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
+    result_of(store.set(f"{BROKERS}/1", encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),)))))
+    with pytest.raises(NodeIdInUse):
+        result_of(other.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
+    assert result_of(store.get(broker_epoch_path(1))).stat.version == peer.cluster.epoch
+
+
+def test_a_fenced_broker_is_no_live_one_and_its_former_directories_are_remembered(store: SqliteStore) -> None:
+    one, two = Peer(store, 1), Peer(store, 2)
+    result_of(store.delete(f"{BROKERS}/2"))
+    endpoints = (Endpoint("PLAINTEXT", "a", 1),)
+    result_of(two.cluster.register(Broker(2, endpoints, directories=("old",))))
+    result_of(store.delete(f"{BROKERS}/2"))
+    result_of(two.cluster.register(Broker(2, endpoints, directories=("new",), fenced=True)))
+    assert 2 not in one.cluster.brokers
+    assert not two.cluster.accepted
+    assert result_of(two.cluster.former_directories()) == {"old", "new"}
+    fenced = two.cluster.epoch
+    result_of(two.cluster.unfence())
+    assert one.cluster.brokers[2].epoch == two.cluster.epoch == fenced + 1
+    assert result_of(store.get(broker_epoch_path(2))).stat.version == two.cluster.epoch
+    assert result_of(two.cluster.former_directories()) == {"new"}
