@@ -14,7 +14,6 @@ import os
 import resource
 import socket
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -29,6 +28,7 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
 from pylogd.api.produce_one import produce_run
 from pylogd.api.registry import HANDLERS, served_versions
+from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
@@ -81,7 +81,7 @@ class Broker:
             settings.words("log.dirs"),
             config=log_config(settings, {}),
             fs=fs,
-            now_ms=_now_ms,
+            now_ms=wall_ms,
             node_id=self.node_id,
             recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
             checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
@@ -94,18 +94,20 @@ class Broker:
         self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
-        self.replicas = ReplicaManager(self.logs, self.topics, settings, reactor, self.node_id, self.in_thread)
+        self.replicas = ReplicaManager(
+            self.logs, self.topics, settings, reactor, self.node_id, self.in_thread, now_ms=wall_ms
+        )
         if settings.text("replica.selector.class") is not None:
             self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
         self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
-        self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor)
-        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor)
-        self.partition_admin = PartitionAdmin(self.cluster, self.topics, _now_ms)
+        self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
+        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor, wall_ms)
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, wall_ms)
         self.smooth_joins = SmoothJoins(
             self.replicas, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
-            self.partition_admin.release, reactor,
+            self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
-        self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=_now_ms)
+        self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
         self._ports: list[Any] = []
@@ -354,10 +356,6 @@ def _when_done(deferred: Deferred[None]) -> Deferred[None]:
 
     deferred.addBoth(told)
     return done
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _allow_many_files() -> None:

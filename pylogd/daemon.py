@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 
 from pylogd import __version__
 from pylogd.broker import Broker
+from pylogd.clock import use_monotonic_time
 from pylogd.config import Settings
 from pylogd.errors import PylogdError
 from pylogd.log.files import FileSystem
@@ -113,6 +114,8 @@ def run_foreground(
     """
     if reactor is None:
         from twisted.internet import reactor
+
+        use_monotonic_time(reactor)
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # its main loop is not our users' concern
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [levels])

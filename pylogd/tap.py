@@ -15,6 +15,7 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from pylogd.broker import Broker
+from pylogd.clock import use_monotonic_time
 from pylogd.config import ConfigError, Settings
 from pylogd.daemon import bridge_logging, describe, explain_failure, hurry_when_asked_again, notify_ready
 
@@ -82,6 +83,7 @@ class BrokerService(Service):
 
         super().startService()  # type: ignore[no-untyped-call]
         bridge_logging()
+        use_monotonic_time(reactor)
         self._broker = Broker(self._settings, reactor)
         self._broker.on_end = self._end
         self._broker.start().addCallbacks(self._started, self._failed)

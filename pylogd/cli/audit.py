@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 from pylogd.cli.common import bootstrap_option, format_time, json_option, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.blocking.audit import AUDIT_TOPIC
+from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.spark.audit import Completeness
@@ -46,7 +46,7 @@ def audit(
     """
     if received and lake:
         raise click.UsageError("say --received or --lake, not both")
-    until = int((time.time() - grace) * 1000)
+    until = wall_ms() - int(grace * 1000)
     check_there(bootstrap, [reports] if received or lake else [reports, *topics])
     if received:
         check_there(received, topics)

@@ -10,12 +10,13 @@ import base64
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
     from pylogd.client import Cluster
@@ -88,7 +89,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int | None:
     ago (`90s`, `15m`, `2h`, `3d`). None if it is none of them.
     """
     if found := _AGO.fullmatch(text):
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        now = wall_ms() if now_ms is None else now_ms
         return now - int(found[1]) * _UNITS[found[2]]
     try:
         if text.startswith("@"):

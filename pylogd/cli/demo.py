@@ -28,6 +28,7 @@ from pylogd.cli.demo_events import FLIGHTS, Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, find_reader
 from pylogd.client import Admin, AuditedProducer, Cluster, NewTopic, Producer
 from pylogd.client.blocking.audit import AUDIT_TOPIC
+from pylogd.clock import wall_ms
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
@@ -148,7 +149,7 @@ def _publish(cluster: Cluster, topic: str, compression: str, source: Path | None
         AuditedProducer(plain) as producer,
     ):
         for event in _events(source):
-            stamped = event if event.timestamp is not None else event._replace(timestamp=time.time_ns() // 1_000_000)
+            stamped = event if event.timestamp is not None else event._replace(timestamp=wall_ms())
             delivery = producer.send(topic, event.value, event.key, timestamp=stamped.timestamp)
             account.add(delivery.partition if event.key is None else event.key, stamped)
             if account.records % _UPDATE_EVERY == 0:

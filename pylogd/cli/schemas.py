@@ -39,6 +39,9 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[avro]'") from error
     from twisted.internet import reactor
 
+    from pylogd.clock import use_monotonic_time
+
+    use_monotonic_time(reactor)
     service = SchemaRegistryService(reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility))
     ctx.exit(_run(service, reactor))
 

@@ -57,8 +57,10 @@ class Controller:
     """
 
     def __init__(
-        self, store: IMetadataStore, cluster: Cluster, topics: TopicRegistry, settings: Settings, clock: IReactorTime
-    ) -> None:
+        self, store: IMetadataStore, cluster: Cluster, topics: TopicRegistry, settings: Settings, clock: IReactorTime,
+        now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """`now_ms` is the wall clock, for the time stamp of the election."""
         self.active = False
         self.epoch = 0
         self._store = store
@@ -66,6 +68,7 @@ class Controller:
         self._topics = topics
         self._settings = settings
         self._clock = clock
+        self._now_ms = now_ms
         self._epoch_version = 0
         self._known: dict[int, int] = {}
         self._known_version = 0
@@ -178,7 +181,7 @@ class Controller:
         await self._store.ensure(INCARNATIONS)
         node = await self._store.get(CONTROLLER_EPOCH)
         epoch = decode_controller_epoch(node.data) + 1
-        mine = encode_controller(self._cluster.node_id, int(self._clock.seconds() * 1000))
+        mine = encode_controller(self._cluster.node_id, self._now_ms())
         count_up = SetData(CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)
         with suppress(NodeExists, BadVersion):  # another broker was quicker
             await self._store.multi([Create(CONTROLLER, mine, ephemeral=True), count_up])

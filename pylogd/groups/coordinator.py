@@ -75,16 +75,20 @@ class GroupCoordinator:
         cluster: Cluster,
         settings: Settings,
         clock: IReactorTime,
+        now_ms: Callable[[], int],
     ) -> None:
+        """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
         self._replicas = replicas
         self._topics = topics
         self._settings = settings
         self._clock = clock
-        self._topic = OffsetsTopic(replicas, topics, cluster, settings, clock)
+        self._now_ms = now_ms
+        self._topic = OffsetsTopic(replicas, topics, cluster, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, Group] = {}
         self._membership = Membership(
             clock,
+            now_ms,
             self._store,
             self._forget,
             first_delay=lambda: settings.integer("group.initial.rebalance.delay.ms") / 1000,
@@ -119,7 +123,7 @@ class GroupCoordinator:
     @property
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return int(self._clock.seconds() * 1000)
+        return self._now_ms()
 
     # -- taking over and giving up
 

@@ -54,21 +54,21 @@ class Membership:
     def __init__(
         self,
         clock: IReactorTime,
+        now_ms: Callable[[], int],
         store: Store,
         forget: Callable[[Group], object],
         first_delay: Callable[[], float],
         most_members: Callable[[], int],
     ) -> None:
-        """`first_delay`: seconds that a new group waits for more members. `most_members`: how many a group may have."""
+        """`clock` times sessions and rebalances; `now_ms` is the wall clock, for the time stamps of states.
+
+        `first_delay`: seconds that a new group waits for more members. `most_members`: how many a group may have."""
         self._clock = clock
+        self._now_ms = now_ms
         self._store = store
         self._forget = forget
         self._first_delay = first_delay
         self._most_members = most_members
-
-    @property
-    def _now_ms(self) -> int:
-        return int(self._clock.seconds() * 1000)
 
     # -- joining
 
@@ -211,7 +211,7 @@ class Membership:
         if group.state is _COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
-        group.become(_PREPARING, self._now_ms)
+        group.become(_PREPARING, self._now_ms())
         group.sync_at, group.unsynced, group.storing = NEVER, set(), False
         longest = group.longest_rebalance
         delay = min(self._first_delay(), longest) if was_empty else 0.0
@@ -263,7 +263,7 @@ class Membership:
         if group.leader not in joins:
             group.leader = next(iter(joins))
         group.protocol = group.choose_protocol()
-        group.become(_COMPLETING, self._now_ms)
+        group.become(_COMPLETING, self._now_ms())
         group.unsynced = set(group.members)
         group.sync_at = self._clock.seconds() + group.longest_rebalance
         self._wake_by(group, group.sync_at)
@@ -277,7 +277,7 @@ class Membership:
             self._answer(waiting, answer)
 
     def _become_empty(self, group: Group) -> None:
-        group.become(GroupState.EMPTY, self._now_ms)
+        group.become(GroupState.EMPTY, self._now_ms())
         group.protocol = group.leader = None
         if not (group.generation or group.stored):  # it never was more than an attempt
             self._forget_unused(group)
@@ -356,7 +356,7 @@ class Membership:
             return
         for member_id, member in group.members.items():
             member.assignment = shares.get(member_id, b"")
-        group.become(_STABLE, self._now_ms)
+        group.become(_STABLE, self._now_ms())
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         answers = []
         for member_id, waiting in syncs.items():
@@ -424,7 +424,7 @@ class Membership:
         if group.timer is not None and group.timer.active():
             group.timer.cancel()
         group.timer = None
-        group.become(GroupState.DEAD, self._now_ms)
+        group.become(GroupState.DEAD, self._now_ms())
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         group.pending.clear()

@@ -9,12 +9,11 @@ Must not know: groups, members, requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.config import Settings
@@ -54,13 +53,13 @@ class OffsetsTopic:
         topics: TopicRegistry,
         cluster: Cluster,
         settings: Settings,
-        clock: IReactorTime,
+        now_ms: Callable[[], int],
     ) -> None:
         self._replicas = replicas
         self._topics = topics
         self._cluster = cluster
         self._settings = settings
-        self._clock = clock
+        self._now_ms = now_ms
         self._makers: list[Deferred[None]] | None = None  # who waits for the topic that is being made
 
     def index_of(self, group_id: str) -> int:
@@ -112,7 +111,7 @@ class OffsetsTopic:
 
         A Deferred of it must not be cancelled by a client that leaves: what is in the log counts.
         """
-        now_ms = int(self._clock.seconds() * 1000)
+        now_ms = self._now_ms()
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records])
             result = self._replicas.append(partition, batch, True)

@@ -19,6 +19,7 @@ Must not know: the reactor, topics' settings beyond `LogConfig`.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -38,7 +39,7 @@ from pylogd.log.segment import Segment, Storage
 
 _log = logging.getLogger(__name__)
 
-_RETRY_MS = 60_000
+_RETRY_SECONDS = 60.0
 #: Less than this is compacted before a process has started, and the reactor hardly notices.
 _PROCESS_BYTES = 1 << 20
 _CHECK_BYTES = 16 << 20
@@ -139,12 +140,13 @@ class Cleaner:
         self.cleaned = 0  # compactions that were completed
         self._manager = manager
         self._now_ms = now_ms
+        self._seconds = seconds
         self._stopping = threading.Event()
         self._throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()  # of the choice, and of the checkpoint
         self._busy: set[TopicPartition] = set()
-        self._given_up: dict[int, int] = {}  # id of a log -> when to try again
+        self._given_up: dict[int, float] = {}  # id of a log -> when to try again
 
     def start(self) -> None:
         """Start the threads."""
@@ -248,7 +250,7 @@ class Cleaner:
         elif not log.closed:
             kind = "is damaged and" if isinstance(error, CorruptLog) else ""
             _log.error("%s-%d %s is not compacted until the next start: %s", log.topic, log.partition, kind, error)
-            self._given_up[id(log)] = NO_LIMIT
+            self._given_up[id(log)] = math.inf
 
     def _was_taken(self, log: Log) -> bool:
         """Whether a file that is missing says nothing about the disk: retention, truncation or deletion took it.
@@ -258,15 +260,15 @@ class Cleaner:
         return not log.closed or self._manager.logs.get((log.topic, log.partition)) is not log
 
     def _postpone(self, log: Log) -> None:
-        self._given_up[id(log)] = self._now_ms() + _RETRY_MS
+        self._given_up[id(log)] = self._seconds() + _RETRY_SECONDS
 
     def _choose(self) -> Cleanable | None:
         """The log that needs it most, which is busy from now on."""
-        now_ms = self._now_ms()
+        now_ms, now = self._now_ms(), self._seconds()
         with self._lock:
             logs = list(self._manager.logs.items())
             known = {id(log) for _, log in logs}
-            self._given_up = {key: until for key, until in self._given_up.items() if key in known and until > now_ms}
+            self._given_up = {key: until for key, until in self._given_up.items() if key in known and until > now}
             found = []
             for key, log in logs:
                 if key in self._busy or id(log) in self._given_up or log.closed or not log.config.compacts:

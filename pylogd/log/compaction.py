@@ -33,6 +33,7 @@ from pylogd.log.files import Buffer, SegmentFile, sync_file, write_all
 from pylogd.log.index import MAX_RELATIVE
 from pylogd.log.keymap import KeyMap
 from pylogd.log.log import Log
+from pylogd.log.retention import unlink_later
 from pylogd.log.rewrite import delete_horizon, emptied, rebuild, walk
 from pylogd.log.scan import BadBatch, FoundBatch, scan
 from pylogd.log.segment import LOG_SUFFIX, Segment, Storage, segment_path
@@ -132,7 +133,7 @@ def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: i
 
     def place(made: Made) -> None:
         try:
-            swap(log, [sealed[base] for base in made.bases], made, now_ms)
+            swap(log, [sealed[base] for base in made.bases], made)
         except OSError as error:
             raise StorageFailure(error.filename or log.directory, error) from error
 
@@ -370,7 +371,7 @@ class _Compaction:
         return known is not None and (known == header.last_offset or header.is_control)
 
 
-def swap(log: Log, group: list[Segment], made: Made, now_ms: int) -> None:
+def swap(log: Log, group: list[Segment], made: Made) -> None:
     """Put the new segment in the place of `group`. `SourcesChanged` if they are not the log's any more.
 
     A failure behind the point of no return leaves the log closed: the next start completes the swap.
@@ -397,7 +398,7 @@ def swap(log: Log, group: list[Segment], made: Made, now_ms: int) -> None:
             at = segments.index(group[0])
             log.replace_segments([*segments[:at], target, *segments[at + len(group) :]])
         if renamed:
-            log.pending_unlinks.append((now_ms + log.config.file_delete_delay_ms, renamed))
+            unlink_later(log, renamed)
 
 
 def _check_sources(log: Log, group: list[Segment]) -> None:

@@ -87,7 +87,7 @@ class LogDirectory:
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     checkpointed: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)  # by file, what they say now
     partitions: int = 0  # logs that are open in it
-    doomed: list[tuple[int, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
+    doomed: list[tuple[float, str]] = field(default_factory=list)  # when it may go, a directory renamed to -delete
 
     def release(self) -> None:
         """Let another process have it."""

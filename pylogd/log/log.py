@@ -104,8 +104,8 @@ class Log:
         self.on_roll: Callable[[], None] | None = None
         self.closed = False
         self.abandoned = False
-        self.last_flush_ms = now_ms()
-        self.pending_unlinks: list[tuple[int, list[str]]] = []  # when they may go, files renamed to .deleted
+        self.last_flush = storage.seconds()
+        self.pending_unlinks: list[tuple[float, list[str]]] = []  # when they may go, files renamed to .deleted
         self.lock = threading.Lock()  # of everything that changes the log; held for no sync but truncation's
         self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
         self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
@@ -441,7 +441,7 @@ class Log:
 
     def _flush(self) -> None:
         end = self.log_end_offset
-        self.last_flush_ms = self.now_ms()
+        self.last_flush = self.storage.seconds()
         active = self._active  # if it is rolled from here on, it is sealed below
         self.seal_held()
         if end <= self.recovery_point and self._entered:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +45,8 @@ DirectoryFailed = Callable[[str, list[TopicPartition]], object]
 class LogManager:
     """See the module. `config` is for logs whose topic nobody gave settings; `config_of` gives a topic's while loading.
 
+    `now_ms` is the wall clock, for time stamps and retention by age; `seconds` a monotonic clock, for all that waits.
+
     `node_id` and `cluster_id` are compared with what the directories say; a directory that says nothing takes them.
     `boot_id`: of the machine, as `open_directory` takes it.
     """
@@ -55,6 +58,7 @@ class LogManager:
         config: LogConfig | None = None,
         fs: FileSystem | None = None,
         now_ms: Callable[[], int],
+        seconds: Callable[[], float] = time.monotonic,
         node_id: int = -1,
         cluster_id: str | None = None,
         recovery_threads: int = _RECOVERY_THREADS,
@@ -62,7 +66,7 @@ class LogManager:
         boot_id: str | None = None,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
-        self.storage = Storage(self.fs)
+        self.storage = Storage(self.fs, seconds=seconds)
         self.config = LogConfig() if config is None else config
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, StorageError] = {}
@@ -75,8 +79,9 @@ class LogManager:
         self._cluster_id = cluster_id
         self._boot_id = boot_id
         self._recovery_threads = recovery_threads
-        self._checkpoint_ms = checkpoint_ms
-        self._next_checkpoint_ms = 0
+        self._seconds = seconds
+        self._checkpoint_seconds = checkpoint_ms / 1000
+        self._next_checkpoint = 0.0
         self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
         self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
         self._cancelled = False
@@ -314,7 +319,7 @@ class LogManager:
             except StorageFailure as error:
                 self.storage_failed(error)
                 raise
-        entry.doomed.append((self._now_ms() + log.config.file_delete_delay_ms, target))
+        entry.doomed.append((self._seconds() + log.config.file_delete_delay_ms / 1000, target))
         if log.cleaned_offset:
             try:
                 self.checkpoint_cleaned(log)
@@ -350,27 +355,27 @@ class LogManager:
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int | None = None) -> None:
+    def tick(self) -> None:
         """Flush what is due, make rolled segments durable, apply retention, remove what was deleted, checkpoint."""
-        now_ms = self._now_ms() if now_ms is None else now_ms
+        now_ms, now = self._now_ms(), self._seconds()
         for log in list(self.logs.values()):
             try:
-                _keep(log, now_ms)
+                _keep(log, now_ms, now)
             except StorageError as error:
                 if not self.storage_failed(error) and not log.closed:
                     _log.error("%s-%d: %s", log.topic, log.partition, error)
         for entry in self.directories:
-            self._remove_doomed(entry, now_ms)
-        if now_ms >= self._next_checkpoint_ms:
-            self._next_checkpoint_ms = now_ms + self._checkpoint_ms
+            self._remove_doomed(entry, now)
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._checkpoint_seconds
             try:
                 self.checkpoint()
             except StorageError as error:
                 _log.error("the checkpoints can't be written: %s", error)
 
-    def _remove_doomed(self, entry: LogDirectory, now_ms: int) -> None:
-        due = [path for when, path in entry.doomed if when <= now_ms]
-        entry.doomed = [doomed for doomed in entry.doomed if doomed[0] > now_ms]
+    def _remove_doomed(self, entry: LogDirectory, now: float) -> None:
+        due = [path for when, path in entry.doomed if when <= now]
+        entry.doomed = [doomed for doomed in entry.doomed if doomed[0] > now]
         for path in due:
             try:
                 remove_tree(self.fs, path)
@@ -461,18 +466,18 @@ class LogManager:
             _log.error("the clean stop can't be marked: %s", error)
 
 
-def _keep(log: Log, now_ms: int) -> None:
-    """One log's share of a tick."""
+def _keep(log: Log, now_ms: int, now: float) -> None:
+    """One log's share of a tick. `now_ms` is the wall clock, `now` the monotonic one, in seconds."""
     config = log.config
     if (
         log.log_end_offset - log.recovery_point >= config.flush_messages
-        or now_ms - log.last_flush_ms >= config.flush_ms
+        or (now - log.last_flush) * 1000 >= config.flush_ms
     ):
         log.flush()
     else:
         log.seal()
     retain(log, now_ms)
-    unlink_deleted(log, now_ms)
+    unlink_deleted(log)
     if len(log.producers):
         with log.lock:
             log.producers.expire(now_ms - config.producer_id_expiration_ms)

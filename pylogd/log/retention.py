@@ -38,15 +38,21 @@ def retain(log: Log, now_ms: int) -> int:
                     log.roll(end, now_ms)
             log.seal_held()  # the producers' snapshot has to be there before the batches go
         if reasons:
-            _remove(log, reasons, now_ms)
+            _remove(log, reasons)
         return len(reasons)
 
 
-def unlink_deleted(log: Log, now_ms: int) -> None:
+def unlink_later(log: Log, paths: list[str]) -> None:
+    """Have `unlink_deleted` unlink the files once `file.delete.delay.ms` has passed."""
+    log.pending_unlinks.append((log.storage.seconds() + log.config.file_delete_delay_ms / 1000, paths))
+
+
+def unlink_deleted(log: Log) -> None:
     """Unlink the files whose delay is over."""
     with log.maintenance:
-        due = [paths for when, paths in log.pending_unlinks if when <= now_ms]
-        log.pending_unlinks = [entry for entry in log.pending_unlinks if entry[0] > now_ms]
+        now = log.storage.seconds()
+        due = [paths for when, paths in log.pending_unlinks if when <= now]
+        log.pending_unlinks = [entry for entry in log.pending_unlinks if entry[0] > now]
         for path in [path for paths in due for path in paths]:
             try:
                 log.storage.fs.unlink(path)
@@ -90,7 +96,7 @@ def _reason(log: Log, segment: Segment, following: int, surplus: int, now_ms: in
     return None
 
 
-def _remove(log: Log, reasons: list[str], now_ms: int) -> None:
+def _remove(log: Log, reasons: list[str]) -> None:
     with log.lock:
         gone = log.segments[: len(reasons)]
         log.replace_segments(log.segments[len(reasons) :])
@@ -110,7 +116,7 @@ def _remove(log: Log, reasons: list[str], now_ms: int) -> None:
                     renamed.append(path + DELETED_SUFFIX)
         except OSError as error:
             raise StorageFailure(segment.path, error) from error
-        log.pending_unlinks.append((now_ms + log.config.file_delete_delay_ms, renamed))
+        unlink_later(log, renamed)
     try:
         sync_directory(fs, log.directory)
         remove_old_snapshots(fs, log.directory, log.segments[0].base_offset)

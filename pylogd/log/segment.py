@@ -20,7 +20,8 @@ import itertools
 import logging
 import os
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from pylogd.errors import ProtocolError
 from pylogd.log.errors import ColdRead, CorruptLog, StorageFailure
@@ -48,12 +49,17 @@ _replacements = itertools.count(1)
 
 
 class Storage:
-    """What all segments of a broker share: the file system and the caches of descriptors and indexes."""
+    """What all segments of a broker share: the file system, a monotonic clock, caches of descriptors and indexes."""
 
-    __slots__ = ("files", "fs", "indexes")
+    __slots__ = ("files", "fs", "indexes", "seconds")
 
-    def __init__(self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES) -> None:
+    def __init__(
+        self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        """`seconds`: a monotonic clock, by which the logs wait."""
         self.fs = fs
+        self.seconds = seconds
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
         self.indexes: LruCache[Indexes] = LruCache(index_bytes, lambda indexes: indexes.nbytes + 1)
 

@@ -12,7 +12,6 @@ Must not know: requests, logs.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -20,6 +19,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.clock import wall_ms
 from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
 from pylogd.errors import PylogdError
 from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignment
@@ -97,16 +97,12 @@ class _Batch:
             self.news[path] = news
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class TopicRegistry:
     """Every topic of the cluster. generation: another number after each change of any."""
 
     def __init__(
         self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings

@@ -47,13 +47,17 @@ class IsrKeeper:
         partitions: Callable[[], Iterable[Partition]],
         written: Callable[[Partition, PartitionState | None], object],
         most_lag: Callable[[], float],
+        now_ms: Callable[[], int],
     ) -> None:
-        """`partitions`: those that may have followers. `most_lag`: `replica.lag.time.max.ms`, in seconds."""
+        """`partitions`: those that may have followers. `most_lag`: `replica.lag.time.max.ms`, in seconds. `now_ms` is
+        the wall clock, by which a smooth expansion ends, as the metadata says.
+        """
         self._alter = alter
         self._clock = clock
         self._partitions = partitions
         self._written = written
         self._most_lag = most_lag
+        self._now_ms = now_ms
         self._asked: dict[tuple[str, int], Partition] = {}
         self._unsure: set[tuple[str, int]] = set()  # what was asked for and not answered
         self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
@@ -112,7 +116,7 @@ class IsrKeeper:
         refused = self._refused.get(partition.key)
         if refused is not None and self._clock.seconds() - refused < RETRY_SECONDS:
             return  # it asks with every fetch
-        if until is not None and node_id in state.adding and self._clock.seconds() * 1000 < until:
+        if until is not None and node_id in state.adding and self._now_ms() < until:
             return
         self._ask(partition, (*partition.isr, node_id))
 

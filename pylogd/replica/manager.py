@@ -81,7 +81,10 @@ class ReplicaManager:
         clock: IReactorTime,
         node_id: int,
         in_thread: InThread = deferToThread,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
+        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates."""
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
         self.replicated: dict[tuple[str, int], Partition] = {}
@@ -98,7 +101,7 @@ class ReplicaManager:
         self._node_id = node_id
         self.isr = IsrKeeper(
             topics.alter_isr, clock, self.replicated.values, self._isr_written,
-            lambda: settings.integer("replica.lag.time.max.ms") / 1000,
+            lambda: settings.integer("replica.lag.time.max.ms") / 1000, now_ms,
         )  # fmt: skip
         self.seconds = clock.seconds
         self.selector: RackAwareSelector | None = None

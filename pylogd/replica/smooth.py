@@ -57,9 +57,10 @@ class SmoothJoins:
         committed: Callable[[Iterable[str]], Awaitable[Mapping[Key, int]]],
         release: Callable[[Iterable[Key]], Deferred[Any]],
         clock: IReactorTime,
+        now_ms: Callable[[], int],
     ) -> None:
         """`connect` connects to a broker. `committed`: the least offset of each partition of topics that groups without
-        a broker have committed. `release` ends the wait of partitions.
+        a broker have committed. `release` ends the wait of partitions. `now_ms` is the wall clock, by which waits end.
         """
         self._replicas = replicas
         self._cluster = cluster
@@ -68,6 +69,7 @@ class SmoothJoins:
         self._committed = committed
         self._release = release
         self._clock = clock
+        self._now_ms = now_ms
         self._call: IDelayedCall | None = None
 
     def start(self) -> None:
@@ -90,7 +92,7 @@ class SmoothJoins:
 
     def _begins(self) -> dict[Key, int]:
         """Where the last of the new replicas of each waiting partition begins, of those that this broker leads."""
-        now_ms = self._clock.seconds() * 1000
+        now_ms = self._now_ms()
         found = {}
         for key, partition in self._replicas.replicated.items():
             state = partition.state

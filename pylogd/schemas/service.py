@@ -7,8 +7,11 @@ from typing import Any
 from twisted.internet import defer
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
+from twisted.web.http import combinedLogFormatter, datetimeToLogString
+from twisted.web.iweb import IRequest
 from twisted.web.server import Site
 
+from pylogd.clock import wall_ms
 from pylogd.schemas.parsing import Compatibility
 from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
@@ -34,7 +37,7 @@ class SchemaRegistryService:
 
     async def _start(self) -> None:
         await self._store.start()
-        site = Site(SchemaRegistryResource(self._store))
+        site = Site(SchemaRegistryResource(self._store), logFormatter=_access_line)
         site.displayTracebacks = False
         self._port = await serverFromString(self._reactor, self._listen).listen(site)
         bound: Any = self._port.getHost()
@@ -48,3 +51,9 @@ class SchemaRegistryService:
         if self._port is not None:
             await defer.maybeDeferred(self._port.stopListening)
         await self._store.stop()
+
+
+def _access_line(_: str, request: IRequest) -> str:
+    """Return one line of the access log. Twisted's time stamp is the reactor's time, which is not the time of day."""
+    line: str = combinedLogFormatter(datetimeToLogString(wall_ms() // 1000), request)
+    return line

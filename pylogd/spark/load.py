@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pylogd.clock import wall_ms
 from pylogd.spark.errors import OptionError
 from pylogd.spark.hadoop import HadoopFiles
 from pylogd.spark.lake import Commit, DataFile, Lake, compacted, loaded, small_files
@@ -76,7 +77,7 @@ class LoadPlan:
         return given if self.tasks is None else {**given, "minPartitions": str(self.tasks)}
 
 
-def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], float] = time.time) -> Commit | None:
+def load(spark: SparkSession, root: str, plan: LoadPlan, *, now_ms: Callable[[], int] = wall_ms) -> Commit | None:
     """Load what is new, up to the plan's limit; the commit, None if there was nothing. Raises PylogdError."""
     files = HadoopFiles(spark, root)
     lake = Lake(files)
@@ -89,7 +90,7 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now: Callable[[], fl
     staging = lake.staging()
     _write(_with_time(rows, plan.value), files.path(staging), plan)
     added = _staged(lake, files, staging)
-    commit = loaded(lake.last, lake.next_number, int(now() * 1000), start, end, added)
+    commit = loaded(lake.last, lake.next_number, now_ms(), start, end, added)
     lake.commit(commit)
     return commit
 
@@ -132,7 +133,7 @@ def follow(
 
 def compact(
     spark: SparkSession, root: str, *, target_bytes: int = 128 << 20, codec: str = "zstd",
-    now: Callable[[], float] = time.time,
+    now_ms: Callable[[], int] = wall_ms,
 ) -> Commit | None:  # fmt: skip
     """Write small files of a directory together, sorted by partition and offset; None if there was nothing to do."""
     files = HadoopFiles(spark, root)
@@ -152,7 +153,7 @@ def compact(
     before = sum(file.rows for group in small.values() for file in group)
     if sum(file.rows for file in added) != before:
         raise RuntimeError(f"{before} rows were to be compacted, {sum(file.rows for file in added)} were written")
-    commit = compacted(lake.last, int(now() * 1000), added, removed)
+    commit = compacted(lake.last, now_ms(), added, removed)
     lake.commit(commit)
     return commit
 

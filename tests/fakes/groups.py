@@ -26,14 +26,16 @@ class Groups:
 
     def __init__(self, delay: float = DELAY, most_members: int = 1000) -> None:
         self.time = Clock()
-        self.time.advance(1_700_000_000)
+        self.time.advance(1000)
+        self.now_ms = 1_700_000_000_000
         self.stored: list[tuple[int, dict[str, bytes]]] = []
         self.hold = False
         self.held: list[Deferred[ErrorCode]] = []
         self.fails = ErrorCode.NONE
         self.forgotten: list[Group] = []
         self.rules = Membership(
-            cast(IReactorTime, self.time), self._store, self.forgotten.append, lambda: delay, lambda: most_members
+            cast(IReactorTime, self.time), lambda: self.now_ms, self._store, self.forgotten.append, lambda: delay,
+            lambda: most_members,
         )
         self.group = Group("g", 0, 0)
 

@@ -30,6 +30,7 @@ from tests.fakes.metadata import InlineWorker, result_of
 
 NODE = 1
 NOW_MS = 1_700_000_000_000
+START_SECONDS = 1000.0  # the monotonic clock then
 
 
 class Threads:
@@ -68,7 +69,8 @@ class Parts:
         self.settings = Settings({"node.id": NODE, "log.dirs": "/data", **named})
         self.node_id = NODE
         self.time = Clock()
-        self.time.advance(NOW_MS / 1000)
+        self.time.advance(START_SECONDS)
+        self.wall_step_ms = 0  # by how much the wall clock has been set forward
         self.clock = cast(IReactorTime, self.time)
         self.fs = MemoryFileSystem()
         self.threads = Threads()
@@ -90,12 +92,16 @@ class Parts:
             self.groups.stop()
         self.logs = LogManager(
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
-            node_id=NODE, recovery_threads=1,
+            seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
         )  # fmt: skip
         self.logs.on_directory_failed = lambda _path, keys: self.replicas.went_offline(keys)
         self.logs.load()
-        self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, NODE, self.threads)
-        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, self.settings, self.clock)
+        self.replicas = ReplicaManager(
+            self.logs, self.topics, self.settings, self.clock, NODE, self.threads, now_ms=self.now_ms
+        )
+        self.groups = GroupCoordinator(
+            self.replicas, self.topics, self.cluster, self.settings, self.clock, self.now_ms
+        )
         self.groups.start()
 
     def close(self) -> None:
@@ -119,7 +125,7 @@ class Parts:
         return "localhost", 9092
 
     def now_ms(self) -> int:
-        return round(self.time.seconds() * 1000)
+        return NOW_MS + self.wall_step_ms + round((self.time.seconds() - START_SECONDS) * 1000)
 
     # -- requests
 

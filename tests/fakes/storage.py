@@ -50,7 +50,8 @@ class House:
 
     def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: object) -> None:
         self.fs = MemoryFileSystem() if fs is None else fs
-        self.now_ms = START_MS
+        self.now_ms = START_MS  # the wall clock
+        self.seconds = 1000.0  # the monotonic one
         self.fs.now_ms = self.now_ms
         self.config = replace(config or LogConfig(), **settings)  # type: ignore[arg-type]
         self.manager = self.start()
@@ -58,15 +59,20 @@ class House:
     def start(self) -> LogManager:
         """A broker's storage starts."""
         manager = LogManager(
-            [DATA], config=self.config, fs=self.fs, now_ms=lambda: self.now_ms, node_id=1, cluster_id="c",
-            recovery_threads=1,
+            [DATA], config=self.config, fs=self.fs, now_ms=lambda: self.now_ms, seconds=lambda: self.seconds, node_id=1,
+            cluster_id="c", recovery_threads=1,
         )  # fmt: skip
         manager.load()
         self.manager = manager
         return manager
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let the clock go on."""
+        """Let both clocks go on."""
+        self.seconds += milliseconds / 1000
+        self.step_wall(milliseconds)
+
+    def step_wall(self, milliseconds: int) -> None:
+        """Set the wall clock forward, or back, without any time passing."""
         self.now_ms += milliseconds
         self.fs.now_ms = self.now_ms
 

@@ -31,7 +31,8 @@ from pylogd.replica.replication import Replication
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.simulation.store import SimStore, SimTree, slowly
 
-EPOCH_SECONDS = 1_700_000_000.0
+_EPOCH_MS = 1_700_000_000_000
+_SKEW_MS = 600_000  # by which brokers' wall clocks differ
 _FETCH = 1
 FETCH_VERSION = 17
 
@@ -72,7 +73,7 @@ class SimTime:
     """The one queue of events."""
 
     def __init__(self) -> None:
-        self.now = EPOCH_SECONDS
+        self.now = 0.0
         self.ran: SimClock | None = None  # whose event was the last
         self._queue: list[tuple[float, int, Call]] = []
         self._number = 0
@@ -270,13 +271,17 @@ class SimBroker:
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.logs = LogManager(
-            ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, node_id=self.node_id,
-            recovery_threads=1,
+            ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
+            node_id=self.node_id, recovery_threads=1,
         )  # fmt: skip
-        self.replicas = ReplicaManager(self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread)
+        self.replicas = ReplicaManager(
+            self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread, now_ms=self.now_ms
+        )
         self.replication = Replication(self.replicas, self._connect, self.settings, self.clock, self.node_id)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
-        self.controller = Controller(self.metadata.store, self.cluster, self.topics, self.settings, self.clock)
+        self.controller = Controller(
+            self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms
+        )
         append = self.replicas.append
 
         def note(partition: Any, *args: Any) -> Any:
@@ -306,7 +311,8 @@ class SimBroker:
             self.world.clock.callLater(0.5, lambda: self.alive or self.start())
 
     def now_ms(self) -> int:
-        return int(self.world.time.now * 1000)
+        """Return the broker's wall clock, which differs from the others': ms since 1970."""
+        return _EPOCH_MS + self.node_id * _SKEW_MS + int(self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
         """A message has come for this process: handle it, unless the process is another one by now."""

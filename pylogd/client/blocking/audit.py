@@ -18,13 +18,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header
 
@@ -96,7 +96,7 @@ class AuditedProducer:
         topic: str = AUDIT_TOPIC,
         window_ms: int = WINDOW_MS,
         server: str | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """`topic` takes the reports. `server` is this machine's name."""
         if window_ms < 1:

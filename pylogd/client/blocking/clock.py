@@ -7,6 +7,7 @@ import time
 from typing import Protocol
 
 from pylogd.client.blocking.wakeup import Wakeup
+from pylogd.clock import wall_ms
 
 
 class Clock(Protocol):
@@ -34,10 +35,7 @@ class SystemClock:
 
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+    now_ms = staticmethod(wall_ms)
 
     def wait(self, wakeup: Wakeup, seconds: float) -> None:
         """Let time pass, but not when woken."""

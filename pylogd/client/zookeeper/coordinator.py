@@ -22,7 +22,6 @@ import logging
 import random
 import secrets
 import socket
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,6 +41,7 @@ from pylogd.client.zookeeper.registries import GroupPaths, Subscription
 from pylogd.client.zookeeper.states import Event, State, follow
 from pylogd.client.zookeeper.view import GroupView
 from pylogd.client.zookeeper.waiting import Sleeper
+from pylogd.clock import wall_ms
 from pylogd.metadata.errors import SessionExpired, StoreError
 from pylogd.metadata.interfaces import IMetadataStore, SessionState, WatchEvent
 
@@ -235,7 +235,7 @@ class Coordinator:
         return Event.CUT if self._reconnected else event
 
     async def _join(self) -> Event:
-        await self._claims.register(self._subscription, time.time_ns() // 1_000_000)
+        await self._claims.register(self._subscription, wall_ms())
         self._view.forget()
         if self._registered is not None:
             registered, self._registered = self._registered, None
@@ -437,4 +437,4 @@ class Coordinator:
 def consumer_name(group: str) -> str:
     """A name that no consumer has had, in Kafka 0.8's spelling: group, host, time in ms, eight random digits."""
     host = socket.gethostname().replace("/", "-")
-    return f"{group}_{host}-{time.time_ns() // 1_000_000}-{secrets.token_hex(4)}"
+    return f"{group}_{host}-{wall_ms()}-{secrets.token_hex(4)}"

@@ -31,7 +31,9 @@ class Town:
     def start(self, node: int, **settings: Any) -> Peer:
         """A broker comes, and the controller deals with it."""
         peer = Peer(self.store, node, **settings)
-        controller = Controller(self.store, peer.cluster, peer.topics, peer.settings, cast(IReactorTime, self.clock))
+        controller = Controller(
+            self.store, peer.cluster, peer.topics, peer.settings, cast(IReactorTime, self.clock), lambda: 1_700_000_000_000
+        )
         self.peers[node], self.controllers[node] = peer, controller
         # One session holds all nodes here: only the one that made the controller's node may take it for its own.
         result_of(controller.start()) if not self.active else controller.stop()

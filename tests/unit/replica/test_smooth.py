@@ -54,6 +54,7 @@ class Case:
         self.joins = SmoothJoins(
             parts.replicas, parts.cluster, parts.topics, self._connect,
             partial(committed_offsets, parts.metadata.store), self._release, parts.clock,
+            parts.now_ms,
         )  # fmt: skip
         self.joins.start()
 
