@@ -40,8 +40,10 @@ class BrokerCluster:
         size: int = 3,
         settings: Mapping[str, str] | None = None,
         racks: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
-        """Start them all. `racks`: that of each broker in turn."""
+        """Start them all. `racks`: that of each broker in turn. `prefix`: see `BrokerProcess`."""
+        self.prefix = prefix
         self.folder = folder
         self.connect = connect
         self.settings = {
@@ -72,7 +74,8 @@ class BrokerCluster:
         if node in self.racks:
             more["broker.rack"] = self.racks[node]
         broker = BrokerProcess(
-            self.folder / f"broker{node}", self.folder / f"broker{node}.log", more, port=self.ports[node]
+            self.folder / f"broker{node}", self.folder / f"broker{node}.log", more, port=self.ports[node],
+            prefix=self.prefix,
         )
         self.brokers[node] = broker
         return broker
@@ -215,10 +218,12 @@ def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[...
     """Start clusters of the test's own, on the run's ZooKeeper; they are stopped, and checked, at its end."""
     started: list[BrokerCluster] = []
 
-    def start(size: int = 3, settings: Mapping[str, str] | None = None, racks: Sequence[str] = ()) -> BrokerCluster:
+    def start(
+        size: int = 3, settings: Mapping[str, str] | None = None, racks: Sequence[str] = (), prefix: Sequence[str] = ()
+    ) -> BrokerCluster:
         folder = tmp_path / f"cluster{len(started)}"
         folder.mkdir()
-        started.append(BrokerCluster(folder, zookeeper.connect, size, settings, racks))
+        started.append(BrokerCluster(folder, zookeeper.connect, size, settings, racks, prefix))
         return started[-1]
 
     yield start

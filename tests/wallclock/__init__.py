@@ -14,19 +14,17 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 class WallClock:
-    """The wall clock of one process, or of several. `offset`: seconds by which it is ahead of the machine's."""
+    """The wall clock of one process, or of several. `prefix` is a command that runs another command with it."""
 
     def __init__(self, path: Path) -> None:
         """`path`: a file to make, through which the processes are told."""
-        self.offset = 0.0
         self._path = path
         path.write_bytes(bytes(8))
         before = os.environ.get("PYTHONPATH")
         search = os.pathsep.join([str(_FOLDER), *([before] if before else [])])
-        self.prefix = ["env", f"PYTHONPATH={search}", f"PYLOGD_TEST_WALL_CLOCK={path}"]  # of a command
+        self.prefix = ["env", f"PYTHONPATH={search}", f"PYLOGD_TEST_WALL_CLOCK={path}"]
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward, or back where negative."""
-        self.offset += seconds
+        """Put the clock so far ahead of the machine's; negative: behind it."""
         with self._path.open("r+b", buffering=0) as file:
-            file.write(struct.pack("=q", round(self.offset * 1e9)))
+            file.write(struct.pack("=q", round(seconds * 1e9)))

@@ -21,7 +21,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from pylogd.client.blocking.clock import SystemClock
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
@@ -31,6 +30,7 @@ from pylogd.client.core.producer.partitioner import Partitioner
 from pylogd.client.core.producer.send_queue import Outbox
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.sender import Shipper
+from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import Header, NewRecord, record_size_bound
@@ -154,7 +154,7 @@ class Producer:
         self._max_block = max_block
         self._on_batch = on_batch
         self._reactor = self.cluster.reactor
-        self._now_ms = SystemClock().now_ms
+        self._now_ms = wall_ms
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushes: list[tuple[int, Deferred[None]]] = []

@@ -32,7 +32,8 @@ class Town:
         """A broker comes, and the controller deals with it."""
         peer = Peer(self.store, node, **settings)
         controller = Controller(
-            self.store, peer.cluster, peer.topics, peer.settings, cast(IReactorTime, self.clock), lambda: 1_700_000_000_000
+            self.store, peer.cluster, peer.topics, peer.settings, cast(IReactorTime, self.clock),
+            lambda: 1_700_000_000_000,
         )
         self.peers[node], self.controllers[node] = peer, controller
         # One session holds all nodes here: only the one that made the controller's node may take it for its own.

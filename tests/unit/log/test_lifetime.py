@@ -121,6 +121,33 @@ def test_retention_by_time() -> None:
     house.check()
 
 
+@pytest.mark.parametrize("step_ms", [-600_000, 70_000, 3_600_000])
+def test_a_step_of_the_wall_clock_hurries_and_delays_nothing(step_ms: int) -> None:
+    house = small(file_delete_delay_ms=60_000, flush_ms=60_000, retention_bytes=SEGMENT)
+    fill(house)
+    house.create("gone")
+    house.manager.tick()
+    house.manager.delete("gone", 0)
+    log = house.manager.logs["t", 0]
+    house.manager.checkpoint()
+    append(log, b"more", timestamp=START_MS, epoch=9)
+    waiting, end = set(names(house.fs, ".deleted")), log.log_end_offset
+    assert waiting
+    assert names(house.fs, "-delete", DATA)
+    house.step_wall(step_ms)
+    house.pass_time(59_999)
+    house.manager.tick()
+    assert waiting <= set(names(house.fs, ".deleted"))
+    assert names(house.fs, "-delete", DATA)
+    assert log.recovery_point < end
+    house.pass_time(1)
+    house.manager.tick()
+    assert not waiting & set(names(house.fs, ".deleted"))
+    assert not names(house.fs, "-delete", DATA)
+    assert log.recovery_point == end
+    house.check()
+
+
 def test_retention_of_everything_leaves_an_empty_log_at_its_end() -> None:
     house = small(retention_ms=1000)
     fill(house)
