@@ -27,7 +27,7 @@ from twisted.python.threadpool import ThreadPool
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
 from pylogd.api.produce_one import produce_run
-from pylogd.api.registry import HANDLERS, served_versions
+from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
@@ -212,8 +212,9 @@ class Broker:
 
     async def _bind(self, listener: Listener) -> None:
         factory = BrokerFactory(
-            self._reactor, self._dispatch, served_versions(), self._read_ahead, self._limits(), listener.name
-        )
+            self._reactor, self._dispatch, served_versions(), self._read_ahead, self._limits(), listener.name,
+            overlapping_apis(),
+        )  # fmt: skip
         description = listener.endpoint
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pylogd.api.registry import served_versions
+from pylogd.api.registry import overlapping_apis, served_versions
 from pylogd.broker import Broker
 from pylogd.log.files import RealFileSystem
 from pylogd.net.sender import Sender
@@ -59,8 +59,10 @@ class HotPath:
             served_versions(),
             lambda source, position, length: self.parts.threads(source.read),
             _LIMITS,
+            overlapping=overlapping_apis(),
         )
         self.transport = self.connect(_BUFFER_BYTES)
+        self._producer = self.connect(_BUFFER_BYTES)
         self._protocol = self.transport.protocol
         self._client = ClientSession(100 << 20, "hotpath")
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -75,9 +77,10 @@ class HotPath:
 
     def close(self) -> None:
         """End the connection and the broker."""
-        self.transport.loseConnection()
-        self._protocol.pipeline.lost()
-        self.transport.peer.close()
+        for transport in (self.transport, self._producer):
+            transport.loseConnection()
+            transport.protocol.pipeline.lost()
+            transport.peer.close()
         self.parts.close()
 
     def produce_frame(self, messages: int, size: int) -> bytes:
@@ -124,12 +127,16 @@ class HotPath:
         return got
 
     def end_wait(self, fetch: bytearray, offset_at: int, produce: bytes) -> None:
-        """A fetch at the end of the log waits, and a produce ends it. `offset_at`: where the fetch has its offset."""
+        """A fetch waits at the end of the log, and a produce on another connection ends it.
+
+        offset_at: where the fetch has its offset.
+        """
         end = self.parts.replicas.partitions[TOPIC, 0].log.log_end_offset
         struct.pack_into(">q", fetch, offset_at, end)
         self.transport.deliver(bytes(fetch))
-        self.transport.deliver(produce)
-        self.transport.received()
+        self._producer.deliver(produce)
+        self._producer.received()
+        assert self.transport.received()
 
     @property
     def sender(self) -> Sender:

@@ -65,7 +65,7 @@ Read: TypeAlias = Callable[..., "Sized | None"]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
-@handles(FetchRequest, 4, 18)
+@handles(FetchRequest, 4, 18, overlaps=True)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Deferred[FetchResponse]:
     """Read now if there is enough; otherwise a Deferred that fires when there is, or when the time is up."""
     response = fetch_one(context, request)

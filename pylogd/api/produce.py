@@ -61,7 +61,7 @@ _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is the broker's own; 
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
-@handles(ProduceRequest, 3, 13, advertise_from=0)
+@handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(
     context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | bytes | Deferred[ProduceResponse] | None:

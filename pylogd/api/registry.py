@@ -5,6 +5,9 @@ connection accepts and the ApiVersions answer are all read off it, so they can't
 
 Rules: a handler serves every version that it registers, honestly. `advertise_from` lowers what ApiVersions says below
 what is served, for clients that look for an old version before they use a new one; each use says which client.
+`overlaps` lets requests of one connection start while earlier ones of the same API wait; without it each starts when
+all before it are answered. It is for handlers whose effect, if any, is complete when they return, even if the answer
+is a Deferred.
 
 It must not know any single API.
 """
@@ -32,6 +35,7 @@ class Registration(NamedTuple):
     first: int
     last: int
     advertise_from: int
+    overlaps: bool
     handler: Handler
 
 
@@ -42,7 +46,7 @@ HANDLERS: Mapping[int, Handler] = MappingProxyType(_handlers)
 
 
 def handles(
-    request: type[M], first: int, last: int, *, advertise_from: int | None = None
+    request: type[M], first: int, last: int, *, advertise_from: int | None = None, overlaps: bool = False
 ) -> Callable[[Callable[[RequestContext, M], R]], Callable[[RequestContext, M], R]]:
     """Register a function as the handler of `request` at versions `first` to `last`."""
     message: Any = request
@@ -52,7 +56,7 @@ def handles(
         if key in _registrations:
             raise ValueError(f"{message.API_NAME} has a handler already")
         lowest = first if advertise_from is None else advertise_from
-        _registrations[key] = Registration(key, message.API_NAME, first, last, lowest, handler)
+        _registrations[key] = Registration(key, message.API_NAME, first, last, lowest, overlaps, handler)
         _handlers[key] = handler
         return handler
 
@@ -62,3 +66,8 @@ def handles(
 def served_versions() -> dict[int, tuple[int, int]]:
     """The lowest and highest version served, by API key, as a server session wants them."""
     return {key: (found.first, found.last) for key, found in sorted(_registrations.items())}
+
+
+def overlapping_apis() -> frozenset[int]:
+    """The keys of APIs registered with `overlaps`, as connections want them."""
+    return frozenset(key for key, found in _registrations.items() if found.overlaps)

@@ -1,23 +1,27 @@
-"""Runs the requests of one connection and lets the replies leave in the order in which the requests came.
+"""Runs the requests of one connection in their order and sends the replies in the same order.
 
-Strategy: handlers start in the order of the requests and overlap while they wait; each that can't answer at once
-takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty a reply that is there at
-once takes no slot and no Deferred, and the replies of one reactor turn leave in one write. Requests behind such a one
-that are like it go to the handler together (`wire.runs`), which says how many of them it has answered.
+Strategy: a request starts once all before it on the connection are answered, so it finds whatever they changed. Only
+requests of one API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
+wait: Produce, whose append is done when its handler returns, and Fetch, which changes nothing. A request that may not
+start yet is held, and the connection is not read from meanwhile. Each request that waits takes a slot in a queue, and
+a reply leaves when all before it have. While the queue is empty, an immediate reply takes no slot and no Deferred, and
+the replies of one reactor turn leave in one write. Requests behind such a one that are like it go to the handler
+together (`wire.runs`), which returns how many of them it has answered.
 
-Back-pressure: no further request is taken while `max_in_flight` slots are taken or the sender is congested; the
-transport stops reading then, so a peer that does not read its replies, or sends faster than it is served, holds a
-bounded amount of memory. It starts again when slots clear or the sender has drained; until then `hangups` looks
-whether the peer is still there.
+Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
+congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
+served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
+`hangups` watches for the end of the connection.
 
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
-after the replies already owed. A handler that fails in any other way closes it too, and its traceback goes to the
-log: the peer must not wait for ever.
+after the replies to all earlier requests were sent. A handler that fails in any other way closes it too, and its
+traceback goes to the log: the peer must not wait for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from enum import IntEnum
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -52,24 +56,39 @@ class Connection(Protocol):
     transport: Any
 
 
+class _State(IntEnum):
+    OPEN = 0
+    FINISHING = 1  # no further request is taken; earlier ones are still being answered
+    DRAINING = 2  # no further reply is made; those made are being sent
+    CLOSED = 3
+
+
+_OPEN, _FINISHING, _DRAINING, _CLOSED = _State
+
+
 class _Slot:
-    """A request whose reply is not there yet, or waits for one before it."""
+    """A request whose reply is not there yet, or waits for one before it.
 
-    __slots__ = ("deferred", "event", "ready", "response")
+    close_reason: why the connection has to be closed in place of a reply.
+    """
 
-    def __init__(self, event: RequestReceived) -> None:
-        self.event = event
+    __slots__ = ("close_reason", "deferred", "event", "ready", "response")
+
+    def __init__(self, event: RequestReceived | UnsupportedRequest | None) -> None:
+        """`event` is None for a frame that is no request."""
+        self.event: Any = event
         self.deferred: Deferred[Any] | None = None
         self.ready = False
         self.response: Any = None
+        self.close_reason: str | None = None
 
 
 class Pipeline:
     """The requests in flight on one connection."""
 
     __slots__ = (
-        "_closed", "_congested", "_connection", "_dispatch", "_finishing", "_gathered", "_hangups", "_max_in_flight",
-        "_receiver", "_running", "_sender", "_session", "_slots", "_stopped",
+        "_congested", "_connection", "_dispatch", "_gathered", "_hangups", "_held", "_max_in_flight", "_overlapping",
+        "_receiver", "_running", "_sender", "_session", "_slots", "_state", "_stopped",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +99,9 @@ class Pipeline:
         sender: Sender,
         max_in_flight: int,
         hangups: HangupWatch,
+        overlapping: Container[int] = (),
     ) -> None:
+        """`overlapping`: API keys whose requests may start while earlier ones of the same API wait."""
         self._connection = connection
         self._session = session
         self._dispatch = dispatch
@@ -89,11 +110,12 @@ class Pipeline:
         connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
+        self._overlapping = overlapping
+        self._held: RequestReceived | UnsupportedRequest | None = None  # starts when all slots are cleared
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._stopped = False  # no longer reading, for back-pressure
-        self._closed = False
-        self._finishing = False  # no further request is taken, the connection closes once all is answered
+        self._state = _OPEN
         self._running = False
         self._congested = False  # what the sender said after it was last given something
 
@@ -111,7 +133,7 @@ class Pipeline:
         """Take bytes from the peer and run the requests in them."""
         self._session.receive_data(data)
         self._run()
-        if self._stopped or self._closed:
+        if self._stopped or self._state:
             return
         if (self._receiver is not None or self._session.room() is not None) and self._more():
             self._run()
@@ -128,42 +150,49 @@ class Pipeline:
 
     def drained(self) -> None:
         """The sender has nothing left to send."""
-        if self._finishing:
+        if self._state:
             self._close_if_done()
         elif self._stopped and not self._running:
             self._run()
 
     def finish(self) -> None:
         """Take no further request, and close the connection when every reply that is owed has left."""
-        if not self._closed:
-            self._finishing = True
+        if self._state is _OPEN:
+            self._state = _FINISHING
             self._stop_reading()
             self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if not self._closed and not self._slots and self._gathered is None and self._sender.idle:
-            self._closed = True
+        if self._state is not _CLOSED and not self._slots and self._gathered is None and self._sender.idle:
+            self._state = _CLOSED
             self._sender.close()
 
     def lost(self) -> None:
         """The connection is gone: cancel what waits."""
-        self._closed = True
+        self._state = _CLOSED
         if self._stopped:
             self._hangups.unwatch(self._connection.transport)
+        self._cancel_all()
+
+    def _cancel_all(self) -> None:
         slots, self._slots = self._slots, []
+        self._held = None
         for slot in slots:
             if slot.deferred is not None and not slot.ready:
                 slot.deferred.cancel()
 
     def close(self, reason: str) -> None:
-        """Close the connection, after the replies already gathered, and log why."""
-        if self._closed:
+        """Log why, cancel what waits, and close the connection when the replies already made have left."""
+        if self._state >= _DRAINING:
             return
         peer = self._connection.transport.getPeer()
         log.warn("closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        self._state = _DRAINING
+        self._cancel_all()
         self._flush()
-        self.lost()
-        self._sender.close()
+        self._close_if_done()
+        if self._state is _DRAINING:
+            self._stop_reading()
 
     def _run(self) -> None:
         self._running = True
@@ -171,26 +200,49 @@ class Pipeline:
         singly = 0  # so many of the next requests have to go one by one
         try:
             next_event, slots, most = self._session.next_event, self._slots, self._max_in_flight
-            while not self._closed and not self._finishing:
+            while not self._state:
                 if self._congested or len(slots) >= most:
                     self._flush()
                     if self._congested or len(slots) >= most:
                         self._stop_reading()
                         break
-                event = next_event()
+                event = self._held or next_event()
                 if event is None:
                     self._start_reading()
                     break
+                if slots and not self._may_overlap(event):
+                    self._held = event
+                    self._stop_reading()
+                    break
+                self._held = None
                 at_once = self._start(event)
                 if singly:
                     singly -= 1
                 elif at_once:
                     singly = self._start_run(event)
         except RemoteProtocolError as error:
-            self.close(str(error))
+            self._end(str(error), None)
         finally:
             self._running = False
         self._flush()
+
+    def _may_overlap(self, event: RequestReceived | UnsupportedRequest) -> bool:
+        """Whether a request may start while the slots, which are of one API, wait."""
+        return event.api_key == self._slots[0].event.api_key and event.api_key in self._overlapping
+
+    def _end(self, reason: str, event: RequestReceived | UnsupportedRequest | None) -> None:
+        """Take no further request, and close the connection once all requests before `event` are answered."""
+        slot = _Slot(event)
+        self._slots.append(slot)
+        self._end_at(slot, reason)
+
+    def _end_at(self, slot: _Slot, reason: str) -> None:
+        slot.close_reason = reason
+        if self._state is _OPEN:
+            self._state = _FINISHING
+        self._ready(None, slot)
+        if self._state is _FINISHING:
+            self._stop_reading()
 
     def _stop_reading(self) -> None:
         if not self._stopped:
@@ -209,10 +261,10 @@ class Pipeline:
         try:
             result = self._dispatch(self._connection, event)
         except CloseConnection as error:
-            self.close(str(error))
+            self._end(str(error), event)
             return False
         except Exception:
-            self._failed(Failure(), event)
+            self._end(_explain(Failure(), event), event)
             return False
         if result is None:
             return False
@@ -224,7 +276,7 @@ class Pipeline:
             self._slots.append(slot)
             slot.deferred = result
             result.addCallback(self._ready, slot)
-            result.addErrback(self._failed, event)
+            result.addErrback(self._failed, slot)
         elif self._slots:
             slot = _Slot(event)
             slot.response = result
@@ -240,7 +292,7 @@ class Pipeline:
 
         How many behind those have to go one by one: nobody is to go through them again for each.
         """
-        if self._closed or self._finishing or self._congested:
+        if self._state or self._congested:
             return 0
         run = self._session.next_run(event.api_key, event.version)
         if run is None:
@@ -248,7 +300,7 @@ class Pipeline:
         try:
             count, replies = self._dispatch(self._connection, run)
         except Exception:
-            self._failed(Failure(), event)
+            self._end(_explain(Failure(), event), event)
             return 0
         if count:
             self._session.took(run, count)
@@ -258,15 +310,17 @@ class Pipeline:
     def _ready(self, response: Any, slot: _Slot) -> None:
         slot.response = response
         slot.ready = True
-        if self._closed or self._slots[0] is not slot:
+        if self._state >= _DRAINING or self._slots[0] is not slot:
             return
         while self._slots and self._slots[0].ready:
             done = self._slots.pop(0)
-            if done.response is not None:
+            if done.close_reason is not None:
+                self.close(done.close_reason)
+            elif done.response is not None:
                 self._reply(done.event, done.response)
         if self._running:
             return
-        if self._stopped and not self._finishing:
+        if self._stopped and not self._state:
             self._run()
         else:
             self._flush()
@@ -275,7 +329,7 @@ class Pipeline:
         try:
             parts = self._session.encode_reply(event, response)
         except LocalProtocolError:
-            self._failed(Failure(), event)
+            self.close(_explain(Failure(), event))
         else:
             self._gather(parts)
 
@@ -294,16 +348,22 @@ class Pipeline:
             self._gathered = None
             self._sender.send(parts)
             self._congested = self._sender.congested
-            if self._finishing:
+            if self._state:
                 self._close_if_done()
 
-    def _failed(self, failure: Failure, event: RequestReceived | UnsupportedRequest) -> None:
-        if self._closed:
+    def _failed(self, failure: Failure, slot: _Slot) -> None:
+        if self._state >= _DRAINING:
             return  # cancelled, or nobody is left to tell
-        if failure.check(CloseConnection):
-            self.close(failure.getErrorMessage())
-            return
-        log.failure(
-            "the handler of API {api} version {version} failed", failure, api=event.api_key, version=event.version
-        )
-        self.close("internal error, see the traceback above")
+        reason = _explain(failure, slot.event)
+        if slot in self._slots:
+            self._end_at(slot, reason)
+        else:
+            self.close(reason)
+
+
+def _explain(failure: Failure, event: RequestReceived | UnsupportedRequest) -> str:
+    """Why the connection is to be closed after a handler's failure; logs the traceback of one that is unexpected."""
+    if failure.check(CloseConnection):
+        return failure.getErrorMessage()
+    log.failure("the handler of API {api} version {version} failed", failure, api=event.api_key, version=event.version)
+    return "internal error, see the traceback above"

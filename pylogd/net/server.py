@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,9 @@ class BrokerProtocol(Protocol):
             max_unsent=limits.max_unsent_bytes,
         )
         factory = self.factory
-        self.pipeline = Pipeline(self, session, factory.dispatch, sender, limits.max_in_flight, factory.hangups)
+        self.pipeline = Pipeline(
+            self, session, factory.dispatch, sender, limits.max_in_flight, factory.hangups, factory.overlapping
+        )
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -133,13 +135,16 @@ class BrokerFactory(ServerFactory):
         warm: Warm,
         limits: ServerLimits,
         listener: str = "PLAINTEXT",
+        overlapping: Container[int] = (),
     ) -> None:
+        """`overlapping`: API keys whose requests may start while earlier ones of the same API wait (`Pipeline`)."""
         self.clock = clock
         self.dispatch = dispatch
         self.versions = versions
         self.warm = warm
         self.limits = limits
         self.listener = listener
+        self.overlapping = overlapping
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.registry import served_versions
+from pylogd.api.registry import overlapping_apis, served_versions
 from pylogd.broker import Broker
+from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -92,7 +93,10 @@ class Side:
                 self.parts.append(name, b"v")
         self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
         dispatch: Any = partial(Broker._dispatch, self.parts)  # type: ignore[arg-type]
-        self._factory = BrokerFactory(self.parts.clock, dispatch, served_versions(), lambda *_: None, _LIMITS)  # type: ignore[arg-type, return-value]
+        self._factory = BrokerFactory(
+            self.parts.clock, dispatch, served_versions(), lambda *_: None, _LIMITS, overlapping=overlapping_apis()  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        self._factory.hangups = HangupWatch(ManualReactor())
 
     def frames(self, asked: list[Any]) -> list[bytes]:
         """The requests, each as a client sends it."""

@@ -19,7 +19,7 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.session import RequestReceived
+from pylogd.wire.session import RequestReceived, UnsupportedRequest
 from tests.fakes.transport import ManualReactor, PairTransport
 
 
@@ -34,7 +34,10 @@ class ByteRun:
 
 
 class ByteSession:
-    """Every byte received is a request of that name; `!` is a broken frame. A reply is the bytes answered."""
+    """Every byte received is a request of that name; `!` is a broken frame. A reply is the bytes answered.
+
+    p, q, P and Q are requests of API 1, all others of API 0, which overlaps. `~` is of no API that is known.
+    """
 
     def __init__(self) -> None:
         self.bytes: deque[int] = deque()
@@ -46,14 +49,17 @@ class ByteSession:
     def room(self) -> memoryview | None:
         return None
 
-    def next_event(self) -> RequestReceived | None:
+    def next_event(self) -> RequestReceived | UnsupportedRequest | None:
         if not self.bytes:
             return None
         byte = self.bytes.popleft()
         if byte == ord("!"):
             raise RemoteProtocolError("broken frame")
         self.taken += 1
-        return RequestReceived(0, 0, byte, None, chr(byte))
+        name = chr(byte)
+        if name == "~":
+            return UnsupportedRequest(1, 99, byte, None)
+        return RequestReceived(int(name in "pqPQ"), 0, byte, None, name)
 
     def next_run(self, _api_key: int, _version: int) -> ByteRun | None:
         """As many `=` as come next."""
@@ -76,6 +82,7 @@ class Rig:
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
         self.cancelled: list[str] = []
+        self.started = ""
         self.runs: list[int] = []
         self.answer_run: Callable[[ByteRun], tuple[int, bytes]] = lambda run: (run.count, b"r" * run.count)
         self.transport = PairTransport(Protocol(), ManualReactor())
@@ -88,6 +95,7 @@ class Rig:
             self.sender,
             max_in_flight,
             HangupWatch(self.transport.reactor),
+            frozenset({0}),
         )
 
     def drained(self) -> None:
@@ -98,7 +106,10 @@ class Rig:
         if isinstance(event, ByteRun):
             self.runs.append(event.count)
             return self.answer_run(event)
+        if isinstance(event, UnsupportedRequest):
+            raise CloseConnection("not served")
         name = event.request
+        self.started += name
         if name == "0":
             return None
         if name == "#":
@@ -193,19 +204,74 @@ def test_a_deferred_without_reply_frees_its_slot(rig: Rig) -> None:
     assert rig.transport.pump() == b"a"
 
 
-@given(st.text("abXYZ", max_size=12).filter(lambda t: all(t.count(c) < 2 for c in "XYZ")), st.permutations("XYZ"))
-def test_order_holds_whatever_ends_first(requests: str, endings: list[str]) -> None:
-    rig = Rig()
+_REQUESTS = st.text("apXYZPQ", max_size=12).filter(lambda t: all(t.count(c) < 2 for c in "XYZPQ"))
+
+
+@given(_REQUESTS, st.permutations("XYZPQ"), st.sampled_from([1, 2, 100]))
+def test_order_holds_whatever_ends_first(requests: str, endings: list[str], most: int) -> None:
+    """Replies come in order, each request starts once, and only those that overlap start while others wait."""
+    rig = Rig(max_in_flight=most)
+    pending: list[str] = []
+    plain = rig.handle
+
+    def handle(_: Rig, event: Any) -> Any:
+        assert all(name in "XYZ" for name in [*pending, event.request] if pending) or event.request == "a"
+        assert not any(name in "PQ" for name in pending)
+        if event.request in "XYZPQ":
+            pending.append(event.request)
+        return plain(event)
+
+    rig.pipeline._dispatch = handle
     try:
         rig.pipeline.receive(requests.encode())
         out = rig.transport.pump()
-        for name in endings:
-            if name in rig.waiting:
-                rig.waiting[name].callback(name.encode())
-                out += rig.transport.pump()
+        left = list(endings)
+        while any(name in rig.waiting for name in left):
+            name = next(name for name in left if name in rig.waiting)
+            left.remove(name)
+            pending.remove(name)
+            rig.waiting[name].callback(name.encode())
+            out += rig.transport.pump()
         assert out == requests.encode()
+        assert rig.started == requests
     finally:
         rig.close()
+
+
+def test_a_request_starts_when_all_before_it_are_answered(rig: Rig) -> None:
+    rig.pipeline.receive(b"PpaX")
+    assert rig.started == "P"
+    assert not rig.reading
+    rig.waiting["P"].callback(b"P")
+    assert rig.started == "PpaX"
+    assert rig.transport.pump() == b"Ppa"
+    assert rig.reading
+
+
+def test_requests_that_overlap_wait_for_those_of_other_apis(rig: Rig) -> None:
+    rig.pipeline.receive(b"XYpZ")
+    assert rig.started == "XY"
+    rig.waiting["Y"].callback(b"Y")
+    assert rig.started == "XY"
+    rig.waiting["X"].callback(b"X")
+    assert rig.started == "XYpZ"
+    assert rig.transport.pump() == b"XYp"
+
+
+def test_a_held_request_is_dropped_with_its_connection(rig: Rig) -> None:
+    rig.pipeline.receive(b"PQ")
+    rig.pipeline.lost()
+    assert rig.started == "P"
+    assert rig.cancelled == ["P"]
+
+
+def test_a_held_request_does_not_start_once_the_broker_stops(rig: Rig) -> None:
+    rig.pipeline.receive(b"PQ")
+    rig.pipeline.finish()
+    rig.waiting["P"].callback(b"P")
+    assert rig.started == "P"
+    assert rig.transport.pump() == b"P"
+    assert rig.transport.disconnecting or rig.transport.disconnected
 
 
 def test_too_many_in_flight_stops_the_reading_until_slots_clear() -> None:
@@ -240,18 +306,33 @@ def test_a_lost_connection_cancels_what_waits(rig: Rig) -> None:
     assert rig.pipeline.in_flight == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"), [(b"a!b", "broken frame"), (b"a#b", "asked to"), (b"a?b", "internal error")]
-)
+_BREAKS = [("!", "broken frame"), ("#", "asked to"), ("?", "internal error"), ("~", "not served")]
+
+
+@pytest.mark.parametrize(("name", "reason"), _BREAKS)
 def test_what_breaks_closes_after_the_replies_owed(
-    rig: Rig, logged: list[dict[str, Any]], data: bytes, reason: str
+    rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
 ) -> None:
-    rig.pipeline.receive(data)
+    rig.pipeline.receive(b"a" + name.encode() + b"b")
     assert rig.transport.pump() == b"a"
     assert rig.transport.disconnecting or rig.transport.disconnected
-    assert reason in [event.get("reason") for event in logged] or any(
-        reason in str(event.get("reason")) for event in logged
-    )
+    assert any(reason in str(event.get("reason")) for event in logged)
+    assert "b" not in rig.started
+
+
+@pytest.mark.parametrize(("name", "reason"), _BREAKS)
+def test_what_breaks_behind_requests_that_wait_closes_after_their_replies(
+    rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
+) -> None:
+    rig.pipeline.receive(b"XY" + name.encode() + b"b")
+    assert not rig.transport.disconnecting
+    rig.waiting["Y"].callback(b"y")
+    assert rig.transport.pump() == b""
+    rig.waiting["X"].callback(b"x")
+    assert rig.transport.pump() == b"xy"
+    assert rig.transport.disconnecting or rig.transport.disconnected
+    assert any(reason in str(event.get("reason")) for event in logged)
+    assert "b" not in rig.started
 
 
 def test_a_handler_that_fails_later_closes_and_logs(rig: Rig, logged: list[dict[str, Any]]) -> None:
@@ -260,6 +341,18 @@ def test_a_handler_that_fails_later_closes_and_logs(rig: Rig, logged: list[dict[
     rig.transport.pump()
     assert rig.transport.disconnecting or rig.transport.disconnected
     assert any("log_failure" in event for event in logged)
+
+
+def test_a_handler_that_fails_later_closes_after_the_replies_before_it(rig: Rig) -> None:
+    rig.pipeline.receive(b"XYZ")
+    rig.waiting["Y"].errback(ZeroDivisionError("a bug"))
+    rig.pipeline.receive(b"a")
+    assert not rig.transport.disconnecting
+    rig.waiting["X"].callback(b"x")
+    assert rig.transport.pump() == b"x"
+    assert rig.transport.disconnecting or rig.transport.disconnected
+    assert rig.cancelled == ["Z"]
+    assert rig.started == "XYZ"
 
 
 def test_finish_answers_what_is_owed_and_closes(rig: Rig) -> None:
