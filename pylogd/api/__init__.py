@@ -1,8 +1,7 @@
 """The request handlers, one file per API, and their one registry.
 
-Every handler is imported here, by name, which is what registers it. `HANDLERS`, `served_versions` and
-`overlapping_apis` are what a server needs to dispatch; `unsupported_api_versions` is the answer to the one request
-that gets one at any version.
+Every handler is imported here, by name, which is what registers it. `HANDLERS` and `served_versions` are what a server
+needs to dispatch; `unsupported_api_versions` is the answer to the one request that gets one at any version.
 """
 
 from pylogd.api import (
@@ -39,7 +38,7 @@ from pylogd.api import (
     sync_group,
 )
 from pylogd.api.api_versions import unsupported_api_versions
-from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
+from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
 
 __all__ = [
     "HANDLERS",
@@ -73,7 +72,6 @@ __all__ = [
     "offset_delete",
     "offset_fetch",
     "offset_for_leader_epoch",
-    "overlapping_apis",
     "produce",
     "served_versions",
     "sync_group",
