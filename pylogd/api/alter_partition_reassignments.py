@@ -5,7 +5,7 @@ controller drops the old ones when all that are to stay are in sync. A new targe
 goes back to the replicas that there were before (NO_REASSIGNMENT_IN_PROGRESS if there is no move). Targets are brokers
 that are alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid that the number of replicas changes
 (INVALID_REPLICATION_FACTOR). pylogd's own tagged field `latest_wait_ms` has new replicas begin with the latest offset.
-Gaps: `timeout_ms` is not looked at.
+REQUEST_TIMED_OUT if the moves have not begun within `timeout_ms`; they will.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
@@ -41,12 +42,13 @@ async def _move(
         for partition in topic.partitions
     }
     try:
-        outcomes = await context.broker.partition_admin.move(
+        begun = context.broker.partition_admin.move(
             targets,
             latest_wait_ms=request.latest_wait_ms if request.latest_wait_ms >= 0 else None,
             keep_factor=not request.allow_replication_factor_change,
         )
-    except PylogdError as failed:  # the store could not be asked
+        outcomes = await wait_for(context, request.timeout_ms, begun)
+    except PylogdError as failed:  # the store could not be asked, or took too long
         why = explain(failed)
         return AlterPartitionReassignmentsResponse(error_code=why[0], error_message=why[1])
     results: dict[str, ReassignableTopicResponse] = {}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
     from pylogd.config import Settings
     from pylogd.controller.admin import PartitionAdmin
     from pylogd.groups import GroupCoordinator
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 class BrokerParts(Protocol):
     """The parts of a broker that handlers use. Each is the real class of its room."""
 
+    @property
+    def clock(self) -> IReactorTime: ...
     @property
     def settings(self) -> Settings: ...
     @property

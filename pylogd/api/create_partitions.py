@@ -3,16 +3,18 @@
 Behaviour: every topic of the request is answered, by itself. `count` is the new total; replicas are placed by the
 broker unless the client assigns them. A topic is answered once its new partitions can be used. A name that stands twice
 in a request is INVALID_REQUEST.
-Gaps: `timeout_ms` is not looked at.
+Topics whose partitions can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they get them all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -32,17 +34,23 @@ def create_partitions(context: RequestContext, request: CreatePartitionsRequest)
 
 async def _create_all(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
-    results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
-        result = CreatePartitionsTopicResult(wanted.name)
-        try:
-            if named[wanted.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
-            await _create(context, wanted, request.validate_only)
-        except PylogdError as error:
-            result.error_code, result.error_message = explain(error)
-        results.append(result)
-    return CreatePartitionsResponse(results=results)
+    timed_out = ErrorCode.REQUEST_TIMED_OUT
+    results = {name: CreatePartitionsTopicResult(name, timed_out, timed_out.text) for name in named}
+
+    async def extend_each() -> None:
+        for wanted in {topic.name: topic for topic in request.topics}.values():
+            result = CreatePartitionsTopicResult(wanted.name)
+            try:
+                if named[wanted.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+                await _create(context, wanted, request.validate_only)
+            except PylogdError as error:
+                result.error_code, result.error_message = explain(error)
+            results[wanted.name] = result
+
+    with suppress(KafkaError):
+        await wait_for(context, request.timeout_ms, extend_each())
+    return CreatePartitionsResponse(results=list(results.values()))
 
 
 async def _create(context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool) -> None:

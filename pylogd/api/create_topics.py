@@ -5,16 +5,18 @@ an assignment of replicas by the client takes their place. A topic is answered o
 version 5 on the answer has the topic's settings, defaults included. `validate_only` checks all that creation would. A
 name that stands twice in a request is INVALID_REQUEST, and so are the names of the broker's own topics, which it makes
 itself.
-Gaps: `timeout_ms` is not looked at; a topic is made in the time that it takes.
+Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are made all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -39,18 +41,27 @@ def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Defe
 
 async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
-    results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
-        try:
-            if named[wanted.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
-            if wanted.name in INTERNAL_TOPICS:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The broker makes this topic itself when it is needed.")
-            results.append(await _create(context, wanted, request.validate_only))
-        except PylogdError as error:
-            code, message = explain(error)
-            results.append(CreatableTopicResult(wanted.name, error_code=code, error_message=message, configs=[]))
-    return CreateTopicsResponse(topics=results)
+    timed_out = ErrorCode.REQUEST_TIMED_OUT
+    results = {name: _refused(name, timed_out, timed_out.text) for name in named}
+
+    async def create_each() -> None:
+        for wanted in {topic.name: topic for topic in request.topics}.values():
+            try:
+                if named[wanted.name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+                if wanted.name in INTERNAL_TOPICS:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The broker makes this topic itself when it is needed.")
+                results[wanted.name] = await _create(context, wanted, request.validate_only)
+            except PylogdError as error:
+                results[wanted.name] = _refused(wanted.name, *explain(error))
+
+    with suppress(KafkaError):
+        await wait_for(context, request.timeout_ms, create_each())
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name, error_code=code, error_message=message, configs=[])
 
 
 async def _create(context: RequestContext, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:

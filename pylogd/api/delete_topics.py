@@ -3,16 +3,18 @@
 Behaviour: each topic is deleted, or refused with a text, by itself. It is answered once it is gone from here: its name
 is free again, and fetches that waited on it have been told. Unknown ids are UNKNOWN_TOPIC_ID. A topic that stands twice
 in a request, or has both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid it all.
-Gaps: `timeout_ms` is not looked at.
+Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted all the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -39,9 +41,16 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
     else:
         asked = [(name, _NO_ID) for name in request.topic_names]
     counts = Counter(asked)
-    return DeleteTopicsResponse(
-        responses=[await _delete(context, DeleteTopicState(*topic), count) for topic, count in counts.items()]
-    )
+    timed_out = ErrorCode.REQUEST_TIMED_OUT
+    results = {topic: DeletableTopicResult(*topic, timed_out, timed_out.text) for topic in counts}
+
+    async def delete_each() -> None:
+        for topic, count in counts.items():
+            results[topic] = await _delete(context, DeleteTopicState(*topic), count)
+
+    with suppress(KafkaError):
+        await wait_for(context, request.timeout_ms, delete_each())
+    return DeleteTopicsResponse(responses=list(results.values()))
 
 
 async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int) -> DeletableTopicResult:

@@ -3,8 +3,8 @@
 Behaviour: type 0 (and version 0) gives partitions to their preferred leaders; type 1 makes a replica that is alive the
 leader of a partition that has none, though it may lack committed records. Any broker carries it out. Each partition is
 answered by itself, once the election is written; with null for the partitions those where there was nothing to do are
-not answered. Another type is INVALID_REQUEST.
-Gaps: `timeout_ms` is not looked at.
+not answered. Another type is INVALID_REQUEST. REQUEST_TIMED_OUT if that takes longer than `timeout_ms`; the elections
+go on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, PylogdError
@@ -38,8 +39,10 @@ async def _elect(context: RequestContext, request: ElectLeadersRequest) -> Elect
     if request.topic_partitions is not None:
         partitions = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
     try:
-        outcomes = await context.broker.partition_admin.elect(partitions, unclean=request.election_type == _UNCLEAN)
-    except PylogdError as failed:  # the store could not be asked
+        unclean = request.election_type == _UNCLEAN
+        held = context.broker.partition_admin.elect(partitions, unclean=unclean)
+        outcomes = await wait_for(context, request.timeout_ms, held)
+    except PylogdError as failed:  # the store could not be asked, or took too long
         return ElectLeadersResponse(error_code=explain(failed)[0])
     results: dict[str, ReplicaElectionResult] = {}
     for (topic, index), error in outcomes.items():

@@ -2,7 +2,7 @@
 
 Behaviour: of the partitions asked about, or with null of all, those of which replicas are being moved; the others, and
 unknown ones, are left out.
-Gaps: `timeout_ms` is not looked at.
+Gaps: none; `timeout_ms` has no use, since nothing is waited for.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ Behaviour: no topics (null; at version 0 an empty list) means all of them, an em
 name, from version 12 on also by id. A name that is not there is made, with the broker's defaults, where the request
 (from version 4 on it says so; before, always) and `auto.create.topics.enable` allow it, and answered once it can be
 used: clients need not ask twice. The broker's own topics are not made so. Names that can't be are
-INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
+INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. A leader that is
+not alive is not named: its partitions are LEADER_NOT_AVAILABLE, as are those without one; a live leader without the
+client's listener is LISTENER_NOT_FOUND from version 6 on, before that LEADER_NOT_AVAILABLE.
 Gaps: offline replicas are not told apart.
 
 The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few. That for
@@ -13,9 +15,9 @@ all topics is kept encoded, for each version and listener, until anything in it 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred
@@ -42,12 +44,23 @@ if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
 
 _FIRST_WITH_NULL = 1
+_FIRST_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_BY_ID = 12
 _NO_ID = bytes(16)
 _FEW = 100
 _FEW_WHOLE = 8
 
-_Cache = dict[str, tuple[Topic, MetadataResponseTopic]]
+
+class _Described(NamedTuple):
+    """A topic, the answer for it while all leaders can be reached, and those leaders."""
+
+    topic: Topic
+    answer: MetadataResponseTopic
+    leaders: frozenset[int]
+
+
+_Reachable = tuple[tuple[int, str, int, str | None], ...]
+_Cache = dict[str, _Described]
 _caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
 
 
@@ -73,7 +86,7 @@ def metadata(
     missing = _to_make(context, request, asked)
     if missing:
         return Deferred.fromCoroutine(_make(context, request, asked, missing))
-    return _response(context, request, _answers(context, asked, {}))
+    return _response(context, request, asked, {})
 
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
@@ -81,16 +94,17 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
     whole = _wholes.get(registry)
     if whole is None or whole.generation != registry.generation:
         whole = _wholes[registry] = _Whole(registry.generation)
+    brokers = tuple(reachable_brokers(context))
     key = (
-        context.version, tuple(reachable_brokers(context)), context.broker.cluster.controller_id,
+        context.version, brokers, frozenset(context.broker.cluster.brokers), context.broker.cluster.controller_id,
         request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
     )  # fmt: skip
     found = whole.answers.get(key)
     if found is None:
         if len(whole.answers) == _FEW_WHOLE:
             whole.answers.clear()
-        cache = _cache(registry)
-        response = _response(context, request, [_describe(cache, topic) for topic in registry.all()])
+        describe = _describer(context, brokers)
+        response = _assemble(context, request, brokers, [describe(topic) for topic in registry.all()])
         (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
         assert isinstance(encoded, bytes)
         found = whole.answers[key] = encoded
@@ -120,14 +134,14 @@ async def _make(
             failed[name] = explain(error)[0]
             continue
         await context.broker.replicas.settled(name)
-    return _response(context, request, _answers(context, asked, failed))
+    return _response(context, request, asked, failed)
 
 
 def _answers(
-    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode]
+    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Reachable
 ) -> list[MetadataResponseTopic]:
     registry = context.broker.topics
-    cache = _cache(registry)
+    describe = _describer(context, brokers)
     answers = []
     for wanted in asked:
         if wanted.topic_id != _NO_ID:
@@ -146,7 +160,7 @@ def _answers(
             if topic is None:
                 answers.append(MetadataResponseTopic(failed.get(wanted.name) or _why_unknown(wanted.name), wanted.name))
                 continue
-        answers.append(_describe(cache, topic))
+        answers.append(describe(topic))
     return answers
 
 
@@ -171,11 +185,35 @@ def _cache(registry: TopicRegistry) -> _Cache:
     return cache
 
 
-def _describe(cache: _Cache, topic: Topic) -> MetadataResponseTopic:
-    """The answer for a topic, shared by all requests: it must not be changed."""
-    found = cache.get(topic.name)
-    if found is not None and found[0] is topic:
-        return found[1]
+def _describer(context: RequestContext, brokers: _Reachable) -> Callable[[Topic], MetadataResponseTopic]:
+    """What describes a topic to this client. Its answers are shared by requests: they must not be changed."""
+    cache = _cache(context.broker.topics)
+    reachable = {broker[0] for broker in brokers}
+
+    def describe(topic: Topic) -> MetadataResponseTopic:
+        found = cache.get(topic.name)
+        if found is None or found.topic is not topic:
+            found = cache[topic.name] = _describe(topic)
+        return found.answer if found.leaders <= reachable else _hide_leaders(context, found.answer, reachable)
+
+    return describe
+
+
+def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachable: set[int]) -> MetadataResponseTopic:
+    """The answer for a topic some of whose leaders the client can't reach: those are not named."""
+    alive = context.broker.cluster.brokers if context.version >= _FIRST_WITH_LISTENER_NOT_FOUND else ()
+
+    def hide(partition: MetadataResponsePartition) -> MetadataResponsePartition:
+        leader = partition.leader_id
+        if leader == NO_LEADER or leader in reachable:
+            return partition
+        code = ErrorCode.LISTENER_NOT_FOUND if leader in alive else ErrorCode.LEADER_NOT_AVAILABLE
+        return replace(partition, error_code=code, leader_id=NO_LEADER)
+
+    return replace(topic, partitions=[hide(partition) for partition in topic.partitions])
+
+
+def _describe(topic: Topic) -> _Described:
     partitions = [
         MetadataResponsePartition(
             ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
@@ -188,12 +226,21 @@ def _describe(cache: _Cache, topic: Topic) -> MetadataResponseTopic:
         for state in topic.partitions
     ]
     answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
-    cache[topic.name] = topic, answer
-    return answer
+    return _Described(topic, answer, frozenset(state.leader for state in topic.partitions) - {NO_LEADER})
 
 
 def _response(
-    context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
+    context: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    failed: dict[str, ErrorCode],
+) -> MetadataResponse:
+    brokers = tuple(reachable_brokers(context))
+    return _assemble(context, request, brokers, _answers(context, asked, failed, brokers))
+
+
+def _assemble(
+    context: RequestContext, request: MetadataRequest, brokers: _Reachable, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         topics = [
@@ -202,7 +249,7 @@ def _response(
         ]
     broker = context.broker
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(*found) for found in reachable_brokers(context)],
+        brokers=[MetadataResponseBroker(*found) for found in brokers],
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id,
         topics=topics,

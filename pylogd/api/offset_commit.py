@@ -2,8 +2,8 @@
 
 Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked by itself (it must
 exist, its metadata must not be too long); those that may be stored are, all or none. A consumer that has no part in a
-group commits with generation -1. Versions 2 to 4 may say for how long the offsets are kept. From version 10 on topics
-go by id.
+group commits with generation -1. A generation of a group that is not there is GROUP_ID_NOT_FOUND, before version 9
+ILLEGAL_GENERATION. Versions 2 to 4 may say for how long the offsets are kept. From version 10 on topics go by id.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pylogd.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
+_FIRST_WITH_UNKNOWN_GROUP = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
 
@@ -42,12 +43,14 @@ def offset_commit(
     response = OffsetCommitResponse(
         0, [_answer(context, topic, (now_ms, expires_ms), wanted) for topic in request.topics]
     )
+    told = context.version >= _FIRST_WITH_UNKNOWN_GROUP
     result = context.broker.groups.commit(
         request.group_id,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         [entry for entry, _ in wanted],
+        unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION,
     )
 
     def answered(error: ErrorCode) -> OffsetCommitResponse:

@@ -310,15 +310,17 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         offsets: Sequence[tuple[Place, Committed]],
+        *,
+        unknown_group: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Store offsets, all or none."""
+        """Store offsets, all or none. A member of a group that is not there is answered `unknown_group`."""
         group = self._groups.get(group_id)
         if group is None:
             error = self._why_not(group_id, named=False)
             if error:
                 return error
             if generation > NO_GENERATION:
-                return ErrorCode.ILLEGAL_GENERATION
+                return unknown_group
             group = self._new(group_id)
         error = may_commit(group, member_id, instance_id, generation)
         if error:

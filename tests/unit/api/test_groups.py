@@ -140,6 +140,15 @@ class TestMembership:
 
 
 class TestOffsets:
+    @pytest.mark.parametrize(
+        ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+    )
+    def test_a_generation_of_a_group_that_is_not_there(self, parts: Parts, version: int, code: ErrorCode) -> None:
+        request = commit(("t", 0))
+        request.group_id, request.member_id, request.generation_id_or_member_epoch = "unknown", "member", 3
+        assert parts.call(request, version).topics[0].partitions[0].error_code == code
+        assert "unknown" not in [group.group_id for group in parts.groups.groups()[1]]
+
     @pytest.mark.parametrize("version", range(2, 10))
     def test_commit_and_fetch(self, parts: Parts, version: int) -> None:
         answer = parts.call(commit(("t", 0), ("t", 5), ("nope", 0)), version)

@@ -9,6 +9,8 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api import metadata
 from pylogd.errors import ErrorCode
+from pylogd.metadata.image import Broker, Endpoint
+from pylogd.metadata.layout import BROKERS, encode_broker
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -106,6 +108,36 @@ class TestMetadata:
     def test_names_that_collide(self, parts: Parts) -> None:
         parts.create("a.b")
         assert parts.call(ask("a_b"), 9).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    def test_a_dead_leader_is_not_named(self, parts: Parts) -> None:
+        """Between the end of a broker's session and the controller's election the tree still names it."""
+        second = encode_broker(Broker(2, (Endpoint("PLAINTEXT", "second", 9092),)))
+        result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
+        topic = result_of(parts.topics.create_topic("t", assignment={0: [2, 1], 1: [1, 2]}))
+        before = parts.call(ask("t"), 12)
+        assert [one.leader_id for one in before.topics[0].partitions] == [2, 1]
+        assert parts.call(MetadataRequest(None), 12).topics == before.topics
+        result_of(parts.metadata.store.delete(f"{BROKERS}/2"))
+        for request in (ask("t"), MetadataRequest(None)):
+            answer = parts.call(request, 12)
+            assert [broker.node_id for broker in answer.brokers] == [1]
+            dead, alive = answer.topics[0].partitions
+            assert (dead.error_code, dead.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            assert (dead.leader_epoch, dead.replica_nodes) == (topic.partitions[0].leader_epoch, [2, 1])
+            assert (alive.error_code, alive.leader_id) == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("version", "code"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)]
+    )
+    def test_a_leader_without_the_clients_listener_is_not_named(
+        self, parts: Parts, version: int, code: ErrorCode
+    ) -> None:
+        second = encode_broker(Broker(2, (Endpoint("INTERNAL", "second", 9093),)))
+        result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
+        result_of(parts.topics.create_topic("t", assignment={0: [2]}))
+        for request in (ask("t"), MetadataRequest(None)):
+            (partition,) = parts.call(request, version).topics[0].partitions
+            assert (partition.error_code, partition.leader_id) == (code, -1)
 
     def test_authorized_operations_on_request_only(self, parts: Parts) -> None:
         parts.create("t")

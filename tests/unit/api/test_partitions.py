@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, TopicUpdate
@@ -20,6 +21,7 @@ from pylogd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from pylogd.wire.schema import schema_versions
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import NOW_MS, Parts
 
@@ -154,3 +156,32 @@ class TestMoves:
         move(two, [1])
         asked = [ListPartitionReassignmentsTopics("t", [3]), ListPartitionReassignmentsTopics("none", [0])]
         assert two.call(ListPartitionReassignmentsRequest(topics=asked)).topics == []
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1000])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ElectLeadersRequest(0, [TopicPartitions("t", [0])]),
+        AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]),
+    ],
+)
+def test_what_takes_longer_than_its_timeout_is_told_so_and_done(
+    two: Parts, monkeypatch: pytest.MonkeyPatch, request_: Any, timeout_ms: int
+) -> None:
+    write, held = two.topics.write_states, Deferred[None]()
+
+    def write_later(updates: Any) -> Deferred[None]:
+        return held.addCallback(lambda _: write(updates))
+
+    monkeypatch.setattr(two.topics, "write_states", write_later)
+    request_.timeout_ms = timeout_ms
+    before = state(two)
+    waiting = two.ask(request_, schema_versions(request_.API_KEY)[1])
+    if timeout_ms:
+        assert not waiting.called
+    two.time.advance(timeout_ms / 1000)
+    assert result_of(waiting).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert state(two) == before
+    held.callback(None)
+    assert state(two).partition_epoch == before.partition_epoch + 1

@@ -21,6 +21,7 @@ from pylogd.wire.messages.create_topics import (
 )
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from pylogd.wire.schema import schema_versions
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts
 
@@ -176,3 +177,50 @@ class TestDescribeLogDirs:
         assert [one.partition_index for one in some.topics[0].partitions] == [1]
         (none,) = parts.call(DescribeLogDirsRequest([])).results
         assert none.topics == []
+
+
+class TestTimeouts:
+    """`timeout_ms` bounds the wait; the change goes on."""
+
+    @pytest.mark.parametrize("timeout_ms", [0, 1000])
+    @pytest.mark.parametrize(
+        ("request_", "partitions"),
+        [
+            (CreateTopicsRequest([CreatableTopic("u", 1, 1), CreatableTopic("v", 1, 1)]), {"t": 1, "u": 1, "v": 1}),
+            (DeleteTopicsRequest([DeleteTopicState("t")]), {}),
+            (CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]), {"t": 2}),
+        ],
+    )
+    def test_what_takes_longer_is_told_so_and_done(
+        self, parts: Parts, request_: Any, partitions: dict[str, int], timeout_ms: int
+    ) -> None:
+        parts.create("t")
+        request_.timeout_ms = timeout_ms
+        parts.threads.hold = True
+        waiting = parts.ask(request_, schema_versions(request_.API_KEY)[1])
+        if timeout_ms:
+            assert not waiting.called
+        parts.time.advance(timeout_ms / 1000)
+        response = result_of(waiting)
+        answers = getattr(response, "topics", None) or getattr(response, "responses", None) or response.results
+        assert {one.error_code for one in answers} == {ErrorCode.REQUEST_TIMED_OUT}
+        parts.threads.release()
+        assert {topic.name: len(topic.partitions) for topic in parts.topics.all()} == partitions
+        assert {key[0] for key in parts.replicas.partitions} == set(partitions)
+
+    def test_what_is_done_before_is_told(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        topics = [CreatableTopic("a b", 1, 1), CreatableTopic("new", 1, 1)]
+        waiting = parts.ask(CreateTopicsRequest(topics, timeout_ms=1000), 7)
+        parts.time.advance(1)
+        codes = [topic.error_code for topic in result_of(waiting).topics]
+        assert codes == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT]
+        parts.threads.release()
+
+    def test_a_client_that_leaves_does_not_stop_the_change(self, parts: Parts) -> None:
+        parts.threads.hold = True
+        waiting = parts.ask(CreateTopicsRequest([CreatableTopic("a", 1, 1), CreatableTopic("b", 1, 1)]), 7)
+        waiting.addErrback(lambda _: None)
+        waiting.cancel()
+        parts.threads.release()
+        assert [topic.name for topic in parts.topics.all()] == ["a", "b"]

@@ -504,6 +504,7 @@ def test_a_static_member_does_not_leave_and_is_not_missed(server: GroupBroker, m
     [
         (ErrorCode.UNKNOWN_MEMBER_ID, CommitFailed),
         (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
+        (ErrorCode.GROUP_ID_NOT_FOUND, CommitFailed),
         (ErrorCode.FENCED_INSTANCE_ID, CommitFailed),
         (ErrorCode.OFFSET_METADATA_TOO_LARGE, KafkaError),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, KafkaError),

@@ -107,7 +107,7 @@ class TestOffsets:
         assert commit(parts, 8, joined=joined._replace(generation=0)) == ErrorCode.ILLEGAL_GENERATION
         assert commit(parts, 8, joined=joined._replace(member_id="x")) == ErrorCode.UNKNOWN_MEMBER_ID
         assert commit(parts, 8) == ErrorCode.UNKNOWN_MEMBER_ID
-        assert commit(parts, 8, group_id="none", joined=joined) == ErrorCode.ILLEGAL_GENERATION
+        assert commit(parts, 8, group_id="none", joined=joined) == ErrorCode.GROUP_ID_NOT_FOUND
         assert offsets(parts) == {("t", 0): 7}
 
     def test_while_the_leader_assigns_nobody_commits(self, parts: Parts) -> None:

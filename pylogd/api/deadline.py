@@ -1,0 +1,42 @@
+"""`timeout_ms` of administrative requests: how long a client waits for a change that goes on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.api.context import RequestContext
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+
+log = Logger()
+
+T = TypeVar("T")
+
+
+async def wait_for(context: RequestContext, timeout_ms: int, change: Coroutine[Any, Any, T] | Deferred[T]) -> T:
+    """Carry out a change and return its result.
+
+    timeout_ms: how long to wait for it; what is not done at once and has 0 or less is not waited for.
+
+    Raises KafkaError(REQUEST_TIMED_OUT) if it takes longer. The change goes on then, and when the client disconnects.
+    """
+    waiting: Deferred[T] = Deferred()
+
+    def ended(result: Any) -> None:
+        if not waiting.called:
+            waiting.callback(result)  # a Failure makes it fail
+        elif isinstance(result, Failure) and not result.check(PylogdError):
+            log.failure("a change that its client no longer waits for has failed", result)
+
+    running = change if isinstance(change, Deferred) else Deferred.fromCoroutine(change)
+    running.addBoth(ended)
+    if not waiting.called:
+        waiting.addTimeout(max(timeout_ms, 0) / 1000, context.broker.clock)
+    try:
+        return await waiting
+    except TimeoutError as error:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from error
