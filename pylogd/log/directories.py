@@ -2,7 +2,8 @@
 
 Strategy: a directory is locked for one process, says whose it is in `meta.properties`, and holds one directory for each
 partition, `<topic>-<partition>`, beside the files named in `DATA_DIRECTORY_FILES`. A deleted partition is renamed to
-`<topic>-<partition>.<random>-delete` at once, so that its name is free again.
+`<topic>-<partition>.<random>-delete` at once, so that its name is free again. One that the metadata does not know is
+renamed to `<topic>-<partition>.<random>-stray` and kept: nothing here opens or removes it.
 
 Rules: all of this waits for the disk. Checkpoints are written only where they say something new. A checkpoint that
 can't be read costs time (a scan, another compaction), never data.
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
+#: Of a log that the metadata did not know. Only the operator removes it.
+STRAY_SUFFIX = "-stray"
 _ID_BYTES = 16
 _NAME_LIMIT = 255
 _NO_LOCK = -1
@@ -106,6 +109,11 @@ class LogDirectory:
             key = split_name(name)
             if name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
                 remove_tree(self.fs, path)
+            elif name.endswith(STRAY_SUFFIX) and self.fs.isdir(path):
+                _log.warning(
+                    "%s is a stray log: the metadata did not know its partition. It is not served. Remove it, or, once "
+                    "the metadata knows the partition again, stop the broker and give it its old name back", path,
+                )  # fmt: skip
             elif key is not None and self.fs.isdir(path):
                 recovery_point, start = self.recovery_points.get(key, 0), self.log_starts.get(key, 0)
                 found.append(Found(path, *key, self._topic_id(path), recovery_point, start, self.clean))
@@ -157,9 +165,9 @@ class LogDirectory:
             raise StorageFailure(os.path.join(self.path, name), error) from error
         self.checkpointed[name] = offsets
 
-    def take_away(self, log: Log) -> str:
-        """Give the name of a log's directory free, for good; the name that it has now."""
-        suffix = f".{uuid.uuid4().hex}{DELETE_SUFFIX}"
+    def take_away(self, log: Log, suffix: str = DELETE_SUFFIX) -> str:
+        """Give the name of a log's directory free, for good; the path that it has now, which ends with `suffix`."""
+        suffix = f".{uuid.uuid4().hex}{suffix}"
         stem = f"{log.topic[: _NAME_LIMIT - len(suffix) - len(str(log.partition)) - 1]}-{log.partition}"
         target = os.path.join(self.path, stem + suffix)
         try:

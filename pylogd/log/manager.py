@@ -23,7 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pylogd.log import checkpoints
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
-from pylogd.log.directories import DirectoryUsage, LogDirectory, claim, failed_directory, open_directory
+from pylogd.log.directories import (
+    STRAY_SUFFIX,
+    DirectoryUsage,
+    LogDirectory,
+    claim,
+    failed_directory,
+    open_directory,
+)
 from pylogd.log.errors import CorruptLog, LoadCancelled, NoLogDirectory, StorageError, StorageFailure
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
 from pylogd.log.loader import Found, create_log, load_log
@@ -306,26 +313,52 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log away; its files go after the delay. An unknown one is no error."""
+        taken = self._take(topic, partition)
+        if taken is None:
+            return
+        log, entry = taken
+        try:
+            with log.maintenance:
+                log.abandon()
+                target = entry.take_away(log)
+            entry.doomed.append((self._seconds() + log.config.file_delete_delay_ms / 1000, target))
+            self._forget_cleaned(log)
+        except StorageFailure as error:
+            self.storage_failed(error)
+            raise
+
+    def keep_aside(self, topic: str, partition: int) -> str | None:
+        """Close a log that the metadata does not know and rename its directory to `-stray`, where it stays.
+
+        Returns the directory's new path, None if there is no such log. Raises StorageFailure.
+        """
+        taken = self._take(topic, partition)
+        if taken is None:
+            return None
+        log, entry = taken
+        try:
+            log.close()
+            target = entry.take_away(log, STRAY_SUFFIX)
+            self._forget_cleaned(log)
+        except StorageFailure as error:
+            self.storage_failed(error)
+            raise
+        return target
+
+    def _take(self, topic: str, partition: int) -> tuple[Log, LogDirectory] | None:
+        """Take a log out of `logs`; the log and its data directory, None if there is no such log."""
         with self._lock:
             log = self.logs.pop((topic, partition), None)
             if log is None:
-                return
+                return None
             entry = self._directory_of(log)
             entry.partitions -= 1
-        with log.maintenance:
-            log.abandon()
-            try:
-                target = entry.take_away(log)
-            except StorageFailure as error:
-                self.storage_failed(error)
-                raise
-        entry.doomed.append((self._seconds() + log.config.file_delete_delay_ms / 1000, target))
+            return log, entry
+
+    def _forget_cleaned(self, log: Log) -> None:
+        """Drop a log that was taken out from the cleaner's checkpoint."""
         if log.cleaned_offset:
-            try:
-                self.checkpoint_cleaned(log)
-            except StorageFailure as error:
-                self.storage_failed(error)
-                raise
+            self.checkpoint_cleaned(log)
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
         """Truncate a log and say so in the checkpoint; the log's new end."""

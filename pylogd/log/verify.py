@@ -18,7 +18,7 @@ from enum import Enum
 
 from pylogd.errors import ProtocolError
 from pylogd.log import checkpoints
-from pylogd.log.directories import DATA_DIRECTORY_FILES, DELETE_SUFFIX, split_name
+from pylogd.log.directories import DATA_DIRECTORY_FILES, DELETE_SUFFIX, STRAY_SUFFIX, split_name
 from pylogd.log.errors import CorruptFile
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem, SegmentFile, read_file
 from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
@@ -36,6 +36,7 @@ from pylogd.log.segment import (
 from pylogd.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.wire.records import decode_batch
 
+STRAY = "a stray log: the metadata did not know its partition; kept until the operator removes it"
 LEFTOVER = "half-written: left by a crash, or being written right now"
 
 
@@ -80,6 +81,9 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             partition = _Partition(fs, child, records)
             yield from partition.verify()
             ends[key] = partition.end
+        elif name.endswith(STRAY_SUFFIX) and fs.isdir(child):
+            yield Finding(child, None, Severity.WARNING, STRAY)
+            yield from _Partition(fs, child, records).verify()
         elif name.endswith(DELETE_SUFFIX):
             yield Finding(child, None, Severity.INFO, "a deleted partition that waits for its removal")
         elif name.endswith(TEMPORARY_SUFFIX):

@@ -49,11 +49,17 @@ class ChangeFeed:
         self._store = store
         self._readers: list[IReader] = []
         self._seen = -1
+        self._session_id: int | None = None  # in which everything was read last
         self._running = False
         self._watched = False
         self._started = False
         self._waiters: list[tuple[int, Deferred[None]]] = []
         self._forget: Callable[[], None] | None = None
+
+    @property
+    def in_new_session(self) -> bool:
+        """Whether nothing was read yet, to its end, in the store's present session."""
+        return self._session_id != self._store.session_id
 
     def add(self, reader: IReader) -> None:
         """Keep `reader` up to date; called before `start`."""
@@ -125,6 +131,7 @@ class ChangeFeed:
     async def _round(self) -> None:
         watch = None if self._watched else self._changed
         self._watched = True
+        session_id = self._store.session_id
         try:
             node = await self._store.get(CHANGES, watch)
             version = node.stat.version
@@ -135,7 +142,7 @@ class ChangeFeed:
             # The next round sets the watch again, and reads everything.
             self._watched, self._seen = False, -1
             raise
-        self._seen = version
+        self._seen, self._session_id = version, session_id
         due = [deferred for wanted, deferred in self._waiters if wanted <= version]
         self._waiters = [(wanted, deferred) for wanted, deferred in self._waiters if wanted > version]
         for deferred in due:

@@ -96,10 +96,15 @@ class Topic:
 
 
 class TopicChange(NamedTuple):
-    """What became of one topic: made (`before` is None), deleted (`after` is None) or altered."""
+    """What became of one topic: made (`before` is None), deleted (`after` is None) or altered.
+
+    found_out: nobody told of the change. It was found when all topics were read anew in a new session, so what is
+    missing was deleted meanwhile, or the store was put back to an older copy.
+    """
 
     before: Topic | None
     after: Topic | None
+    found_out: bool = False
 
 
 class TopicUpdate(NamedTuple):

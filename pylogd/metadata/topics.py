@@ -304,16 +304,17 @@ class TopicRegistry:
 
     def _apply(self, found: Mapping[str, Entry | None]) -> None:
         changes: list[TopicChange] = []
+        found_out = self._feed.in_new_session
         for name, entry in found.items():
             before, after = self._by_name.get(name), None if entry is None else entry.topic
             if before is after:
                 continue
             if before is not None and after is not None and before.topic_id != after.topic_id:
-                changes.append(TopicChange(before, None))
+                changes.append(TopicChange(before, None, found_out))
                 before = None
-            changes.append(TopicChange(before, after))
+            changes.append(TopicChange(before, after, found_out and before is not None))
         self.generation += bool(changes)
-        for before, after in changes:
+        for before, after, _ in changes:
             self._replace(before, after)
         self._entries.update((name, entry) for name, entry in found.items() if entry is not None)
         for change in changes:

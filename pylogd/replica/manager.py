@@ -8,6 +8,9 @@ Rules:
 - Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
 - A partition appears in the dicts once its log is open, and disappears before its log is deleted. Whoever waits on it
   is woken then and finds its role to be Deleted.
+- A log goes only because its topic was deleted, or its replica moved, while this broker followed the metadata. One that
+  the metadata does not know when all topics were read anew (at a start, in a new session) is kept aside as `-stray`:
+  the metadata store may have been put back to an older copy.
 - Who is told of a partition's changes (`subscribe`) looks at the partition, which is as it is now.
 - Housekeeping (retention, rolling by age, flushing) runs in a thread, one round at a time.
 - A failing disk is reported in the log at the 1st, 2nd, 4th, 8th ... failure, not for every request.
@@ -29,6 +32,8 @@ from twisted.python.failure import Failure
 
 from pylogd.config import ConfigError, Settings
 from pylogd.log.errors import LogClosed, StorageError, StorageFailure
+from pylogd.metadata.errors import StoreError
+from pylogd.metadata.image import id_to_text
 from pylogd.replica.configs import HostedConfig, hosted_config
 from pylogd.replica.flushing import PartitionFlusher
 from pylogd.replica.isr import IsrKeeper
@@ -115,7 +120,8 @@ class ReplicaManager:
         )  # fmt: skip
         self._cutting: dict[Partition, PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
-        self._condemned: dict[str, list[tuple[str, int]]] = {}  # logs that have to go, by topic
+        #: Logs that have to go, by topic: where there is a reason they are strays, and kept aside.
+        self._condemned: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
         self._leadership_listeners: list[LeadershipListener] = []
@@ -130,7 +136,7 @@ class ReplicaManager:
     # -- life
 
     def start(self) -> Deferred[None]:
-        """Host what the registry says, delete logs of topics that are gone, and begin the housekeeping.
+        """Host what the registry says, keep logs aside that it does not know, and begin the housekeeping.
 
         The logs have to be loaded and the registry started. Fires when every partition is there.
         """
@@ -141,8 +147,8 @@ class ReplicaManager:
             self._topics.subscribe(self._registry_changed),
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
-        self._condemn_strays()
         self._starting = True
+        await self._find_strays()
         for name in dict.fromkeys([*self._condemned, *(topic.name for topic in self._topics.all())]):
             await self._settle(name)
         self._starting = False
@@ -152,23 +158,29 @@ class ReplicaManager:
         """Call `listener` with a partition whenever its role, its leader or its leader epoch is another one."""
         self._listeners.append(listener)
 
-    def _condemn_strays(self) -> None:
-        """Find the logs of topics that were deleted while this broker was down."""
-        strays = []
-        for key, stored in self._logs.logs.items():
-            topic = self._topics.get(key[0])
-            if topic is None or stored.topic_id not in (topic.topic_id, _NO_ID):
-                strays.append(key)
-        if strays and not self._topics.all():
-            log.warn(
-                "the metadata has no topic at all, the data directories have {count} partitions: left alone, since "
-                "the metadata may be the wrong one",
-                count=len(strays),
-            )
+    async def _find_strays(self) -> None:
+        """Look which logs the metadata does not know, once all topics were read anew."""
+        try:
+            await self._topics.catch_up()
+        except StoreError as error:
+            log.warn("logs are not compared with the metadata, which can't be read for now: {error}", error=error)
             return
-        for key in strays:
-            log.warn("{topic}-{index} is of a topic that was deleted: it goes", topic=key[0], index=key[1])
-            self._condemned.setdefault(key[0], []).append(key)
+        for key, stored in self._logs.logs.items():
+            reason = self._stray_reason(stored)
+            if reason is not None:
+                self._condemned.setdefault(key[0], []).append((key, reason))
+
+    def _stray_reason(self, stored: Log) -> str | None:
+        """Why no partition of this broker's has this log, None if one has, or if that can't be told."""
+        topic = self._topics.get(stored.topic)
+        if topic is None:
+            return "there is no such topic"
+        if stored.topic_id not in (topic.topic_id, _NO_ID):
+            return f"its topic id is {id_to_text(stored.topic_id)}, the topic's {id_to_text(topic.topic_id)}"
+        if stored.partition >= len(topic.partitions):
+            return f"the topic has {len(topic.partitions)} partitions"
+        replicas = topic.partitions[stored.partition].replicas
+        return None if self._node_id in replicas else f"its replicas are on the brokers {list(replicas)}"
 
     def stop(self) -> Deferred[None]:
         """End the housekeeping and every wait, as if its time were up, and finish the changes of topics under way.
@@ -326,6 +338,8 @@ class ReplicaManager:
     def _registry_changed(self, change: TopicChange) -> None:
         topic = change.after or change.before
         assert topic is not None
+        if change.found_out:
+            self._drop_gone(topic.name, "it was missing when all topics were read anew in a new session")
         self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
 
     def _change_failed(self, failure: Failure, name: str) -> None:
@@ -345,19 +359,20 @@ class ReplicaManager:
             return done
         return lock.run(lambda: None)
 
-    def _drop_gone(self, name: str) -> None:
+    def _drop_gone(self, name: str, reason: str | None = None) -> None:
+        """Host no longer what the registry does not have here. With a `reason` its logs are strays."""
         topic = self._topics.get(name)
         hosted = self._hosted.get(name)
         if not hosted:
             return
         for partition in list(hosted.values()):
             if topic is None or topic.topic_id != partition.topic_id or not self._is_ours(topic, partition.index):
-                self._drop(partition)
+                self._drop(partition, reason)
 
     def _is_ours(self, topic: Topic, index: int) -> bool:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
-    def _drop(self, partition: Partition) -> None:
+    def _drop(self, partition: Partition, reason: str | None) -> None:
         hosted = self._hosted[partition.topic]
         del hosted[partition.index]
         if not hosted:
@@ -366,7 +381,7 @@ class ReplicaManager:
         del self.partitions[partition.key]
         del self.partitions_by_id[partition.topic_id, partition.index]
         self.replicated.pop(partition.key, None)
-        self._condemned.setdefault(partition.topic, []).append(partition.key)
+        self._condemned.setdefault(partition.topic, []).append((partition.key, reason))
         partition.become(Role.DELETED)
         flusher = self._flushers.pop(partition.key, None)
         if flusher is not None:
@@ -394,8 +409,8 @@ class ReplicaManager:
         lock = self._locks.setdefault(name, DeferredLock())
         await lock.acquire()
         try:
-            for key in self._condemned.pop(name, ()):
-                await self._delete_log(key)
+            for key, reason in self._condemned.pop(name, ()):
+                await (self._delete_log(key) if reason is None else self._keep_aside(key, reason))
             topic = self._topics.get(name)
             if topic is not None:
                 await self._host(topic)
@@ -410,6 +425,21 @@ class ReplicaManager:
         except StorageError as error:
             log.error("could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
 
+    async def _keep_aside(self, key: tuple[str, int], reason: str) -> None:
+        """Take a log out of the way that the metadata does not know."""
+        try:
+            path = await self.in_thread(self._logs.keep_aside, *key)
+        except StorageError as error:
+            log.error("could not keep the stray log of {t}-{i} aside: {error}", t=key[0], i=key[1], error=error)
+            return
+        if path is not None:
+            log.error(
+                "{topic}-{index} is not known to the metadata: {reason}. Its log is kept as {path} and not served. "
+                "If the metadata is right, remove that directory. If it is an older copy, stop this broker, put the "
+                "newer one back, and rename the directory to {topic}-{index}",
+                topic=key[0], index=key[1], reason=reason, path=path,
+            )  # fmt: skip
+
     async def _host(self, topic: Topic) -> None:
         hosted = self._hosted.get(topic.name, {})
         config = self._config(topic)
@@ -417,18 +447,18 @@ class ReplicaManager:
         self._configs[topic.name] = config
         missing = []
         for state in topic.partitions:
+            stored = self._logs.logs.get((topic.name, state.index))
+            if stored is not None and state.index not in hosted:
+                reason = self._stray_reason(stored)
+                if reason is not None:
+                    await self._keep_aside((topic.name, state.index), reason)
+                    stored = None
             if self._node_id not in state.replicas:
-                if (topic.name, state.index) in self._logs.logs:  # taken away while this broker was down
-                    await self._delete_log((topic.name, state.index))
                 continue
             partition = hosted.get(state.index)
             if partition is not None:
                 self._refresh(partition, state, config if reconfigured else None)
                 continue
-            stored = self._logs.logs.get((topic.name, state.index))
-            if stored is not None and stored.topic_id not in (topic.topic_id, _NO_ID):
-                await self._delete_log((topic.name, state.index))
-                stored = None
             if stored is None:
                 missing.append(state)
             else:

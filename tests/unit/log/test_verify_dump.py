@@ -135,6 +135,18 @@ def test_what_does_not_belong_is_named() -> None:
     assert len(list(verify_log_dir(DATA, fs=house.fs))) == 6
 
 
+def test_a_stray_log_is_named_and_checked() -> None:
+    house = filled()
+    house.start()
+    path = house.manager.keep_aside("t", 0)
+    assert path is not None
+    house.manager.close()
+    (finding,) = verify_log_dir(DATA, fs=house.fs)
+    assert (finding.path, finding.severity) == (path, Severity.WARNING)
+    flip_byte(house.fs, f"{path}/{20:020d}.snapshot", 12)
+    assert [finding.severity for finding in verify_log_dir(DATA, fs=house.fs)] == [Severity.WARNING, Severity.ERROR]
+
+
 def test_records_that_can_not_be_decoded_are_found() -> None:
     house = filled()
     house.start()
