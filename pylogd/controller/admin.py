@@ -118,6 +118,8 @@ class PartitionAdmin:
             try:
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {name[:249]}-{index}")
+                if name in self._topics.unreadable:
+                    raise InvalidChange(f"the topic can't be changed: {self._topics.unreadable[name]}")
                 before = topic.partitions[index]
                 after = changes[key](before)
             except TopicError as error:

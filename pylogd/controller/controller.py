@@ -133,7 +133,7 @@ class Controller:
             decisions.settle(state, snapshot) is not state
             for topic in self._topics.all()
             for state in topic.partitions
-            if node in state.isr
+            if node in state.isr and topic.name not in self._topics.unreadable
         )
 
     # -- election

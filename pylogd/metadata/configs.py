@@ -20,7 +20,14 @@ from pylogd.config import SETTINGS, ConfigError, ConfigType, Setting, Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
-from pylogd.metadata.layout import BROKER_CONFIGS, Change, broker_config_path, decode_configs, encode_configs
+from pylogd.metadata.layout import (
+    BROKER_CONFIGS,
+    Change,
+    CorruptMetadata,
+    broker_config_path,
+    decode_configs,
+    encode_configs,
+)
 
 log = Logger()
 
@@ -104,8 +111,8 @@ class BrokerConfigs:
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read the settings and put them in force."""
-        self._all = await self._read(store, None)
-        self._mine = await self._read(store, self._node_id)
+        self._all = await self._read(store, None, self._all)
+        self._mine = await self._read(store, self._node_id, self._mine)
         self._settings.set_dynamic(self._all, self._mine)
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
@@ -113,12 +120,16 @@ class BrokerConfigs:
         if any(path.startswith(f"{BROKER_CONFIGS}/") for path in change.paths):
             await self.reload(store)
 
-    async def _read(self, store: IMetadataStore, broker: int | None) -> dict[str, str]:
+    async def _read(self, store: IMetadataStore, broker: int | None, before: dict[str, str]) -> dict[str, str]:
+        """The settings of a node; those of `before` if it can't be read."""
         path = broker_config_path(broker)
         try:
             stored = decode_configs(path, (await store.get(path)).data)
         except NoNode:
             return {}
+        except CorruptMetadata as error:
+            log.error("{error}. Its settings stay as they were; delete the node and set them anew", error=str(error))
+            return before
         usable = {}
         for name, value in stored.items():
             try:

@@ -15,11 +15,12 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from pylogd.metadata.errors import NoNode
-from pylogd.metadata.image import PartitionState, Topic
+from pylogd.metadata.errors import InvalidTopicName, NoNode
+from pylogd.metadata.image import PartitionState, Topic, check_topic_name
 from pylogd.metadata.interfaces import IMetadataStore, Node
 from pylogd.metadata.layout import (
     Assignment,
+    CorruptMetadata,
     News,
     decode_configs,
     decode_states,
@@ -82,22 +83,38 @@ async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, t
 
 async def read_entries(
     store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]], known: Mapping[str, Entry]
-) -> dict[str, Entry]:
-    """Topics from their nodes; the state nodes are read here. What is `known` is kept where it is the same."""
+) -> tuple[dict[str, Entry], dict[str, CorruptMetadata]]:
+    """Topics from their nodes, and why others can't be read; the state nodes are read here.
+
+    What is `known` is kept where it is the same. One topic that can't be read harms no other.
+    """
     asked = []
+    unreadable: dict[str, CorruptMetadata] = {}
     for name, (node, _) in nodes.items():
-        assignment = _assignment(name, node, known.get(name))
-        asked.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
+        try:
+            assignment = _assignment(name, node, known.get(name))
+        except CorruptMetadata as error:
+            unreadable[name] = error
+        else:
+            asked.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
     found = {}
-    for name, assignment, state in asked:
+    for name, assignment, asked_state in asked:
         node, configs = nodes[name]
-        found[name] = _decode(name, assignment, (node, await state, configs), known.get(name))
-    return found
+        state = await asked_state
+        try:
+            found[name] = _decode(name, assignment, (node, state, configs), known.get(name))
+        except CorruptMetadata as error:
+            unreadable[name] = error
+    return found, unreadable
 
 
 def _assignment(name: str, node: Node, before: Entry | None) -> Assignment:
     if before is not None and before.nodes[0] == _stamp(node):
         return before.assignment
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise CorruptMetadata(topic_path(name), error) from error
     return decode_topic(topic_path(name), node.data)
 
 

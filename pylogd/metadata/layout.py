@@ -131,7 +131,7 @@ def decode_topic(path: str, data: bytes) -> Assignment:
             {int(index): _ids(brokers) for index, brokers in (document.get("removing_replicas") or {}).items()},
             {int(index): int(time) for index, time in (document.get("latest_until_ms") or {}).items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptMetadata(path, repr(error)) from error
 
 
@@ -171,7 +171,7 @@ def decode_states(
                 )  # fmt: skip
             states.append(known)
         return int(document["controller_epoch"]), tuple(states)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptMetadata(path, repr(error)) from error
 
 
@@ -376,7 +376,7 @@ def _encode(document: Mapping[str, Any]) -> bytes:
 def _decode(path: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptMetadata(path, error) from error
     if not isinstance(document, dict):
         raise CorruptMetadata(path, "not a JSON object")

@@ -5,7 +5,8 @@ whatever the number of topics. A change is checked, written with the version it 
 through the change feed, which is the one way into the dicts for this broker's writes and for everybody else's.
 
 Rules: a Deferred of a change fires once the look-ups have it and subscribers were told. Nothing is written by
-`validate_only`. Each change is atomic: a topic and its settings come and go together.
+`validate_only`. Each change is atomic: a topic and its settings come and go together. A topic whose nodes can't be
+read stays as it was known, and can only be deleted, until its nodes can be read again; it harms no other.
 
 Must not know: requests, logs.
 """
@@ -60,6 +61,7 @@ from pylogd.metadata.layout import (
     TOPICS,
     Assignment,
     Change,
+    CorruptMetadata,
     News,
     encode_configs,
     encode_states,
@@ -98,7 +100,10 @@ class _Batch:
 
 
 class TopicRegistry:
-    """Every topic of the cluster. generation: another number after each change of any."""
+    """Every topic of the cluster. generation: another number after each change of any.
+
+    unreadable: topics whose nodes can't be read, and why. Those known from before are among the look-ups, too.
+    """
 
     def __init__(
         self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed,
@@ -109,6 +114,7 @@ class TopicRegistry:
         self._cluster = cluster
         self._feed = feed
         self.generation = 0
+        self.unreadable: dict[str, CorruptMetadata] = {}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._entries: dict[str, Entry] = {}
@@ -215,10 +221,12 @@ class TopicRegistry:
 
         `guards` go before each write; `last` are done with the last. Fails with what `multi` fails with: `BadVersion`
         or `NoNode` if a topic, or a guard, has changed. What was written before that stays. Fires once the look-ups
-        have it all.
+        have it all. Topics that can't be read are left out.
         """
         batches = [_Batch()]
         for update in updates:
+            if update.before.name in self.unreadable:  # it could not be written, and would fail the others
+                continue
             operations, news = self._update(update, controller_epoch)
             size = sum(len(one.data) for one in operations if isinstance(one, SetData))
             if len(batches[-1].paths) == _BATCH_TOPICS or (batches[-1].size + size > _BATCH_BYTES and batches[-1].size):
@@ -286,8 +294,9 @@ class TopicRegistry:
         nodes = await store.children_data(TOPICS)
         configs = await store.children_data(TOPIC_CONFIGS)
         asked = {name: (node, configs.get(name)) for name, node in nodes.items()}
-        found = await read_entries(store, asked, self._entries)
-        self._apply({**dict.fromkeys(name for name in self._by_name if name not in found), **found})
+        found, unreadable = await read_entries(store, asked, self._entries)
+        self._note_unreadable(unreadable)
+        self._apply({**dict.fromkeys(name for name in self._by_name if name not in asked), **found})
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
         """Have what a write changed, from what is told of it, or by reading the topics again."""
@@ -298,9 +307,26 @@ class TopicRegistry:
             told = None if entry is None else entry.with_states(path, news)
             if told is not None:
                 found[name] = told
-        asked = sorted(name for name, entry in found.items() if entry is None)
-        found.update(await read_entries(store, await read_nodes(store, asked), self._entries))
-        self._apply(found)
+        # Those that can't be read are tried again with every change: somebody may have mended them.
+        asked = sorted({name for name, entry in found.items() if entry is None} | self.unreadable.keys())
+        nodes = await read_nodes(store, asked)
+        entries, unreadable = await read_entries(store, nodes, self._entries)
+        self._note_unreadable(unreadable)
+        changed = found | dict.fromkeys(asked) | entries
+        self._apply({name: entry for name, entry in changed.items() if name not in unreadable})
+
+    def _note_unreadable(self, unreadable: Mapping[str, CorruptMetadata]) -> None:
+        for name, error in unreadable.items():
+            if str(error) != str(self.unreadable.get(name)):
+                log.error(
+                    "topic {name} can't be read: {error}. {now}. Write the node anew, as it was, or delete the topic; "
+                    "brokers read it again with the next change of any topic, and when they start",
+                    name=name, error=error,
+                    now="It stays as it was" if name in self._by_name else "It is not served; its logs are left alone",
+                )  # fmt: skip
+        for name in self.unreadable.keys() - unreadable.keys():
+            log.info("topic {name} can be read again, or was deleted", name=name)
+        self.unreadable = dict(unreadable)
 
     def _apply(self, found: Mapping[str, Entry | None]) -> None:
         changes: list[TopicChange] = []
@@ -346,7 +372,7 @@ class TopicRegistry:
         dry: bool,
     ) -> Topic:
         check_topic_name(name)
-        if name in self._by_name:
+        if name in self._by_name or name in self.unreadable:
             raise TopicExists(f'topic "{name}" exists already')
         key = collision_key(name)
         other = self._collisions.get(key, name)
@@ -412,6 +438,9 @@ class TopicRegistry:
         if not self._settings.flag("delete.topic.enable"):
             raise TopicDeletionDisabled("topics may not be deleted here: delete.topic.enable is false")
         for _ in range(ATTEMPTS):
+            if name in self.unreadable:
+                await self._delete_unreadable(name)
+                return
             entry = self._entries.get(name)
             if entry is None:
                 raise _unknown(name)
@@ -426,6 +455,13 @@ class TopicRegistry:
                 continue
             return
         raise InvalidChange("the topic is being changed by others, try again")
+
+    async def _delete_unreadable(self, name: str) -> None:
+        """Delete all nodes of a topic, whatever they hold."""
+        path, config_path = topic_path(name), topic_config_path(name)
+        below = [f"{path}/{child}" for child in await self._store.children(path)]
+        overrides = [config_path] if await self._store.exists(config_path) is not None else []
+        await self._feed.write([Delete(one) for one in [*below, path, *overrides]], [path])
 
     async def _add_partitions(
         self, name: str, total: int, assignment: Sequence[Sequence[int]] | None, dry: bool
@@ -469,9 +505,7 @@ class TopicRegistry:
     ) -> Topic:
         path = topic_config_path(name)
         for _ in range(ATTEMPTS):
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise _unknown(name)
+            topic = self._now(name)
             current, version = await read_configs(self._store, path)
             after = self._check_configs(configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS))
             if dry:
@@ -485,6 +519,8 @@ class TopicRegistry:
 
     def _now(self, name: str) -> Topic:
         topic = self._by_name.get(name)
+        if name in self.unreadable:
+            raise InvalidChange(f'topic "{name}" can\'t be changed: {self.unreadable[name]}')
         if topic is None:
             raise _unknown(name)
         return topic

@@ -174,7 +174,7 @@ class ReplicaManager:
         """Why no partition of this broker's has this log, None if one has, or if that can't be told."""
         topic = self._topics.get(stored.topic)
         if topic is None:
-            return "there is no such topic"
+            return None if stored.topic in self._topics.unreadable else "there is no such topic"
         if stored.topic_id not in (topic.topic_id, _NO_ID):
             return f"its topic id is {id_to_text(stored.topic_id)}, the topic's {id_to_text(topic.topic_id)}"
         if stored.partition >= len(topic.partitions):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
 
+from kazoo.client import KazooClient
+
 from pylogd.client.blocking.producer import Producer
 from tests.brokers import pylogd_command
 from tests.integration.conftest import StartBroker
-from tests.rawclient import RawClient, create_topic, end_offset
+from tests.rawclient import RawClient, create_topic, end_offset, wait_until
+from tests.zookeeper import ZooKeeper
 
 
 def fill(address: str, topic: str, count: int) -> None:
@@ -17,6 +21,13 @@ def fill(address: str, topic: str, count: int) -> None:
     with Producer(address) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number)
+
+
+def has_records(client: RawClient, topic: str, count: int) -> bool:
+    """Whether the topic is served, and has so many records."""
+    with contextlib.suppress(AssertionError):
+        return end_offset(client, topic) == count
+    return False
 
 
 def test_an_older_copy_of_the_metadata_store_costs_no_record(start_broker: StartBroker, tmp_path: Path) -> None:
@@ -49,3 +60,30 @@ def test_an_older_copy_of_the_metadata_store_costs_no_record(start_broker: Start
     last = start_broker()
     with RawClient(last.address) as client:
         assert end_offset(client, "newer") == 1000
+
+
+def test_a_corrupt_node_of_one_topic_harms_no_other(start_broker: StartBroker, zookeeper: ZooKeeper) -> None:
+    first = start_broker(settings=zookeeper.settings)
+    for topic in ("sound", "bad"):
+        with RawClient(first.address) as client:
+            create_topic(client, topic)
+        fill(first.address, topic, 10)
+    store = KazooClient(zookeeper.connect)
+    store.start()
+    try:
+        node, _ = store.get("/brokers/topics/bad")
+        store.set("/brokers/topics/bad", b"{")
+        with RawClient(first.address) as client:
+            create_topic(client, "later")
+        assert first.stop() == 0
+        second = start_broker(settings=zookeeper.settings)
+        assert "topic bad can't be read: metadata node /brokers/topics/bad is not readable" in second.log()
+        with RawClient(second.address) as client:
+            create_topic(client, "last")
+            assert end_offset(client, "sound") == 10
+            store.set("/brokers/topics/bad", node)
+            create_topic(client, "any")
+            wait_until(lambda: has_records(client, "bad", 10), "the topic is served again")
+    finally:
+        store.stop()
+        store.close()

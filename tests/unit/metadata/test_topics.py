@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,16 @@ from pylogd.metadata.errors import (
     TopicExists,
     UnknownTopic,
 )
-from pylogd.metadata.image import PartitionState, TopicChange
-from pylogd.metadata.layout import TOPICS, Assignment, CorruptMetadata, encode_topic, topic_config_path, topic_path
+from pylogd.metadata.image import PartitionState, TopicChange, TopicUpdate
+from pylogd.metadata.layout import (
+    TOPICS,
+    Assignment,
+    broker_config_path,
+    encode_topic,
+    state_path,
+    topic_config_path,
+    topic_path,
+)
 from pylogd.metadata.sqlite import SqliteStore
 from tests.fakes.metadata import result_of
 from tests.unit.metadata.conftest import Peer
@@ -258,13 +267,59 @@ def test_a_listener_that_raises_harms_nobody(peer: Peer) -> None:
     forget()
 
 
-def test_a_damaged_topic_stops_the_start_with_its_name(store: SqliteStore) -> None:
-    no_id, no_replicas = encode_topic(Assignment(bytes(15), [(1,)])), encode_topic(Assignment(bytes(16), [()]))
-    for data in (b"", b"[]", b'{"partitions":{}}', no_id, no_replicas):
-        result_of(store.ensure(topic_path("broken")))
-        result_of(store.set(topic_path("broken"), data))
-        with pytest.raises(CorruptMetadata, match="/brokers/topics/broken"):
-            Peer(store, 1)
+DAMAGED = [
+    b"", b"[]", b'{"partitions":{}}', b"\xff", b"[" * 100_000,
+    encode_topic(Assignment(bytes(15), [(1,)])), encode_topic(Assignment(bytes(16), [()])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=lambda data: str(data[:12]))
+def test_a_damaged_topic_is_named_and_harms_no_other(store: SqliteStore, data: bytes) -> None:
+    topic = result_of(Peer(store, 1).topics.create_topic("sound"))
+    result_of(store.ensure(topic_path("broken")))
+    result_of(store.set(topic_path("broken"), data))
+    peer = Peer(store, 1)
+    assert peer.topics.all() == [topic]
+    assert "/brokers/topics/broken" in str(peer.topics.unreadable["broken"])
+    result_of(peer.topics.create_topic("another"))
+    with pytest.raises(TopicExists):
+        result_of(peer.topics.create_topic("broken"))
+    with pytest.raises(InvalidChange, match="/brokers/topics/broken"):
+        result_of(peer.topics.add_partitions("broken", 9))
+    result_of(peer.topics.delete_topic("broken"))
+    assert not peer.topics.unreadable
+    assert result_of(peer.topics.create_topic("broken")).name == "broken"
+
+
+@pytest.mark.parametrize("which", ["topic", "state", "configs"])
+def test_a_topic_that_can_no_longer_be_read_stays_as_it_was(store: SqliteStore, which: str) -> None:
+    peer = Peer(store, 1)
+    topic = result_of(peer.topics.create_topic("t", configs={"retention.ms": "7"}))
+    other = result_of(peer.topics.create_topic("u"))
+    path = {
+        "topic": topic_path("t"), "state": state_path("t", topic.topic_id), "configs": topic_config_path("t"),
+    }[which]  # fmt: skip
+    sound = result_of(store.get(path)).data
+    result_of(store.set(path, b"junk"))
+    peer.feed._seen = -1  # everything is read anew with the next write
+    result_of(peer.topics.create_topic("v"))
+    assert peer.topics.get("t") == topic
+    assert set(peer.topics.unreadable) == {"t"}
+    after = tuple(replace(state, leader_epoch=5, partition_epoch=5) for state in other.partitions)
+    result_of(peer.topics.write_states([TopicUpdate(topic, topic.partitions), TopicUpdate(other, after)]))
+    found = peer.topics.get("u")
+    assert found is not None
+    assert found.partitions[0].leader_epoch == 5
+    result_of(store.set(path, sound))
+    result_of(peer.topics.create_topic("w"))
+    assert not peer.topics.unreadable
+    result_of(peer.topics.add_partitions("t", 2))
+
+
+def test_a_damaged_node_of_broker_settings_does_not_stop_the_start(store: SqliteStore) -> None:
+    result_of(Peer(store, 1).configs.replace(None, {"log.retention.ms": "60000"}))
+    result_of(store.set(broker_config_path(None), b"junk"))
+    assert result_of(Peer(store, 1).topics.create_topic("t")).name == "t"
 
 
 def test_writes_fail_once_the_feed_is_stopped(peer: Peer) -> None:

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, globalLogPublisher
 
 from pylogd.log.errors import StorageFailure
+from pylogd.metadata.layout import topic_path
 from pylogd.replica.partition import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -175,6 +176,24 @@ class TestRestart:
         result_of(parts.replicas.settled("t"))
         assert parts.replicas.partitions["t", 1].log.log_end_offset == 0
         assert len(strays(parts)) == 1
+
+    def test_logs_of_a_topic_that_cannot_be_read_are_left_alone(self, parts: Parts) -> None:
+        parts.create("t")
+        parts.append("t", b"a", b"b")
+        store, path = parts.metadata.store, topic_path("t")
+        sound = result_of(store.get(path)).data
+        result_of(parts.replicas.stop())
+        result_of(parts.topics.delete_topic("t"))
+        result_of(store.create(path, b"junk"))
+        parts.topics._feed._seen = -1
+        parts.create("u")
+        restart(parts)
+        assert set(parts.logs.logs) == {("t", 0), ("u", 0)}
+        assert set(parts.replicas.partitions) == {("u", 0)}
+        result_of(store.set(path, sound))
+        parts.create("v")
+        result_of(parts.replicas.settled("t"))
+        assert parts.replicas.partitions["t", 0].log.log_end_offset == 2
 
     def test_topics_that_a_new_session_does_not_have_are_kept_aside(self, parts: Parts) -> None:
         parts.create("t")
