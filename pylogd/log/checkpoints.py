@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import os
 import uuid
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pylogd.log.errors import CorruptFile
+from pylogd.log.errors import LINK, CorruptFile
 from pylogd.log.files import FileSystem, read_file, sync_directory, sync_file, write_atomically, write_file
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -48,6 +49,10 @@ def _lines(fs: FileSystem, path: str) -> list[str]:
         return read_file(fs, path).decode().splitlines()
     except UnicodeDecodeError:
         raise CorruptFile(path, "it is not text") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptFile(path, LINK) from error
+        raise
 
 
 def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:

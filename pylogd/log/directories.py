@@ -107,7 +107,9 @@ class LogDirectory:
         for name in sorted(self.fs.listdir(self.path)):
             path = os.path.join(self.path, name)
             key = split_name(name)
-            if name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
+            if key is not None and self.fs.islink(path):
+                found.append(Found(path, *key, bytes(_ID_BYTES), 0, 0, self.clean, is_link=True))
+            elif name.endswith(DELETE_SUFFIX) and self.fs.isdir(path):
                 remove_tree(self.fs, path)
             elif name.endswith(STRAY_SUFFIX) and self.fs.isdir(path):
                 _log.warning(

@@ -83,8 +83,11 @@ class OffsetsOutOfOrder(InvalidAppend):
     """A replica's batches don't continue this log: an offset at or below one that is here."""
 
 
-#: Trouble that passes, or is the process's own: it says nothing about the disk.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+#: Trouble that passes, or is the process's own, or a link's: it says nothing about the disk.
+_PASSING = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ELOOP}
+)
+LINK = "it is a symbolic link, and links are not followed: put what it points to in its place"
 
 
 class StorageFailure(StorageError):
@@ -98,7 +101,7 @@ class StorageFailure(StorageError):
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
         self.cause = cause
-        super().__init__(f"{path}: {cause.strerror or cause}")
+        super().__init__(f"{path}: {LINK if cause.errno == errno.ELOOP else cause.strerror or cause}")
 
 
 class CorruptLog(StorageError):

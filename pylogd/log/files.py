@@ -6,7 +6,9 @@ descriptor and closes it when the last reference goes: a reader that holds a `Fi
 deletes the segment under it. Descriptors of older segments are opened when they are asked for and kept in a bounded
 least-recently-used cache.
 
-Rules: every `OSError` leaves here as it is; who knows the operation turns it into a `StorageFailure`. Nothing in this
+Rules: no symbolic link is followed in the place of a file (`ELOOP`) or of a partition's directory: who can write to a
+data directory must not make the broker write elsewhere. Files are the owner's to write and the group's to read.
+Every `OSError` leaves here as it is; who knows the operation turns it into a `StorageFailure`. Nothing in this
 module knows what the bytes mean.
 """
 
@@ -15,11 +17,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
+
+_log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,15 +37,15 @@ _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, 
 #: Of a file that is written to take another's place.
 TEMPORARY_SUFFIX = ".tmp"
 
-_MODE = 0o644
-_DIRECTORY_MODE = 0o755
+_MODE = 0o640
+_DIRECTORY_MODE = 0o750
 
 
 class FileSystem(Protocol):
     """The calls that storage makes. Paths are absolute; descriptors are those of `open`; errors are `OSError`s."""
 
     def open(self, path: str, flags: int) -> int:
-        """A descriptor of the file, opened with the flags of `os`."""
+        """A descriptor of the file, opened with the flags of `os`; ELOOP if the file is a symbolic link."""
 
     def close(self, fd: int) -> None:
         """Give the descriptor back."""
@@ -79,7 +84,10 @@ class FileSystem(Protocol):
         """The names in a directory, in no order."""
 
     def isdir(self, path: str) -> bool:
-        """Whether the path is a directory."""
+        """Whether the path is a directory, and no link to one."""
+
+    def islink(self, path: str) -> bool:
+        """Whether the path is a symbolic link."""
 
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name."""
@@ -109,13 +117,17 @@ class RealFileSystem:
     size = staticmethod(os.path.getsize)
     rename = staticmethod(os.replace)
     unlink = staticmethod(os.unlink)
-    isdir = staticmethod(os.path.isdir)
+    islink = staticmethod(os.path.islink)
     exists = staticmethod(os.path.lexists)
     rmdir = staticmethod(os.rmdir)
 
     def open(self, path: str, flags: int) -> int:
         """A descriptor that child processes don't inherit."""
-        return os.open(path, flags | os.O_CLOEXEC, _MODE)
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+
+    def isdir(self, path: str) -> bool:
+        """Whether the path is a directory, and no link to one."""
+        return os.path.isdir(path) and not os.path.islink(path)
 
     def mtime_ms(self, path: str) -> int:
         """When the file was last written."""
@@ -144,7 +156,7 @@ class RealFileSystem:
 
     def lock(self, path: str) -> int | None:
         """An `flock`: the kernel lets go of it however the process ends."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -337,8 +349,16 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Write the file in place."""
-    fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    """Write the file in place. A symbolic link of that name is removed, not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        fd = fs.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        _log.warning("%s was a symbolic link, which is not followed: it is replaced by a file", path)
+        fs.unlink(path)
+        fd = fs.open(path, flags)
     try:
         write_all(fs, fd, data)
         if sync:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs, sync_partition_metadata
 from pylogd.log.config import NO_LIMIT, LogConfig
 from pylogd.log.epochs import LeaderEpochs
-from pylogd.log.errors import CorruptFile, CorruptLog, StorageFailure
+from pylogd.log.errors import LINK, CorruptFile, CorruptLog, StorageFailure
 from pylogd.log.files import FileSystem, SegmentFile, sync_directory
 from pylogd.log.index import Indexes
 from pylogd.log.log import Log
@@ -53,7 +53,10 @@ _KNOWN_NAMES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 @dataclass(slots=True)
 class Found:
-    """Which log is to be opened, and what the checkpoints of its data directory say about it."""
+    """Which log is to be opened, and what the checkpoints of its data directory say about it.
+
+    is_link: a symbolic link stands in the place of the partition's directory.
+    """
 
     directory: str
     topic: str
@@ -62,6 +65,7 @@ class Found:
     recovery_point: int
     log_start_offset: int
     clean: bool
+    is_link: bool = False
 
 
 def load_log(
@@ -71,6 +75,8 @@ def load_log(
 
     `check` is called before each segment that is scanned, and may raise to end it there.
     """
+    if found.is_link:
+        raise CorruptLog(f"{found.directory}: {LINK}")
     try:
         return _Loader(found, config, storage, now_ms, check).load()
     except OSError as error:

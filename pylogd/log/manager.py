@@ -13,6 +13,7 @@ Must not know: topics' settings beyond what it is handed, replicas, the reactor.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -31,7 +32,7 @@ from pylogd.log.directories import (
     failed_directory,
     open_directory,
 )
-from pylogd.log.errors import CorruptLog, LoadCancelled, NoLogDirectory, StorageError, StorageFailure
+from pylogd.log.errors import LINK, CorruptLog, LoadCancelled, NoLogDirectory, StorageError, StorageFailure
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
 from pylogd.log.loader import Found, create_log, load_log
 from pylogd.log.log import Log
@@ -78,6 +79,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, StorageError] = {}
         self._offline_in: dict[TopicPartition, list[str]] = {}  # data directories
+        self._untouched: set[TopicPartition] = set()  # of those offline, what needs no recovery that it did not get
         self.directories: list[LogDirectory] = []
         self.on_directory_failed: DirectoryFailed | None = None  # called in whatever thread it happened
         self._paths = [os.path.abspath(path) for path in directories]
@@ -253,6 +255,8 @@ class LogManager:
             raise
         except StorageError as error:
             self._set_offline(key, [found.directory], error)
+            if found.is_link:
+                self._untouched.add(key)
             self.storage_failed(error)
             return found
         log.cleaned_offset = min(self._cleaned.get(key, 0), log.log_end_offset)
@@ -296,6 +300,8 @@ class LogManager:
             entry = min(left, key=lambda entry: entry.partitions)
             path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
+                if self.fs.islink(path):
+                    raise OSError(errno.ELOOP, LINK, path)
                 self.fs.mkdir(path)
                 checkpoints.write_partition_metadata(self.fs, path, topic_id)
             except OSError as error:
@@ -469,7 +475,8 @@ class LogManager:
 
     def close(self, clean: bool = True) -> None:
         """Close all logs and let go of the directories; with `clean`, mark those whose logs all closed in order."""
-        failed = {path for paths in self._offline_in.values() for path in paths}  # these were not closed, nor recovered
+        # What was neither closed nor recovered, unless it is as the last clean stop left it.
+        failed = {path for key, paths in self._offline_in.items() if key not in self._untouched for path in paths}
         failed |= {entry.path for entry in self.directories if entry.failure is not None}
         for log in list(self.logs.values()):
             try:

@@ -77,7 +77,9 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
     for name in names:
         child = os.path.join(path, name)
         key = split_name(name)
-        if key is not None and fs.isdir(child):
+        if fs.islink(child):
+            yield Finding(child, None, Severity.WARNING, "a symbolic link, which the broker does not follow")
+        elif key is not None and fs.isdir(child):
             partition = _Partition(fs, child, records)
             yield from partition.verify()
             ends[key] = partition.end

@@ -13,6 +13,8 @@ Must not know: threads, the reactor, what the nodes mean. It may be used from an
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -76,6 +78,9 @@ Outcome = tuple[object, StoreError | None]
 Fired = list[tuple[Watch, WatchEvent]]
 
 
+_MODE: Final = 0o600  # SQLite gives its -wal and -shm files the same
+
+
 class Tree:
     """An open tree. Between `open` and `close`, every method but `run` is called from within `run`."""
 
@@ -93,9 +98,12 @@ class Tree:
         """Open or make the file and begin a session; raises `StoreFailure`."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            _own(self._path)
             self._open()
         except OSError as error:
-            raise StoreFailure(f"{self._path}: {error.strerror or error}") from error
+            link = "it is a symbolic link, and links are not followed"
+            reason = link if error.errno == errno.ELOOP else error.strerror or error
+            raise StoreFailure(f"{self._path}: {reason}") from error
         except sqlite3.Error as error:
             self._discard()
             locked = "locked" in str(error)
@@ -350,6 +358,16 @@ class Tree:
         for watches, watch, event in self._fired[keep:]:
             watches.setdefault(event.path, []).append(watch)
         del self._fired[keep:]
+
+
+def _own(path: Path) -> None:
+    """Make the file if need be, and nobody's but ours to read: it holds what rules the cluster."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    try:
+        if os.fstat(fd).st_mode & 0o077:
+            os.fchmod(fd, _MODE)
+    finally:
+        os.close(fd)
 
 
 def _check(path: str) -> None:

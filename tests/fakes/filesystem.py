@@ -215,6 +215,9 @@ class MemoryFileSystem:
     def isdir(self, path: str) -> bool:
         return path in self.directories
 
+    def islink(self, path: str) -> bool:
+        return False
+
     def exists(self, path: str) -> bool:
         return path in self.files or path in self.directories
 

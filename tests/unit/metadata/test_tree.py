@@ -66,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_refused(path: Path) -> None:
         opened(path)
     path.parent.unlink()
     path.mkdir(parents=True)
-    with pytest.raises(StoreFailure, match="unable to open"):
+    with pytest.raises(StoreFailure, match="Is a directory"):
         opened(path)
 
 
