@@ -20,7 +20,6 @@ from pylogd.metadata.sqlite import SqliteStore
 from tests.fakes.metadata import InlineWorker, result_of
 from tests.fakes.storage import TOPIC_ID, append
 
-
 NOW_MS = 1_700_000_000_000
 
 
