@@ -47,19 +47,21 @@ $(WHEEL): $(SOURCES) | $(BIN)/python
 
 $(VENV)/.dependencies: setup.cfg | $(WHEEL)
 	@echo "make: installing dependencies from PyPI"
-	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd-*.whl)[test,demo]"
+	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo]"
 	@touch $@
 
+# Version 0.1.0 was named pylogd and owns the same files: it goes first, where it is.
 $(INSTALLED): $(WHEEL) $(VENV)/.dependencies
-	@$(BIN)/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/wheel/pylogd-*.whl
+	@! $(BIN)/python -m pip show --quiet pylogd 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes pylogd
+	@$(BIN)/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/wheel/pylogd_broker-*.whl
 	@touch $@
 
 $(VENV)/.lint: setup.cfg $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd-*.whl)[lint]"
+	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[lint]"
 	@touch $@
 
 $(VENV)/.bench: setup.cfg $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd-*.whl)[bench]"
+	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[bench]"
 	@touch $@
 
 demo: install ## publish 336,776 real events to a broker, read them back with another client, go on into Spark

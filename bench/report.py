@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pylogd
+
 if TYPE_CHECKING:
     from bench.smoke import Results, Workload
 
@@ -41,7 +43,8 @@ def machine(librdkafka: str) -> dict[str, object]:
         "python": platform.python_version(),
         "librdkafka": librdkafka,
         "commit": commit.stdout.strip() or "unknown",
-    } | {name: _version(name) for name in ("pylogd", "twisted", "construct", "crc32c", "google-crc32c")}
+        "pylogd": pylogd.__version__,
+    } | {name: _version(name) for name in ("twisted", "construct", "crc32c", "google-crc32c")}
 
 
 def _version(name: str) -> str:

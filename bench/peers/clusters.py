@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version as installed_version
 from pathlib import Path
 
+import pylogd
 from bench.peers.base import Peer, Program, process_tree
 from bench.peers.kafka_protocol import Kafka
 from conformance.checks import Missing, last_line
@@ -45,7 +45,7 @@ class PylogdCluster(Program):
         super().await_accept(alive, begun)
 
     def version(self) -> str:
-        return f"{installed_version('pylogd')}, {BROKERS} brokers and their ZooKeeper"
+        return f"{pylogd.__version__}, {BROKERS} brokers and their ZooKeeper"
 
 
 class KafkaCluster(Peer):

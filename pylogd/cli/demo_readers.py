@@ -41,7 +41,7 @@ def find_reader() -> Reader:
     ):
         if importlib.util.find_spec(module) is not None:
             return Reader(f"{package} {version(package)}", read)
-    raise click.ClickException("reading back takes another client: pip install 'pylogd[demo]' (confluent-kafka)")
+    raise click.ClickException("reading back takes another client: pip install 'pylogd-broker[demo]' (confluent-kafka)")
 
 
 def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> Iterator[list[Message]]:

@@ -50,7 +50,7 @@ class Findings:
 def what_is_missing() -> str | None:
     """Why Spark can't run here and what to do, None if it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        return "pip install 'pylogd[spark]'"
+        return "pip install 'pylogd-broker[spark]'"
     if not _use_java():
         return f"it needs Java {_JAVA} or newer: apt-get install default-jre-headless, or set JAVA_HOME"
     return None

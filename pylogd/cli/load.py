@@ -46,7 +46,8 @@ def load(
     """Load TOPICS into a lake of Parquet files, from where the lake is to what is there now.
 
     Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
-    together: run it again after any failure, nothing is lost or twice. Needs the extra `pylogd[spark]`, and Java.
+    together: run it again after any failure, nothing is lost or twice. Needs the extra `pylogd-broker[spark]`, and
+    Java.
 
     \b
     pylogd load flights --to /data/lake

@@ -26,7 +26,7 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
     """Keep Avro schemas for producers and consumers, until SIGTERM or Ctrl-C.
 
     It answers the HTTP API that Confluent's clients speak, and keeps all it knows in a topic. Run one for each topic.
-    Needs the extra `pylogd[avro]`.
+    Needs the extra `pylogd-broker[avro]`.
 
     \b
     pylogd schema-registry --bootstrap-server localhost:9092 --listen 127.0.0.1:8081
@@ -36,7 +36,7 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
         from pylogd.schemas.parsing import Compatibility
         from pylogd.schemas.service import SchemaRegistryService
     except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[avro]'") from error
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[avro]'") from error
     from twisted.internet import reactor
 
     from pylogd.clock import use_monotonic_time

@@ -73,7 +73,7 @@ def session(master: str, settings: Mapping[str, str], name: str) -> Any:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd[spark]'") from error
+        raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[spark]'") from error
     note(f"starting Spark on {master}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)

@@ -71,7 +71,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.sasl.mechanism",
         _STRING,
         None,
-        "Authenticate by SASL; needs the package `pure-sasl` (`pip install pylogd[sasl]`). "
+        "Authenticate by SASL; needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). "
         "(Ours; Kafka has a JAAS file.)",
         _GROUP,
         choices=("DIGEST-MD5", "GSSAPI"),

@@ -21,6 +21,7 @@ from tests.rawclient import has_ended, wait_until_ended
 
 pytestmark = pytest.mark.skipif(FROM_CHECKOUT, reason="pylogd is not installed here: make test installs it")
 
+NAME = "pylogd-broker"  # on PyPI `pylogd` is another project
 TWISTD = [str(Path(sys.executable).with_name("twistd"))]
 PLUGIN = "twisted/plugins/pylogd_plugin.py"
 #: A module beside the package, by whose name Spark finds the data source.
@@ -44,7 +45,7 @@ def sources() -> dict[str, Path]:
 
 def installed() -> dict[str, Path]:
     """Every file of the installed distribution, by its name in the wheel."""
-    files = distribution("pylogd").files
+    files = distribution(NAME).files
     assert files is not None
     return {str(file): Path(str(file.locate())) for file in files if "__pycache__" not in str(file)}
 
@@ -59,7 +60,7 @@ def test_the_wheel_holds_every_source_file_as_it_is() -> None:
 
 def test_the_wheel_holds_nothing_else() -> None:
     own = re.compile(
-        r"(.*/)?(pylogd-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)|pylogd/wire/_speedups\.[^/]+\.so"
+        r"(.*/)?(pylogd_broker-[^/]+\.dist-info/.*|bin/pylogd|dropin\.cache)|pylogd/wire/_speedups\.[^/]+\.so"
     )
     strange = [name for name in installed() if name not in sources() and not own.fullmatch(name)]
     assert not strange
@@ -67,7 +68,8 @@ def test_the_wheel_holds_nothing_else() -> None:
 
 
 def test_metadata() -> None:
-    about = distribution("pylogd").metadata
+    about = distribution(NAME).metadata
+    assert about["Name"] == NAME
     assert about["Requires-Python"] == ">=3.11"
     assert about["License-Expression"] == "Apache-2.0"
     assert {"arrow", "avro", "demo", "spark", "test", "lint", "bench"} <= set(about.get_all("Provides-Extra") or ())
@@ -76,7 +78,7 @@ def test_metadata() -> None:
 
 
 def test_what_the_package_imports_is_what_it_requires() -> None:
-    requires = [re.match(r"[\w.-]+", line) for line in distribution("pylogd").requires or () if "extra ==" not in line]
+    requires = [re.match(r"[\w.-]+", line) for line in distribution(NAME).requires or () if "extra ==" not in line]
     declared = {match[0].lower() for match in requires if match}
     owners = packages_distributions()
     used: set[str] = set()
@@ -91,7 +93,7 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
             else:
                 continue
             tops = {module.partition(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"pylogd"}
-            owned = [owner for top in tops for owner in owners.get(top, [top]) if owner != "pylogd"]
+            owned = [owner for top in tops for owner in owners.get(top, [top]) if owner != NAME]
             used |= {owner.lower().replace("_", "-") for owner in owned}
     others = {name for name in used if name.startswith("zope.") and name not in declared}  # of the same namespace
     assert used - others - IN_EXTRAS == declared
@@ -99,7 +101,7 @@ def test_what_the_package_imports_is_what_it_requires() -> None:
 
 def test_the_console_script() -> None:
     done = subprocess.run([*pylogd_command(), "--version"], capture_output=True, text=True, timeout=180, check=True)
-    assert distribution("pylogd").version in done.stdout
+    assert distribution(NAME).version in done.stdout
 
 
 def test_twistd_finds_the_plugin(tmp_path: Path) -> None:

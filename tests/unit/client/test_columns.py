@@ -94,7 +94,7 @@ def test_numbers_that_can_not_be(place: tuple[str, int, int]) -> None:
 
 def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(columns.PyArrowMissing, match=r"pip install 'pylogd\[arrow\]'"):
+    with pytest.raises(columns.PyArrowMissing, match=r"pip install 'pylogd-broker\[arrow\]'"):
         columns.decode(b"")
 
 

@@ -330,5 +330,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise PyArrowMissing("columns need pyarrow: pip install 'pylogd[arrow]'") from error
+        raise PyArrowMissing("columns need pyarrow: pip install 'pylogd-broker[arrow]'") from error
     return pyarrow
