@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from pylogd.client import Consumer, Producer
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 from tests.fakes.parts import batch
+from tests.preload import Preload, why_not
 from tests.rawclient import RawClient
-from tests.wallclock import WallClock
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 StartCluster = Callable[..., BrokerCluster]
 
@@ -40,7 +44,7 @@ def members(cluster: BrokerCluster, group: str) -> set[str]:
 
 
 def test_a_step_forward_expels_nobody(start_cluster: StartCluster, tmp_path: Path) -> None:
-    clock = WallClock(tmp_path / "clock")
+    clock = Preload(tmp_path, "clock")
     cluster = start_cluster(3, {**SESSION, "min.insync.replicas": "2"}, prefix=clock.prefix)
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     leader = cluster.wait_for_isr("t", 3)[0].leader
@@ -93,7 +97,7 @@ def consuming(cluster: BrokerCluster, group: str) -> Iterator[subprocess.Popen[b
 
 
 def test_a_step_back_keeps_nobody(start_cluster: StartCluster, tmp_path: Path) -> None:
-    clock = WallClock(tmp_path / "clock")
+    clock = Preload(tmp_path, "clock")
     settings = {**SESSION, "min.insync.replicas": "2", "replica.lag.time.max.ms": "4000"}
     cluster = start_cluster(3, settings, prefix=clock.prefix)
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
