@@ -192,8 +192,7 @@ def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None
     """Why an append that was waited for is not done, None if it is."""
     partition = append.partition
     if append.committed:
-        enough = len(partition.isr) >= partition.min_insync_replicas
-        return None if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return None if partition.enough_in_sync else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     if partition.role is Role.OFFLINE:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if partition.role is Role.DELETED:

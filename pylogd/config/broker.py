@@ -231,7 +231,7 @@ _IN_SYNC_SETTINGS: Final = [
         "min.insync.replicas",
         _INT,
         1,
-        "In-sync replicas that must have a message before acks=all is answered; "
+        "In-sync replicas that must have a message before acks=all is answered, or all of a partition that has fewer; "
         "with fewer in sync, such produce requests are refused.",
         _REPLICATION,
         minimum=1,
@@ -296,8 +296,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.replication.factor",
         _INT,
         3,
-        "Replicas of each partition of `__consumer_offsets`, but no more than there are live brokers when it is made. "
-        "(Kafka waits for as many brokers.)",
+        "Replicas of each partition of `__consumer_offsets`. It is made with as many as there are live brokers, and "
+        "gets more as brokers come. (Kafka waits for as many brokers before it makes the topic.)",
         _GROUPS,
         minimum=1,
         maximum=32767,

@@ -138,7 +138,7 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "min.insync.replicas",
                 "min.insync.replicas",
-                "In-sync replicas that must have a message before acks=all is answered.",
+                "In-sync replicas that must have a message before acks=all is answered, or all that there are.",
             ),
             _topic(
                 "preallocate",

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.config import Settings
-from pylogd.controller import decisions
+from pylogd.controller import decisions, internal
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import BadVersion, NodeError, NodeExists, NoNode, StalePartition, StoreError
@@ -274,6 +274,8 @@ class Controller:
         snapshot = self._snapshot()
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
         updates = decisions.settle_all(snapshot, topics, unclean)
+        settled = {update.before.name for update in updates}  # what they become, they are looked at for again
+        updates += internal.grow(snapshot, [topic for topic in topics if topic.name not in settled], self._settings)
         known = snapshot.incarnations
         try:
             await self._write(updates, known if everything else self._known)

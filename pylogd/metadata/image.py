@@ -60,6 +60,12 @@ class PartitionState:
         """The replicas as they will be when none is moved any more."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
+    def effective_min_insync(self, min_insync: int) -> int:
+        """How many in-sync replicas `min.insync.replicas` asks for: not more than there are, those that are only being
+        added left out.
+        """
+        return min(min_insync, max(len(self.replicas) - len(self.adding), 1))
+
     @property
     def moving(self) -> bool:
         """Whether replicas are being moved."""

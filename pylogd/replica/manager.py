@@ -503,7 +503,7 @@ class ReplicaManager:
     def _refresh(self, partition: Partition, state: PartitionState, config: HostedConfig | None) -> None:
         """Follow the partition's state in the metadata; `config` where that is another one."""
         if config is not None:
-            partition.min_insync_replicas = config.min_insync_replicas
+            partition.configure(config.min_insync_replicas)
             if partition.online:
                 partition.log.config = config.log
                 self._flushers[partition.key].configure(config.log)

@@ -91,15 +91,16 @@ class Partition:
     high_watermark: offset behind the last committed record that this broker knows of.
     isr: broker ids of the in-sync replicas as written in the metadata. alone: whether nobody else counts for the high
         watermark, with a replica that was asked to join counted in.
+    enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` asks for, or all.
     followers: of a leader, by broker id. epoch_start: of a leader, the log's end when it became one.
     flush_at: an append of this offset or a later one has to be told to the partition's flusher.
     flush_visible: whether the high watermark stays with what has been flushed.
     """
 
     __slots__ = (
-        "_log", "_on_failure", "_writable", "alone", "epoch_start", "flush_at", "flush_visible", "followers",
-        "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas", "node_id",
-        "pending_isr", "role", "state", "topic", "topic_id",
+        "_log", "_on_failure", "_writable", "alone", "enough_in_sync", "epoch_start", "flush_at", "flush_visible",
+        "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas",
+        "node_id", "pending_isr", "role", "state", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +129,7 @@ class Partition:
         self.pending_isr: PendingIsr | None = None
         self.followers: dict[int, Follower] = {}
         self.min_insync_replicas = 1
+        self.enough_in_sync = False
         self.flush_at = NO_LIMIT
         self.flush_visible = False
         self._log = log
@@ -198,6 +200,7 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.isr = state.isr
+        self.configure(self.min_insync_replicas)
         if not self.online:
             return newer
         if state.leader == self.node_id:
@@ -206,6 +209,12 @@ class Partition:
             self.become(Role.FOLLOWING)
         self._protect(self.high_watermark)
         return (self.role, self.leader_epoch) != before
+
+    def configure(self, min_insync_replicas: int) -> None:
+        """Go by another `min.insync.replicas`."""
+        self.min_insync_replicas = min_insync_replicas
+        state = self.state
+        self.enough_in_sync = state is not None and len(state.isr) >= state.effective_min_insync(min_insync_replicas)
 
     def _lead(self, state: PartitionState, newer: bool, now: float) -> None:
         if self.role is not Role.LEADING:
@@ -297,7 +306,7 @@ class Partition:
         if log is None:
             self.check_leading()
             log = self.log
-        if acks_all and len(self.isr) < self.min_insync_replicas:
+        if acks_all and not self.enough_in_sync:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
         result = log.append(records, leader_epoch=self.leader_epoch)
         if self.alone and not self.flush_visible:
@@ -313,7 +322,7 @@ class Partition:
     def append_run(self, run: Sequence[memoryview], acks_all: bool) -> list[int]:
         """Append small batches that came one by one: `Log.append_run`. None where `append` would refuse."""
         log = self._writable
-        if log is None or (acks_all and len(self.isr) < self.min_insync_replicas):
+        if log is None or (acks_all and not self.enough_in_sync):
             return []
         bases = log.append_run(run, leader_epoch=self.leader_epoch)
         if self.alone and not self.flush_visible:

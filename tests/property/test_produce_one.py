@@ -38,6 +38,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
         made.create(name, **configs)
         if name not in ("compacted", "small"):
             made.append(name, b"v")
+    made.set_state("two", replicas=(1, 2), isr=(1,))
     made.create("followed")
     made.set_state("followed", leader=1, leader_epoch=1)
     yield made

@@ -89,7 +89,9 @@ class Side:
         self.parts = Parts(directory)
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)
-            if name != "twain":
+            if name == "twain":
+                self.parts.set_state(name, replicas=(1, 2), isr=(1,))
+            else:
                 self.parts.append(name, b"v")
         self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
         dispatch: Any = partial(Broker._dispatch, self.parts)  # type: ignore[arg-type]

@@ -169,6 +169,7 @@ class TestReplicas:
 
     def test_too_few_in_sync(self, parts: Parts) -> None:
         parts.create("t", min_insync_replicas="2")
+        parts.set_state("t", replicas=(1, 2), isr=(1,))
         assert only(parts.call(request("t", batch(), acks=-1), 12)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert parts.replicas.partitions["t", 0].log.log_end_offset == 0
         assert only(parts.call(request("t", batch(), acks=1), 12)).error_code == 0

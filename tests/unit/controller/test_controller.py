@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.metadata.errors import BadVersion, ConnectionLost
-from pylogd.metadata.image import NO_LEADER, IsrChange, PartitionState, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, IsrChange, PartitionState, TopicUpdate
 from pylogd.metadata.interfaces import SessionState
 from pylogd.metadata.layout import (
     BROKERS,
@@ -299,3 +299,84 @@ def test_the_other_controllers_node_is_watched(town: Town) -> None:
     assert peer.cluster.controller_id == 9
     result_of(town.store.delete(CONTROLLER))
     assert town.controllers[1].active
+
+
+class TestInternalTopics:
+    """`__consumer_offsets`, made while few brokers were there."""
+
+    def make(self, town: Town, partitions: int = 4) -> None:
+        peer = next(iter(town.peers.values()))
+        result_of(peer.topics.create_topic(OFFSETS_TOPIC, partitions=partitions, replication_factor=1))
+        town.settle()
+
+    def in_sync(self, town: Town) -> None:
+        """Everybody who was added has caught up."""
+        topic = town.topic(OFFSETS_TOPIC)
+        result_of(
+            town.peers[1].topics.alter_isr(
+                [
+                    IsrChange(topic.name, topic.topic_id, s.index, s.leader_epoch, s.partition_epoch, s.replicas)
+                    for s in topic.partitions
+                ]
+            )
+        )
+        town.settle()
+
+    def test_they_get_replicas_as_brokers_come(self, town: Town) -> None:
+        town.start(1)
+        self.make(town)
+        town.start(2)
+        for state in town.topic(OFFSETS_TOPIC).partitions:
+            assert (state.adding, state.isr, state.leader) == ((2,), (1,), 1)
+        self.in_sync(town)
+        assert [state.replicas for state in town.topic(OFFSETS_TOPIC).partitions] == [(1, 2), (2, 1)] * 2
+        town.start(3)
+        self.in_sync(town)
+        town.start(4)
+        for state in town.topic(OFFSETS_TOPIC).partitions:
+            assert sorted(state.replicas) == [1, 2, 3]
+            assert not state.moving
+            assert state.leader_epoch == 0
+        assert len({state.replicas[0] for state in town.topic(OFFSETS_TOPIC).partitions}) == 3
+
+    def test_no_more_than_the_setting_asks_for(self, town: Town) -> None:
+        town.start(1, **{"offsets.topic.replication.factor": 2})
+        self.make(town)
+        town.start(2)
+        self.in_sync(town)
+        town.start(3)
+        assert all(sorted(state.replicas) == [1, 2] for state in town.topic(OFFSETS_TOPIC).partitions)
+
+    def test_a_broker_that_comes_before_the_last_move_is_over_is_not_forgotten(self, town: Town) -> None:
+        town.start(1)
+        self.make(town)
+        town.start(2)
+        town.start(3)
+        assert all(state.adding == (2,) for state in town.topic(OFFSETS_TOPIC).partitions)
+        self.in_sync(town)
+        assert all(state.adding == (3,) for state in town.topic(OFFSETS_TOPIC).partitions)
+        self.in_sync(town)
+        assert all(sorted(state.isr) == [1, 2, 3] for state in town.topic(OFFSETS_TOPIC).partitions)
+
+    def test_replicas_of_dead_brokers_are_not_replaced(self, town: Town) -> None:
+        for node in (1, 2, 3):
+            town.start(node)
+        self.make(town)
+        self.in_sync(town)
+        town.die(3)
+        town.start(4)
+        assert all(sorted(state.replicas) == [1, 2, 3] for state in town.topic(OFFSETS_TOPIC).partitions)
+
+    def test_more_than_the_setting_asks_for_stays(self, town: Town) -> None:
+        for node in (1, 2, 3):
+            town.start(node, **{"offsets.topic.replication.factor": 2})
+        town.make(OFFSETS_TOPIC, (3, 2, 1))
+        town.settle()
+        town.start(4)
+        assert town.state(OFFSETS_TOPIC) == PartitionState.initial(0, (3, 2, 1))
+
+    def test_other_topics_are_left_alone(self, town: Town) -> None:
+        town.start(1)
+        town.make("t", (1,))
+        town.start(2)
+        assert town.state("t").replicas == (1,)

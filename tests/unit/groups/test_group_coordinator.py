@@ -140,9 +140,10 @@ class TestOffsets:
         waiting = Waiting(commit(parts, 7, joined=joined))
         parts.time.advance(5)
         assert waiting.answer == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        partition.min_insync_replicas = 3
+        parts.set_state(TOPIC, partition.index, replicas=(NODE, 2, 3), isr=(NODE, 2))
+        partition.configure(3)
         assert commit(parts, 7, joined=joined) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        partition.min_insync_replicas = 1
+        partition.configure(1)
 
     def test_too_much_for_one_batch(self, parts: Parts) -> None:
         result_of(parts.topics.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))

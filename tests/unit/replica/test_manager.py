@@ -298,7 +298,7 @@ class TestPartition:
 
     def test_nothing_is_appended_without_enough_replicas(self, parts: Parts) -> None:
         parts.create("t", min_insync_replicas="2")
-        partition = parts.replicas.partitions["t", 0]
+        partition = parts.set_state("t", replicas=(1, 2), isr=(1,))
         with pytest.raises(NotEnoughReplicas):
             partition.append(batch(), True)
         assert partition.log.log_end_offset == 0
