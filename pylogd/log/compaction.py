@@ -121,6 +121,7 @@ def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: i
 
     Records from `first_dirty` on have not been compacted yet. Raises `CorruptLog`, `StorageFailure`, `SourcesChanged`.
     """
+    cuts = log.cuts
     sealed = {segment.base_offset: segment for segment in log.segments[:-1] if segment.file is None}
     config = log.config
     with log.lock:
@@ -139,7 +140,10 @@ def compact(log: Log, first_dirty: int, bound: int, passes: Passes, *, now_ms: i
 
     result = passes(stretch, check, place)
     if result.end > result.first_dirty:
-        log.cleaned_offset = result.end
+        with log.lock:
+            if log.cuts != cuts:
+                raise SourcesChanged(f"{log.directory}: it was truncated while it was compacted")
+            log.cleaned_offset = result.end
     return result
 
 

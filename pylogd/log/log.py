@@ -101,6 +101,7 @@ class Log:
         self.producers = producers
         self.deletable_offset: int | None = None
         self.cleaned_offset = 0  # up to which the log was compacted
+        self.cuts = 0  # how often the end was cut back
         self.on_roll: Callable[[], None] | None = None
         self.closed = False
         self.abandoned = False
@@ -320,16 +321,26 @@ class Log:
         end_offset: int | None = None,
         min_one: bool = True,
         allow_cold: bool = False,
+        empty: bool = False,
     ) -> FileSlice | None:
         """Batches from the one that holds `offset` on (the next one if compaction removed it), up to `max_bytes`.
 
-        The first batch has records: those that compaction emptied are passed over.
+        The first batch has records: those that compaction emptied are passed over, unless `empty`. A replica needs
+        them, since they tell the last sequence of their producer.
 
         `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
         through, or if the first batch is over `max_bytes` and not `min_one`. A slice is of whole
         batches of one segment. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
         """
-        end = self.log_end_offset
+        if allow_cold:
+            with self.lock:  # in a thread, beside appends: the segment's size has to be that of this end
+                end, view = self.log_end_offset, self._view
+                last = view.segments[-1]
+                size = last.size
+        else:
+            end, view = self.log_end_offset, self._view
+            last = view.segments[-1]
+            size = last.size
         if offset == end:
             return None
         if offset > end or offset < self.log_start_offset:
@@ -338,12 +349,19 @@ class Log:
         if offset >= bound:
             return None
         tail_offset, segment, position = self._tail
-        if offset == tail_offset and bound == end and 0 < (length := segment.size - position) <= max_bytes:
+        if (
+            offset == tail_offset
+            and bound == end
+            and segment is last
+            and 0 < (length := size - position) <= max_bytes
+        ):
             return self._slice(segment, position, length, allow_cold)
         try:
             if self.closed:
                 raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-            found = self._view.look_up(offset, bound, end, max_bytes, min_one=min_one, allow_cold=allow_cold)
+            found = view.look_up(
+                offset, bound, end, size, max_bytes, min_one=min_one, allow_cold=allow_cold, empty=empty
+            )
             return None if found is None else self._slice(*found, allow_cold)
         except StorageFailure:
             if offset < self.log_start_offset:  # retention was faster
@@ -380,8 +398,12 @@ class Log:
                 self.epochs.truncate_start(offset)
             return self.log_start_offset
 
-    def end_at(self, segments: Sequence[Segment], offset: int) -> None:
-        """Be cut back to `segments` and `offset`, the new end; `producers` is the caller's to cut. `lock` is held."""
+    def end_at(self, segments: Sequence[Segment], offset: int, *, anew: bool = False) -> None:
+        """Be cut back to `segments` and `offset`, the new end; `producers` is the caller's to cut. `lock` is held.
+
+        `anew`: nothing of what was there before is left.
+        """
+        self.cuts += 1
         self.replace_segments(segments)
         self._closed_at = -1
         self.log_end_offset = offset
@@ -389,7 +411,7 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
-        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
+        self._snapshots = [] if anew else [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
 
     # Durability ----------------------------------------------------------------------------------------------------
 

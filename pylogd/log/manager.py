@@ -117,6 +117,9 @@ class LogManager:
             self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
             self._sync_names()
             self.checkpoint()
+            for key, log in list(self.logs.items()):
+                if log.cleaned_offset < self._cleaned.get(key, 0):  # cut, and then the crash came
+                    self.checkpoint_cleaned(log)
             if not self.healthy:
                 failure = self.directories[0].failure
                 assert failure is not None
@@ -367,15 +370,23 @@ class LogManager:
             self.checkpoint_cleaned(log)
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
-        """Truncate a log and say so in the checkpoint; the log's new end."""
-        end = truncate_to(self.logs[topic, partition], offset)
+        """Truncate a log and say so in the checkpoints; the log's new end."""
+        log = self.logs[topic, partition]
+        cleaned = log.cleaned_offset
+        end = truncate_to(log, offset)
         self._note_cut()
+        if log.cleaned_offset < cleaned:
+            self.checkpoint_cleaned(log)
         return end
 
     def begin_at(self, topic: str, partition: int, offset: int) -> None:
-        """Drop all of a log, begin it anew at `offset`, and say so in the checkpoint."""
-        truncate_fully_and_start_at(self.logs[topic, partition], offset)
+        """Drop all of a log, begin it anew at `offset`, and say so in the checkpoints."""
+        log = self.logs[topic, partition]
+        cleaned = log.cleaned_offset
+        truncate_fully_and_start_at(log, offset)
         self._note_cut()
+        if log.cleaned_offset < cleaned:
+            self.checkpoint_cleaned(log)
 
     def _note_cut(self) -> None:
         """Write the checkpoint, together with whoever else has cut a log meanwhile."""

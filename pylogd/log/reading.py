@@ -31,42 +31,48 @@ class SegmentsView:
         self._next: dict[int, tuple[int, Located]] = {}  # segment's number and batch, by the batch's base offset
 
     def look_up(
-        self, offset: int, bound: int, end: int, max_bytes: int, *, min_one: bool, allow_cold: bool
-    ) -> tuple[Segment, int, int] | None:
-        """(segment, position, length) of what `Log.read` hands out; `bound` is exclusive, `end` is the log's end."""
-        found = self._next.get(offset) or self._find(offset, allow_cold)
+        self, offset: int, bound: int, end: int, size: int, max_bytes: int, *,
+        min_one: bool, allow_cold: bool, empty: bool = False,
+    ) -> tuple[Segment, int, int] | None:  # fmt: skip
+        """(segment, position, length) of what `Log.read` hands out; `bound` is exclusive.
+
+        `end` and `size` are the log's end and the last segment's bytes, of one moment. `empty`: the first batch may be
+        one that compaction emptied.
+        """
+        found = self._next.get(offset) or self._find(offset, allow_cold, empty)
         if found is None:
             return None
         at, first = found
         segment = self.segments[at]
         if first.last_offset >= bound:
             return None
-        length = self._end(at, bound, end, allow_cold) - first.position
+        length = self._end(at, bound, end, size, allow_cold) - first.position
         if length > max_bytes:
             if max_bytes < first.size and not min_one:
                 return None
             length = self._whole_batches(at, first.position, max(max_bytes, first.size), allow_cold)
         return (segment, first.position, length) if length > 0 else None
 
-    def _find(self, offset: int, allow_cold: bool) -> tuple[int, Located] | None:
-        """The first batch with records that ends at or behind `offset`, and the number of its segment."""
+    def _find(self, offset: int, allow_cold: bool, empty: bool) -> tuple[int, Located] | None:
+        """The batch that ends at or behind `offset` first, and its segment's number. Unless `empty`, it has records."""
         for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self.segments)):
             segment = self.segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
-            while found is not None and found.empty:  # librdkafka takes an answer of only such for one cut too short
+            # librdkafka takes an answer of only such for one cut too short.
+            while found is not None and found.empty and not empty:
                 found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
             if found is not None:
                 return at, found
         return None
 
-    def _end(self, at: int, bound: int, end: int, allow_cold: bool) -> int:
+    def _end(self, at: int, bound: int, end: int, size: int, allow_cold: bool) -> int:
         """Where in its file the segment ends for a reader who may read up to `bound`, exclusive."""
         segment = self.segments[at]
         if bound < (self._bases[at + 1] if at + 1 < len(self._bases) else end):
             beyond = segment.locate(bound, allow_cold=allow_cold)
             if beyond is not None:
                 return beyond.position
-        return segment.size
+        return size if at + 1 == len(self.segments) else segment.size
 
     def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
         """The bytes of the batches from `position` on that fit whole into `max_bytes`, as the first does."""

@@ -1,7 +1,8 @@
 """Cutting a log back at its end, for a replica whose leader has something else there.
 
 Strategy: segments behind the cut are unlinked, youngest first, the one that holds it is cut and synced, the log is told
-its new end, the directory is synced, and the producers' state is made anew from snapshots and what is left.
+its new end, the directory is synced, and the producers' state is made anew from snapshots and what is left. A log that
+begins anew has neither snapshots nor producers.
 
 Rules: waits for the disk and runs in a thread. Called through `LogManager`, which keeps the checkpoint right: a
 recovery point behind the log's end would have a later start trust what is not there.
@@ -13,8 +14,8 @@ from pylogd.log.checkpoints import sync_partition_metadata
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
-from pylogd.log.segment import Segment
-from pylogd.log.snapshots import restore_producers
+from pylogd.log.segment import SNAPSHOT_SUFFIX, Segment, segment_path
+from pylogd.log.snapshots import restore_producers, snapshot_offsets
 
 
 def truncate_to(log: Log, offset: int) -> int:
@@ -45,11 +46,14 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
 
 
 def _restart_at(log: Log, offset: int) -> int:
+    # First of all, or a crash in between would leave producers whose batches are gone.
+    for found in snapshot_offsets(log.storage.fs, log.directory):
+        log.storage.fs.unlink(segment_path(log.directory, found, SNAPSHOT_SUFFIX))
     for segment in reversed(log.segments):
         _unlink(log, segment)
     segment = Segment.create(log.storage, log.directory, offset, created_ms=log.now_ms())
     log.log_start_offset = offset
-    log.end_at([segment], offset)
+    log.end_at([segment], offset, anew=True)
     _settle(log)
     return offset
 

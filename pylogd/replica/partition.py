@@ -368,9 +368,9 @@ class Partition:
         return [n for n in self.isr if n in self.followers and self.followers[n].lags(end, now, most)]
 
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
-        """As `read`, up to the log's end. Raises NotLeader too."""
+        """As `read`, up to the log's end and with the batches that compaction emptied. Raises NotLeader too."""
         self.check_leading()
-        return self._read(offset, max_bytes, None, min_one, allow_cold)
+        return self._read(offset, max_bytes, None, min_one, allow_cold, empty=True)
 
     # -- as a follower
 
@@ -418,9 +418,11 @@ class Partition:
             return None
         return self._read(offset, max_bytes, high_watermark, min_one, allow_cold)
 
-    def _read(self, offset: int, max_bytes: int, end: int | None, min_one: bool, allow_cold: bool) -> FileSlice | None:
+    def _read(
+        self, offset: int, max_bytes: int, end: int | None, min_one: bool, allow_cold: bool, empty: bool = False
+    ) -> FileSlice | None:
         try:
-            return self.log.read(offset, max_bytes, end_offset=end, min_one=min_one, allow_cold=allow_cold)
+            return self.log.read(offset, max_bytes, end_offset=end, min_one=min_one, allow_cold=allow_cold, empty=empty)
         except StorageFailure as error:
             self.note_failure(error)
             raise

@@ -1,0 +1,126 @@
+"""What a log that is cut, begun anew or compacted still knows, and what its replicas get of it."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from pylogd.log.compaction import Cleaned, SourcesChanged, compact
+from pylogd.log.log import Log
+from pylogd.log.reading import SegmentsView
+from pylogd.log.truncation import truncate_to
+from pylogd.log.validator import AppendOrigin
+from pylogd.replica.partition import Partition, Role
+from pylogd.wire.records import iter_batches
+from tests.fakes.compaction import CompactedHouse, put
+from tests.fakes.storage import TOPIC_ID, House, append, names, values
+
+
+def with_producer() -> tuple[House, Log]:
+    """A log of an idempotent producer's, with snapshots."""
+    house = House(segment_bytes=300)
+    log = house.create()
+    for at in range(8):
+        append(log, b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at)
+    log.seal()
+    assert names(house.fs, ".snapshot")
+    return house, log
+
+
+@pytest.mark.parametrize("offset", [4, 50])
+def test_a_log_that_begins_anew_knows_no_producer(offset: int) -> None:
+    house, log = with_producer()
+    house.manager.begin_at("t", 0, offset)
+    assert not len(log.producers)
+    assert not names(house.fs, ".snapshot")
+    log.flush()
+    assert not len(house.kill().producers)
+    house.check()
+
+
+def test_a_snapshot_that_waits_to_be_written_is_forgotten_too() -> None:
+    house = House(segment_bytes=300)
+    log = house.create()
+    for at in range(8):
+        append(log, b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at)
+    house.manager.begin_at("t", 0, 50)
+    log.flush()
+    assert not len(house.kill().producers)
+    house.check()
+
+
+def test_what_is_appended_behind_a_cut_has_not_been_compacted() -> None:
+    house = CompactedHouse()
+    log = house.create()
+    for at in range(60):
+        put(house, log, (b"k%d" % (at % 3), b"%d" % at))
+    house.clean()
+    cleaned = log.cleaned_offset
+    house.manager.truncate_to("t", 0, 5)
+    for at in range(120):
+        put(house, log, (b"k%d" % (at % 3), b"%d" % at))
+    assert log.log_end_offset > cleaned > 5
+    log.flush()
+    assert house.kill().cleaned_offset <= 5
+    house.check()
+
+
+def test_a_log_that_is_cut_while_it_is_compacted_is_not_compacted() -> None:
+    house = CompactedHouse()
+    log = house.create()
+    for at in range(60):
+        put(house, log, (b"k%d" % at, b"%d" % at))
+    log.seal()
+    bound = log.active.base_offset
+
+    def passes(*_: object) -> Cleaned:
+        truncate_to(log, 5)
+        return Cleaned(0, bound)  # nothing was to be dropped, so nothing was swapped
+
+    with pytest.raises(SourcesChanged):
+        compact(log, 0, bound, passes, now_ms=house.now_ms, check=lambda _: None)
+    assert log.cleaned_offset == 0
+    house.check()
+
+
+def test_a_replica_gets_the_emptied_batch_that_has_a_producers_last_sequence() -> None:
+    house = CompactedHouse()
+    log = house.create()
+    put(house, log, (b"k", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
+    put(house, log, (b"k", b"2"), producer_id=5, producer_epoch=0, base_sequence=1)
+    for at in range(60):
+        put(house, log, (b"k", b"%d" % at))
+    house.clean()
+    leader = Partition("t", TOPIC_ID, 0, log, 1)
+    leader.become(Role.LEADING)
+    replica = house.create("replica")
+    while replica.log_end_offset < log.log_end_offset:  # a batch at a time
+        found = leader.read_for_follower(replica.log_end_offset, 1, min_one=True, allow_cold=True)
+        assert found is not None
+        replica.append(found.read(), leader_epoch=0, origin=AppendOrigin.REPLICATION)
+    assert log.producers.by_id[5].next_sequence == 2
+    assert replica.producers.by_id[5].next_sequence == 2
+    consumed = leader.log.read(0, 1, allow_cold=True)
+    assert consumed is not None
+    assert [header.record_count > 0 for header, _ in iter_batches(consumed.read())] == [True]
+    house.manager.delete("replica", 0)  # its holes are those of its leader
+    house.check()
+
+
+def test_a_read_in_a_thread_ends_where_the_log_ended_when_it_began() -> None:
+    house = House()
+    log = house.create()
+    append(log, b"committed")
+    look_up = SegmentsView.look_up
+
+    def beside_an_append(*args: object, **how: object) -> object:
+        append(log, b"not committed")
+        return look_up(*args, **how)  # type: ignore[arg-type]
+
+    with patch.object(SegmentsView, "look_up", beside_an_append):
+        found = log.read(0, 1 << 20, end_offset=1, allow_cold=True)
+    assert found is not None
+    assert [header.base_offset for header, _ in iter_batches(found.read())] == [0]
+    assert values(log) == [b"committed", b"not committed"]
+    house.check()
