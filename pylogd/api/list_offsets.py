@@ -35,6 +35,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
+_NO_FOLLOWER = -1
 _FIRST_NOT_AVAILABLE = 5
 #: The first version at which a place has its name.
 _FIRST_VERSION = {
@@ -64,11 +65,13 @@ def list_offsets(
 ) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
     """Look up every partition asked for."""
     cold: list[_Cold] = []
+    # Read committed, a follower is answered as a consumer is: by the last stable offset.
+    follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
     response = ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 topic.name,
-                [_answer(context, request.replica_id, topic.name, wanted, cold) for wanted in topic.partitions],
+                [_answer(context, follower, topic.name, wanted, cold) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,8 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
               help="Most bytes a second that each broker copies for replicas that are not in sync.")  # fmt: skip
 @click.option("--from-latest", "wait", metavar="TIME",
               help="New replicas copy nothing that is there: they begin with the latest offset, and count as in "
-              "sync when every consumer group has read so far, or after this time (90s, 15m, 2h, 3d).")  # fmt: skip
+              "sync when every consumer group has read so far, or after this time (90s, 15m, 2h, 3d). Not for "
+              "internal and compacted topics, which would lose their state.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Don't wait until all is moved: see `verify`, which lifts the throttle.")
 @bootstrap_option
 def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, bootstrap: str) -> None:
@@ -84,6 +85,8 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
     targets = _read(file)
     seconds = None if wait is None else _seconds(wait)
     with connect(bootstrap) as connected, Admin(connected) as admin:
+        if seconds is not None:
+            _check_from_latest(admin, {place.topic for place in targets})
         if throttle is not None:
             _throttle(admin, targets, throttle)
         wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
@@ -168,6 +171,20 @@ def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:
             "adding": list(move.adding) if move else [], "removing": list(move.removing) if move else [],
         })  # fmt: skip
     return rows
+
+
+def _check_from_latest(admin: Admin, topics: Collection[str]) -> None:
+    """Refuse topics whose old records are their state, before anything is begun."""
+    needed = []
+    for name in sorted(topics):
+        policies = [entry.value or "" for entry in admin.describe_configs("topic", name, ["cleanup.policy"])]
+        if admin.describe_topic(name).internal or "compact" in ",".join(policies):
+            needed.append(name)
+    if needed:
+        raise click.ClickException(
+            f"--from-latest would lose the state of internal and compacted topics: {', '.join(needed)}. "
+            "Move these by a plan of their own, without it"
+        )
 
 
 def _throttle(admin: Admin, targets: Placement, rate: int) -> None:

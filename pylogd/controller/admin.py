@@ -79,13 +79,30 @@ class PartitionAdmin:
         """Begin to move each partition to other replicas, or with None go back to those that there were before.
 
         `latest_wait_ms`: replicas that are added begin with the latest offset, and are in sync when every group has
-        read that far, or after so long. `keep_factor`: a partition may not get another number of replicas. What became
-        of each: `InvalidReplicaAssignment`, `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic`, or
-        None.
+        read that far, or after so long; refused for internal and compacted topics, which would lose their state.
+        `keep_factor`: a partition may not get another number of replicas. What became of each:
+        `InvalidReplicaAssignment`, `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic`,
+        `InvalidChange`, or None.
         """
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
-        changes = {key: self._mover(target, until, keep_factor) for key, target in targets.items()}
-        return Deferred.fromCoroutine(self._do(changes))
+        needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
+        refused = {
+            (name, index): InvalidChange(
+                f'topic "{name}" is internal or compacted: replicas that begin with the latest offset would lose its '
+                "state; move it without that"
+            )
+            for (name, index), target in targets.items()
+            if name in needed and target is not None
+        }
+        changes = {
+            key: self._mover(target, until, keep_factor) for key, target in targets.items() if key not in refused
+        }
+        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._do(changes))
+        return done.addCallback(lambda outcomes: {**outcomes, **refused})
+
+    def _needs_all(self, name: str) -> bool:
+        topic = self._topics.get(name)
+        return topic is not None and self._topics.keeps_state(topic)
 
     def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
         """Let replicas that began with the latest offset be in sync from now on. What became of each."""

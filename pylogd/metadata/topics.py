@@ -141,6 +141,14 @@ class TopicRegistry:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def keeps_state(self, topic: Topic) -> bool:
+        """Whether a topic's records are a state that readers build from the first on: it is internal or compacted."""
+        try:
+            policy = self._settings.topic_config(topic.configs)["cleanup.policy"]
+        except ConfigError:
+            return True  # set by another release: nobody can tell
+        return topic.internal or (isinstance(policy, tuple) and "compact" in policy)
+
     def subscribe(self, listener: TopicListener) -> Callable[[], None]:
         """Call `listener` with each change from now on, after the look-ups have it; returns the undoing. Before the
         registry is started every topic comes as a change.

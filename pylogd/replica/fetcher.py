@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 _LATEST, _EARLIEST_LOCAL = -1, -4
+_READ_COMMITTED = 1
 _FIRST_BACKOFF = 0.05  # seconds, after a connection failed; doubled up to `FetcherConfig.backoff`
 
 
@@ -414,7 +415,9 @@ class LeaderFetcher:
         lost, self._lost = list(self._lost.values()), {}
         try:
             starts = await self._ends(connection, lost, _EARLIEST_LOCAL)
-            ends = await self._ends(connection, lost, _LATEST)
+            ends = await self._ends(connection, [one for one in lost if not one.starts_at_latest], _LATEST)
+            new = [one for one in lost if one.starts_at_latest]  # nothing undecided may lie before their beginning
+            ends |= await self._ends(connection, new, _LATEST, _READ_COMMITTED)
         except BaseException:
             for followed in lost:
                 if self._followed.get(followed.key) is followed:
@@ -431,14 +434,18 @@ class LeaderFetcher:
             else:
                 self._do(followed, followed.located(start, end))
 
-    async def _ends(self, connection: IConnection, lost: list[Followed], timestamp: int) -> dict[tuple[str, int], int]:
+    async def _ends(
+        self, connection: IConnection, lost: list[Followed], timestamp: int, isolation: int = 0
+    ) -> dict[tuple[str, int], int]:
+        if not lost:
+            return {}
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for followed in lost:
             topics.setdefault(followed.partition.topic, []).append(
                 ListOffsetsPartition(followed.partition.index, followed.epoch, timestamp)
             )
         request = ListOffsetsRequest(
-            self._config.node_id, topics=[ListOffsetsTopic(name, entries) for name, entries in topics.items()]
+            self._config.node_id, isolation, [ListOffsetsTopic(name, entries) for name, entries in topics.items()]
         )
         response = await connection.request(request, timeout=self._config.timeout)
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -87,3 +88,19 @@ def test_a_corrupt_node_of_one_topic_harms_no_other(start_broker: StartBroker, z
     finally:
         store.stop()
         store.close()
+
+
+def test_a_plan_from_the_latest_offset_names_what_would_lose_its_state(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    with RawClient(broker.address) as client:
+        create_topic(client, "plain")
+        create_topic(client, "compacted", cleanup_policy="compact")
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": 0, "replicas": [0]} for topic in ("plain", "compacted")]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    command = [*pylogd_command(), "reassign", "execute", str(plan), "--from-latest", "1h", "-b", broker.address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "would lose the state of internal and compacted topics: compacted. " in done.stderr

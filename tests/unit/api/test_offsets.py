@@ -57,6 +57,14 @@ class TestListOffsets:
         found = self.look_up(t, timestamp)
         assert (found.timestamp, found.offset, found.error_code) == (*expected, 0)
 
+    def test_a_follower_that_asks_for_what_is_committed(self, t: Parts) -> None:
+        partition = t.set_state("t", replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1)
+        t.append("t", b"not committed")
+        assert partition.high_watermark == 3
+        wanted = [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])]
+        found = [t.call(ListOffsetsRequest(2, isolation, wanted), 11).topics[0].partitions[0] for isolation in (0, 1)]
+        assert [one.offset for one in found] == [4, 3]
+
     @pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
     def test_names_are_as_old_as_their_versions(self, t: Parts, timestamp: int, since: int) -> None:
         assert self.look_up(t, timestamp, since).error_code == 0

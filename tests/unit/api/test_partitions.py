@@ -127,6 +127,20 @@ class TestMoves:
         assert move(two, [2, 1], latest_wait_ms=5_000) == 0
         assert state(two).latest_until_ms == NOW_MS + 5_000
 
+    def test_topics_that_keep_a_state_are_not_moved_from_the_latest_offset(self, two: Parts) -> None:
+        two.create("compacted", cleanup_policy="compact,delete")
+        two.create("__consumer_offsets", cleanup_policy="delete")
+        for name in ("compacted", "__consumer_offsets"):
+            before = two.topics.get(name)
+            topics = [ReassignableTopic(name, [ReassignablePartition(0, [2, 1])])]
+            response = two.call(AlterPartitionReassignmentsRequest(topics=topics, latest_wait_ms=5_000))
+            (answer,) = response.responses[0].partitions
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert "would lose its state" in answer.error_message
+            assert two.topics.get(name) is before
+            copied = two.call(AlterPartitionReassignmentsRequest(topics=topics))
+            assert copied.responses[0].partitions[0].error_code == 0
+
     def test_a_move_is_stopped(self, two: Parts) -> None:
         change(two, replace(state(two), replicas=(2,), isr=(2,)))
         assert move(two, None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,16 @@ class Leader:
 
 
 class Case:
-    def __init__(self, parts: Parts, partitions: int = 1, **quota: int) -> None:
+    def __init__(
+        self, parts: Parts, partitions: int = 1, state: Mapping[str, Any] | None = None, **quota: int
+    ) -> None:
         self.parts = parts
         topic = parts.create("t", partitions=partitions)
         self.topic_id = topic.topic_id
         self.partitions: list[Partition] = [
-            parts.set_state("t", index, replicas=(2, 1), isr=(2, 1), leader=LEADER, leader_epoch=3)
+            parts.set_state(
+                "t", index, **{"replicas": (2, 1), "isr": (2, 1), "leader": LEADER, "leader_epoch": 3, **(state or {})}
+            )
             for index in range(partitions)
         ]
         self.leader = Leader()
@@ -225,6 +229,18 @@ def test_a_follower_that_is_lost_asks_where_the_leader_is(case: Case, start: int
         case.turn()
     assert isinstance(case.request, FetchRequest)
     assert case.partitions[0].log.log_end_offset == becomes
+
+
+def test_a_new_replica_begins_with_the_last_stable_offset(parts: Parts) -> None:
+    case = Case(parts, state={"isr": (2,), "adding": (1,), "latest_until_ms": 0})
+    for offset, asked in ((0, (-4, 0)), (7, (-1, 1))):
+        request, done = case.leader.asked.pop(0)
+        assert (request.topics[0].partitions[0].timestamp, request.isolation_level) == asked
+        found = ListOffsetsPartitionResponse(0, offset=offset)
+        done.callback(ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [found])]))
+        case.turn()
+    assert case.partitions[0].log.log_start_offset == case.partitions[0].log.log_end_offset == 7
+    case.fetcher.stop()
 
 
 def test_what_a_leader_should_not_send_is_refused_and_asked_for_again_later(case: Case) -> None:
