@@ -25,7 +25,7 @@ _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") f
 def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str, compatibility: str) -> None:
     """Keep Avro schemas for producers and consumers, until SIGTERM or Ctrl-C.
 
-    It answers the HTTP API that Confluent's clients speak, and keeps all it knows in a topic. Run one for each topic.
+    It answers the HTTP API that Confluent's clients speak, and keeps all it knows in a topic, which several may share.
     Needs the extra `pylogd-broker[avro]`.
 
     \b

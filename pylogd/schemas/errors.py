@@ -54,6 +54,12 @@ class ConfigNotFound(RegistryError):
     status, code = 404, 40408
 
 
+class ModeNotFound(RegistryError):
+    """The subject has no mode of its own."""
+
+    status, code = 404, 40409
+
+
 class InvalidSchema(RegistryError):
     """Not a schema, or of a kind that is not known here."""
 
@@ -70,6 +76,18 @@ class InvalidCompatibility(RegistryError):
     """No such compatibility level."""
 
     status, code = 422, 42203
+
+
+class InvalidMode(RegistryError):
+    """No such mode."""
+
+    status, code = 422, 42204
+
+
+class OperationNotPermitted(RegistryError):
+    """The mode of the subject, or of the registry, forbids it."""
+
+    status, code = 422, 42205
 
 
 class ReferenceExists(RegistryError):

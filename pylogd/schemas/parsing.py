@@ -98,6 +98,8 @@ def read_schema(text: object, kind: object, references: Sequence[Reference], res
         raise InvalidSchema("a schema is a text")
     try:
         document = json.loads(text)
+    except RecursionError as error:
+        raise InvalidSchema("not an Avro schema: it is nested too deeply") from error
     except ValueError:
         document = text.strip()  # a primitive type may come without quotes
     schema = Schema(json.dumps(document, separators=(",", ":")), tuple(references))

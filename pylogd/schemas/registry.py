@@ -5,8 +5,10 @@ knows the same. A change is worked out here as the record that would make it, wr
 effect when it is read back. Keys and values have the form of Confluent's registry, whose topic this one can take over.
 
 Rules: an id names one schema for ever, in whichever subjects it is: when a version is deleted for good, the largest id
-given so far is written too, since compaction will take the version's own record away. Deleting hides; deleting for
-good (`permanent`) takes a hidden version out. A subject's versions count from 1.
+given so far is written too, since compaction will take the version's own record away. A record that can't be read is
+passed over, and ids found in it are not given to others. Deleting hides; deleting for good (`permanent`) takes a hidden
+version out. A subject's versions count from 1. Modes say what may be changed; ids and versions are chosen by the client
+in mode IMPORT only.
 Must not know: HTTP, brokers.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +26,8 @@ from pylogd.schemas.errors import (
     IncompatibleSchema,
     InvalidSchema,
     InvalidVersion,
+    ModeNotFound,
+    OperationNotPermitted,
     ReferenceExists,
     RegistryError,
     SchemaNotFound,
@@ -31,12 +36,15 @@ from pylogd.schemas.errors import (
     SubjectSoftDeleted,
     VersionNotFound,
 )
+from pylogd.schemas.modes import Mode
 from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema, incompatibilities, read_schema
 
 _log = logging.getLogger(__name__)
 
 LATEST = "latest"
-_MAX_VERSION = 2**31 - 1
+MAX_NUMBER = 2**31 - 1  # of a version, and of an id: messages have four bytes for it
+_TAKEOVER = "WRITER"
+_IDS = re.compile(rb'"id"\s*:\s*(\d{1,10})(?!\d)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +87,49 @@ class Registry:
         self._by_id: dict[int, Schema] = {}
         self._ids: dict[tuple[str, tuple[Reference, ...]], int] = {}
         self._levels: dict[str | None, Compatibility] = {}
+        self._modes: dict[str | None, Mode] = {}
         self._used: dict[str, int] = {}  # the last version that was given, by subject
         self._default = level
         self._last_id = 0
 
     # Reading the topic ---------------------------------------------------------------------------------------------
 
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in the topic's next record. What is not understood is logged and passed over."""
+    def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
+        """Take in the topic's next record, which is at `offset`. One that can't be read is logged and passed over."""
         try:
-            name = json.loads(key or b"")
-            kind = name["keytype"]
-            document = None if value is None else json.loads(value)
-            if kind == "SCHEMA":
-                self._apply_schema(name["subject"], int(name["version"]), document)
-            elif kind == "CONFIG":
-                self._apply_level(name.get("subject"), document)
-            elif kind == "DELETE_SUBJECT" and document is not None:
-                for version in self._subjects.get(name["subject"], {}).values():
-                    if version.version <= int(document["version"]):
-                        self._put(replace(version, deleted=True))
-            elif kind == "NOOP":
-                self._last_id = max(self._last_id, int((document or {}).get("lastId", 0)))
-            elif kind not in ("DELETE_SUBJECT", "CLEAR_SUBJECT", "MODE"):
-                raise ValueError(f"a key of type {kind!r}")
-        except (ValueError, KeyError, TypeError, AttributeError, RegistryError) as error:
-            _log.warning("a record of the schemas topic is passed over: key %.200r: %s", key, error)
+            self._apply(key, value, offset)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, RegistryError) as error:
+            for found in _IDS.findall(value or b""):
+                if int(found) < MAX_NUMBER:
+                    self._last_id = max(self._last_id, int(found))
+            _log.warning(
+                "the record at offset %d of the schemas topic can't be read and is passed over: key %.200r: %s",
+                offset, key, str(error) or type(error).__name__,
+            )  # fmt: skip
 
-    def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None) -> None:
+    def _apply(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        name = json.loads(key or b"")
+        kind = name["keytype"]
+        document = None if value is None else json.loads(value)
+        subject = name.get("subject")
+        if not isinstance(subject, str | None) or (subject is None and kind in ("SCHEMA", "DELETE_SUBJECT")):
+            raise ValueError("the subject is not a text")
+        if kind == "SCHEMA":
+            self._apply_schema(subject or "", int(name["version"]), document, offset)
+        elif kind == "CONFIG":
+            self._apply_level(subject, document)
+        elif kind == "MODE":
+            self._apply_mode(subject, document)
+        elif kind == "DELETE_SUBJECT" and document is not None:
+            for version in list(self._subjects.get(subject or "", {}).values()):
+                if version.version <= int(document["version"]):
+                    self._put(replace(version, deleted=True))
+        elif kind == "NOOP":
+            self._last_id = max(self._last_id, int((document or {}).get("lastId", 0)))
+        elif kind not in ("DELETE_SUBJECT", "CLEAR_SUBJECT", _TAKEOVER):
+            raise ValueError(f"a key of type {kind!r}")
+
+    def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None, offset: int) -> None:
         if document is None:
             self._subjects.get(subject, {}).pop(number, None)
             if not self._subjects.get(subject, True):
@@ -117,7 +140,15 @@ class Registry:
             for each in document.get("references") or ()
         )
         schema = Schema(str(document["schema"]), references)
-        self._put(Version(subject, number, int(document["id"]), schema, bool(document.get("deleted"))))
+        version = Version(subject, number, int(document["id"]), schema, bool(document.get("deleted")))
+        named = self._by_id.get(version.id)
+        if named is not None and named.identity != schema.identity:
+            _log.error(
+                "the record at offset %d of the schemas topic gives id %d to another schema (%s version %d): id %d "
+                "stays with the first; something wrote to the topic that does not coordinate with this registry",
+                offset, version.id, subject, number, version.id,
+            )  # fmt: skip
+        self._put(version)
 
     def _put(self, version: Version) -> None:
         identity = version.schema.identity
@@ -132,6 +163,12 @@ class Registry:
             self._levels.pop(subject, None)
         else:
             self._levels[subject] = Compatibility.named(document["compatibilityLevel"])
+
+    def _apply_mode(self, subject: str | None, document: Mapping[str, Any] | None) -> None:
+        if document is None:
+            self._modes.pop(subject, None)
+        else:
+            self._modes[subject] = Mode.named(document["mode"])
 
     # Look-ups ------------------------------------------------------------------------------------------------------
 
@@ -155,7 +192,7 @@ class Registry:
         if which in (LATEST, "-1"):
             last = self.versions(subject, deleted=deleted)[-1]
             return self._subjects[subject][last]
-        if not which.isascii() or not which.isdigit() or not 0 < int(which) <= _MAX_VERSION:
+        if not which.isascii() or not which.isdigit() or not 0 < int(which) <= MAX_NUMBER:
             raise InvalidVersion(
                 f"The specified version '{which}' is not a valid version id: a number from 1 on, or \"{LATEST}\"."
             )
@@ -199,6 +236,14 @@ class Registry:
             raise ConfigNotFound(f"Subject '{subject}' does not have subject-level compatibility configured")
         return self._levels.get(None, self._default)
 
+    def mode(self, subject: str | None = None, *, inherit: bool = True) -> Mode:
+        """The mode of a subject, or of the registry; `ModeNotFound` of a subject without its own, unless `inherit`."""
+        general = self._modes.get(None, Mode.READWRITE)
+        own = self._modes.get(subject)
+        if not inherit and own is None and subject is not None:
+            raise ModeNotFound(f"Subject '{subject}' does not have subject-level mode configured")
+        return general if own is None or (inherit and general is Mode.READONLY_OVERRIDE) else own
+
     def resolve(self, reference: Reference) -> Schema:
         """What a reference means; `InvalidSchema` if that is not there."""
         found = self._subjects.get(reference.subject, {}).get(reference.version)
@@ -231,29 +276,70 @@ class Registry:
 
     # Changes -------------------------------------------------------------------------------------------------------
 
-    def register(self, subject: str, schema: Schema) -> tuple[int, list[TopicRecord]]:
-        """(id, what has to be written). Nothing is to be written if the subject has it. `IncompatibleSchema`."""
+    def register(
+        self, subject: str, schema: Schema, schema_id: int | None = None, number: int | None = None
+    ) -> tuple[int, list[TopicRecord]]:
+        """(id, what has to be written). Nothing is to be written if the subject has it.
+
+        schema_id, number: the id and version that the client asks for, None for the next. `IncompatibleSchema`,
+        `InvalidSchema` for a version that is not the next one, `OperationNotPermitted` where the mode forbids it.
+        """
         known = self.find(subject, schema)
-        if known is not None:
+        if known is not None and schema_id in (None, known.id) and number in (None, known.version):
             return known.id, []
+        mode = self._check_writable(subject)
+        following = self._used.get(subject, 0) + 1
+        if mode is Mode.IMPORT:
+            if schema_id is None:
+                raise OperationNotPermitted(f"Subject {subject} is not in read-write mode")
+            self._check_import(subject, schema, schema_id, number)
+        else:
+            if schema_id is not None:
+                raise OperationNotPermitted(f"Subject {subject} is not in import mode")
+            if number not in (None, following) or known is not None:
+                raise InvalidSchema("Version is not one more than previous version")
+            self._check_compatible(subject, schema)
+            schema_id = self._ids.get(schema.identity) or self._next_id()
+        return schema_id, [_schema_record(Version(subject, number or following, schema_id, schema))]
+
+    def _check_compatible(self, subject: str, schema: Schema) -> None:
         reasons = self.conflicts(subject, schema)
         if reasons:
             raise IncompatibleSchema(
                 f'Schema being registered is incompatible with an earlier schema for subject "{subject}" '
                 f"(compatibility {self.level(subject).value}): " + "; ".join(reasons)
             )
-        number = self._used.get(subject, 0) + 1
-        schema_id = self._ids.get(schema.identity) or self._last_id + 1
-        return schema_id, [_schema_record(Version(subject, number, schema_id, schema))]
+
+    def _check_import(self, subject: str, schema: Schema, schema_id: int, number: int | None) -> None:
+        named = self._by_id.get(schema_id)
+        if named is not None and named.identity != schema.identity:
+            raise OperationNotPermitted(f"Overwrite new schema with id {schema_id} is not permitted.")
+        there = self._subjects.get(subject, {}).get(number or 0)
+        if there is not None and (there.id, there.schema.identity) != (schema_id, schema.identity):
+            raise OperationNotPermitted(f"Overwrite version {number} of subject {subject} is not permitted.")
+
+    def _check_writable(self, subject: str | None) -> Mode:
+        mode = self.mode(subject)
+        if not mode.writable:
+            what = "The registry" if subject is None else f"Subject {subject}"
+            raise OperationNotPermitted(f"{what} is in read-only mode")
+        return mode
+
+    def _next_id(self) -> int:
+        if self._last_id >= MAX_NUMBER:
+            raise OperationNotPermitted(f"no id is left: the last one, {MAX_NUMBER}, is in use")
+        return self._last_id + 1
 
     def delete_version(self, subject: str, which: str, *, permanent: bool) -> tuple[int, list[TopicRecord]]:
         """(version, what has to be written)."""
+        self._check_writable(subject)
         found = self.version(subject, which, deleted=permanent)
         self._check_unused(found)
         return found.version, [*self._mark(permanent), self._deletion(found, permanent)]
 
     def delete_subject(self, subject: str, *, permanent: bool) -> tuple[list[int], list[TopicRecord]]:
         """(versions, what has to be written)."""
+        self._check_writable(subject)
         if not permanent and not self.subjects(prefix=subject).count(subject) and subject in self._subjects:
             raise SubjectSoftDeleted(f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently")
         numbers = self.versions(subject, deleted=permanent)
@@ -263,11 +349,24 @@ class Registry:
         records = self._mark(permanent) + [self._deletion(version, permanent) for version in found]
         if subject in self._levels:
             records.append(_level_record(subject, None))
+        if subject in self._modes:
+            records.append(_mode_record(subject, None))
         return numbers, records
 
     def set_level(self, subject: str | None, level: Compatibility | None) -> list[TopicRecord]:
         """What has to be written; None takes a level back."""
+        self._check_writable(subject)
         return [_level_record(subject, level)]
+
+    def set_mode(self, subject: str | None, mode: Mode | None, *, force: bool = False) -> list[TopicRecord]:
+        """What has to be written; None takes a mode back.
+
+        IMPORT is refused with `OperationNotPermitted` where there are subjects already, unless `force`.
+        """
+        there = self.subjects() if subject is None else subject in self.subjects()
+        if mode is Mode.IMPORT and self.mode(subject) is not Mode.IMPORT and there and not force:
+            raise OperationNotPermitted("Cannot import since found existing subjects")
+        return [_mode_record(subject, mode)]
 
     def _mark(self, permanent: bool) -> list[TopicRecord]:
         return [TopicRecord(_json({"keytype": "NOOP", "magic": 0}), _json({"lastId": self._last_id}))] * permanent
@@ -297,6 +396,11 @@ def _schema_record(version: Version) -> TopicRecord:
     return TopicRecord(_json(key), _json(value))
 
 
+def _mode_record(subject: str | None, mode: Mode | None) -> TopicRecord:
+    key = _json({"keytype": "MODE", "subject": subject, "magic": 0})
+    return TopicRecord(key, None if mode is None else _json({"subject": subject, "mode": mode.value}))
+
+
 def _level_record(subject: str | None, level: Compatibility | None) -> TopicRecord:
     key = _json({"keytype": "CONFIG", "subject": subject, "magic": 0})
     return TopicRecord(key, None if level is None else _json({"subject": subject, "compatibilityLevel": level.value}))
@@ -304,3 +408,7 @@ def _level_record(subject: str | None, level: Compatibility | None) -> TopicReco
 
 def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+#: Changes nothing: a registry that takes over the topic from others writes it (`appending`).
+TAKEOVER = TopicRecord(_json({"keytype": _TAKEOVER, "magic": 0}), b"{}")

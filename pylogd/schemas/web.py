@@ -21,8 +21,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from pylogd.schemas.errors import InvalidRequest, RegistryError, SchemaNotFound, SubjectNotFound
+from pylogd.schemas.modes import Mode
 from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema
-from pylogd.schemas.registry import LATEST, TopicRecord, Version
+from pylogd.schemas.registry import LATEST, MAX_NUMBER, TopicRecord, Version
 from pylogd.schemas.store import SchemaStore
 
 log = Logger()
@@ -52,10 +53,19 @@ class Asked:
         """The body, a JSON object; `InvalidRequest`."""
         try:
             found = json.loads(self._body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from error
         if not isinstance(found, dict):
             raise InvalidRequest("the body is not a JSON object")
+        return found
+
+    def number(self, name: str) -> int | None:
+        """A positive number of the body; None where it is absent, null, 0 or -1, which all mean: the next."""
+        found = self.document().get(name)
+        if found is None or found in (0, -1):
+            return None
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_NUMBER:
+            raise InvalidRequest(f"{name} is a number from 1 to {MAX_NUMBER}")
         return found
 
     def references(self) -> tuple[Reference, ...]:
@@ -106,8 +116,11 @@ class SchemaRegistryResource(Resource):
             ("POST", "/compatibility" + _SUBJECT + "/versions", lambda asked: self._compatible(asked, None)),
             ("POST", "/compatibility" + _SUBJECT + r"/versions/([^/]+)",
              lambda asked: self._compatible(asked, asked.parts[1])),
-            ("GET", "/mode", lambda _: {"mode": "READWRITE"}),
-            ("GET", "/mode/([^/]+)", lambda _: {"mode": "READWRITE"}),
+            ("GET", "/mode", lambda _: {"mode": self._registry.mode().value}),
+            ("PUT", "/mode", lambda asked: self._set_mode(asked, None)),
+            ("GET", "/mode/([^/]+)", self._mode),
+            ("PUT", "/mode/([^/]+)", lambda asked: self._set_mode(asked, asked.parts[0])),
+            ("DELETE", "/mode/([^/]+)", self._reset_mode),
         ]  # fmt: skip
         self._routes = [(method, re.compile(path), handler) for method, path, handler in routes]
 
@@ -171,8 +184,10 @@ class SchemaRegistryResource(Resource):
         return _without_type(found.as_json())
 
     def _register(self, asked: Asked) -> Deferred[dict[str, Any]]:
+        wanted, number = asked.number("id"), asked.number("version")
+
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
-            schema_id, records = self._registry.register(asked.parts[0], self._read(asked))
+            schema_id, records = self._registry.register(asked.parts[0], self._read(asked), wanted, number)
             return {"id": schema_id}, records
 
         return self._store.change(work)
@@ -221,6 +236,24 @@ class SchemaRegistryResource(Resource):
         def work() -> tuple[dict[str, str], list[TopicRecord]]:
             before = self._registry.level(subject, inherit=subject is None)
             return {"compatibilityLevel": before.value}, self._registry.set_level(subject, None)
+
+        return self._store.change(work)
+
+    # Modes ---------------------------------------------------------------------------------------------------------
+
+    def _mode(self, asked: Asked) -> dict[str, str]:
+        return {"mode": self._registry.mode(asked.parts[0], inherit=asked.flag("defaultToGlobal")).value}
+
+    def _set_mode(self, asked: Asked, subject: str | None) -> Deferred[dict[str, str]]:
+        mode, force = Mode.named(asked.document().get("mode")), asked.flag("force")
+        return self._store.change(lambda: ({"mode": mode.value}, self._registry.set_mode(subject, mode, force=force)))
+
+    def _reset_mode(self, asked: Asked) -> Deferred[dict[str, str]]:
+        subject = asked.parts[0]
+
+        def work() -> tuple[dict[str, str], list[TopicRecord]]:
+            before = self._registry.mode(subject, inherit=False)
+            return {"mode": before.value}, self._registry.set_mode(subject, None)
 
         return self._store.change(work)
 

@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "client.zookeeper": ("errors", "client.core", "client.blocking", "metadata"),
     "local": ("errors",),
-    "schemas": ("errors", "client"),
+    "schemas": ("errors", "client", "wire"),
     "spark": ("errors", "client", "schemas.avro"),
 }
 #: Kept of Twisted by every room: it names what is passed in and starts nothing.

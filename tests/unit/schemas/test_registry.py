@@ -11,8 +11,11 @@ from pylogd.schemas.errors import (
     ConfigNotFound,
     IncompatibleSchema,
     InvalidCompatibility,
+    InvalidMode,
     InvalidSchema,
     InvalidVersion,
+    ModeNotFound,
+    OperationNotPermitted,
     ReferenceExists,
     SchemaNotFound,
     SubjectNotFound,
@@ -20,6 +23,7 @@ from pylogd.schemas.errors import (
     SubjectSoftDeleted,
     VersionNotFound,
 )
+from pylogd.schemas.modes import Mode
 from pylogd.schemas.parsing import Compatibility, Reference
 from pylogd.schemas.registry import Registry, TopicRecord
 
@@ -251,3 +255,135 @@ def test_a_topic_of_confluents_registry_is_understood() -> None:
     assert registry.level() is Compatibility.NONE
     registry.apply(b'{"keytype":"DELETE_SUBJECT","subject":"t-value","magic":0}', b'{"subject":"t-value","version":1}')
     assert registry.subjects() == [] and registry.subjects(deleted=True) == ["t-value"]
+
+
+SCHEMA_KEY = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"[" * 100_000, b"{}"),
+        (SCHEMA_KEY, b"[" * 100_000),
+        (SCHEMA_KEY, b'{"id": 1, "schema": "' + b"[" * 100_000 + b'"}'),
+        (b'{"keytype":"SCHEMA","subject":["s"],"version":1}', b'{"id": 1, "schema": "\\"int\\""}'),
+        (b'{"keytype":"SCHEMA","subject":7,"version":1}', b'{"id": 1, "schema": "\\"int\\""}'),
+        (b'{"keytype":"SCHEMA","subject":"s","version":1e999}', b'{"id": 1, "schema": "\\"int\\""}'),
+        (b'{"keytype":"MODE","subject":null}', b'{"mode": "SIDEWAYS"}'),
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_named_and_stops_no_other(
+    key: bytes, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry()
+    registry.apply(key, value, 41)
+    assert "offset 41 " in caplog.text
+    registry.apply(b'{"keytype":"SCHEMA","subject":"t","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 42)
+    assert registry.subjects() == ["t"]
+    assert registry.by_id(1).text == '"string"'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b'{"subject":"s","id":7,"schema":', b'{"id" : 7, "schemaType": "PROTOBUF", "schema": "syntax = proto3;"}'],
+)
+def test_an_id_in_a_record_that_cannot_be_read_is_not_given_to_another_schema(value: bytes) -> None:
+    registry = Registry()
+    registry.apply(SCHEMA_KEY, value, 0)
+    assert registry.register("t", registry.read('"string"'))[0] == 8
+
+
+def test_an_id_that_the_topic_gives_twice_stays_with_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry()
+    registry.apply(b'{"keytype":"SCHEMA","subject":"a","version":1}', b'{"id": 1, "schema": "\\"string\\""}', 0)
+    registry.apply(b'{"keytype":"SCHEMA","subject":"b","version":1}', b'{"id": 1, "schema": "\\"int\\""}', 9)
+    assert registry.by_id(1).text == '"string"'
+    assert "offset 9 " in caplog.text
+
+
+class TestModes:
+    def register(self, house: House, subject: str, text: str, schema_id: int | None, number: int | None = None) -> int:
+        given, records = house.registry.register(subject, house.registry.read(text), schema_id, number)
+        house.write(records)
+        return given
+
+    def importing(self) -> House:
+        house = House()
+        house.write(house.registry.set_mode(None, Mode.IMPORT))
+        return house
+
+    def test_ids_and_versions_are_refused_outside_import(self) -> None:
+        house = House()
+        with pytest.raises(OperationNotPermitted, match="not in import mode"):
+            self.register(house, "s", '"int"', 5)
+        with pytest.raises(InvalidSchema, match="not one more"):
+            self.register(house, "s", '"int"', None, 5)
+        assert self.register(house, "s", '"int"', None, 1) == 1
+        assert self.register(house, "s", '"int"', 1, 1) == 1, "it is there already"
+        with pytest.raises(OperationNotPermitted):
+            self.register(house, "s", '"int"', 2)
+        assert house.registry.versions("s") == [1]
+
+    def test_they_are_obeyed_in_import(self) -> None:
+        house = self.importing()
+        assert self.register(house, "s", '"int"', 77, 5) == 77
+        assert self.register(house, "s", record_of(CARRIER), 12, 3) == 12, "in any order, compatible or not"
+        assert self.register(house, "s", '"int"', 77, 5) == 77
+        assert self.register(house, "t", '"int"', 77) == 77
+        for registry in (house.registry, house.compacted()):
+            assert [registry.version("s", str(number)).id for number in registry.versions("s")] == [12, 77]
+            assert registry.version("t", "1").id == 77
+            assert registry.mode("s") is Mode.IMPORT
+        house.write(house.registry.set_mode(None, Mode.READWRITE))
+        assert self.register(house, "u", '"bytes"', None) == 78
+
+    def test_import_names_every_id_and_overwrites_nothing(self) -> None:
+        house = self.importing()
+        with pytest.raises(OperationNotPermitted, match="not in read-write mode"):
+            self.register(house, "s", '"int"', None)
+        self.register(house, "s", '"int"', 1, 1)
+        for subject, schema_id, number in (("t", 1, 1), ("s", 2, 1)):
+            with pytest.raises(OperationNotPermitted, match="Overwrite"):
+                self.register(house, subject, '"string"', schema_id, number)
+
+    def test_import_begins_where_there_is_nothing_or_by_force(self) -> None:
+        house = House()
+        house.register("s", '"int"')
+        for subject in (None, "s"):
+            with pytest.raises(OperationNotPermitted, match="existing subjects"):
+                house.registry.set_mode(subject, Mode.IMPORT)
+            assert house.registry.set_mode(subject, Mode.IMPORT, force=True)
+        assert house.registry.set_mode("t", Mode.IMPORT)
+
+    @pytest.mark.parametrize("mode", [Mode.READONLY, Mode.READONLY_OVERRIDE])
+    def test_read_only(self, mode: Mode) -> None:
+        house = House()
+        house.register("s", '"int"')
+        house.write(house.registry.set_mode(None, mode))
+        registry = house.registry
+        assert house.register("s", '"int"') == 1
+        changes = [
+            lambda: house.register("s", '"long"'),
+            lambda: registry.delete_version("s", "1", permanent=False),
+            lambda: registry.delete_subject("s", permanent=False),
+            lambda: registry.set_level(None, Compatibility.NONE),
+        ]
+        for change in changes:
+            with pytest.raises(OperationNotPermitted, match="read-only"):
+                change()
+        house.write(registry.set_mode("s", Mode.READWRITE))
+        assert registry.mode("s").writable is (mode is Mode.READONLY)
+        house.write(registry.set_mode("s", None))
+        with pytest.raises(ModeNotFound):
+            registry.mode("s", inherit=False)
+
+    def test_no_id_is_left(self) -> None:
+        house = self.importing()
+        self.register(house, "s", '"int"', 2**31 - 1)
+        house.write(house.registry.set_mode(None, Mode.READWRITE))
+        with pytest.raises(OperationNotPermitted, match="no id is left"):
+            house.register("t", '"string"')
+
+    def test_a_name_that_is_none(self) -> None:
+        with pytest.raises(InvalidMode, match="READWRITE"):
+            Mode.named("SIDEWAYS")

@@ -1,0 +1,154 @@
+"""Several schema registries on one topic: real processes on a real broker, written to at the same time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from pylogd.schemas.appending import PRODUCER_ID
+from pylogd.wire.records import encode_batch
+from tests.brokers import BrokerProcess
+from tests.integration.conftest import StartBroker
+from tests.integration.test_schema_registry import SECONDS, RegistryProcess, ask
+from tests.rawclient import RawClient, produce, wait_until
+
+SCHEMAS = 40
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def registries(broker: BrokerProcess, tmp_path: Path) -> Iterator[list[RegistryProcess]]:
+    processes = [RegistryProcess(broker.address, tmp_path / f"registry{number}.log") for number in range(2)]
+    yield processes
+    for number, process in enumerate(processes):
+        if process.process.poll() is None:
+            assert process.stop() == 0
+        assert "Traceback" not in (tmp_path / f"registry{number}.log").read_text()
+
+
+def enum(number: int) -> str:
+    return json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}, separators=(",", ":"))
+
+
+def register(registry: RegistryProcess, subject: str, schema: str) -> int:
+    status, answer = ask(f"{registry.url}/subjects/{subject}/versions", "POST", {"schema": schema})
+    assert status == 200, answer
+    return int(answer["id"])
+
+
+def knows(registry: RegistryProcess, ids: dict[str, int]) -> bool:
+    found = [ask(f"{registry.url}/schemas/ids/{schema_id}") for schema_id in ids.values()]
+    return [answer.get("schema") for _, answer in found] == list(ids)
+
+
+def test_every_schema_has_an_id_of_its_own_whoever_registers_it(
+    broker: BrokerProcess, registries: list[RegistryProcess], tmp_path: Path
+) -> None:
+    """Half of the schemas go to either registry; each goes to both in the end, and has one id."""
+
+    def work(number: int) -> tuple[str, int]:
+        schema = enum(number)
+        return schema, register(registries[number % 2], f"s{number}", schema)
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = dict(pool.map(work, range(SCHEMAS)))
+        assert sorted(ids.values()) == list(range(1, SCHEMAS + 1))
+        others = pool.map(lambda at: register(registries[1 - at % 2], f"s{at}", enum(at)), range(SCHEMAS))
+        assert list(others) == list(ids.values())
+    for registry in registries:
+        wait_until(lambda registry=registry: knows(registry, ids), "a registry that knows all schemas")
+    third = RegistryProcess(broker.address, tmp_path / "third.log")
+    try:
+        assert knows(third, ids)
+    finally:
+        assert third.stop() == 0
+
+
+def test_the_versions_of_one_subject_registered_by_both_at_once(registries: list[RegistryProcess]) -> None:
+    assert ask(f"{registries[0].url}/config", "PUT", {"compatibility": "NONE"})[0] == 200
+    wait_until(lambda: ask(f"{registries[1].url}/config")[1] == {"compatibilityLevel": "NONE"}, "the level")
+
+    def work(number: int) -> tuple[int, int]:  # all schemas go to both registries
+        return number // 2, register(registries[number % 2], "s", enum(number // 2))
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(work, range(20)))
+    ids = dict(answers)
+    assert all(ids[schema] == schema_id for schema, schema_id in answers), "both have the same id for a schema"
+    assert sorted(ids.values()) == list(range(1, 11))
+    numbers = list(range(1, 11))
+    wait_until(lambda: all(ask(f"{one.url}/subjects/s/versions")[1] == numbers for one in registries), "ten versions")
+    described = [
+        [ask(f"{registry.url}/subjects/s/versions/{number}") for number in numbers] for registry in registries
+    ]
+    assert described[0] == described[1]
+
+
+def test_a_registry_takes_over_a_topic_whose_numbers_nobody_knows(
+    broker: BrokerProcess, registries: list[RegistryProcess]
+) -> None:
+    """The last records were deleted, say; here a record without the header moved the sequence on."""
+    assert register(registries[0], "a", enum(1)) == 1
+    wait_until(lambda: ask(f"{registries[1].url}/subjects")[1] == ["a"], "the other one's schema")
+    noop = [(b'{"keytype":"NOOP","magic":0}', b'{"lastId":5}', 0, ())]
+    with RawClient(broker.address) as client:
+        batch = encode_batch(noop, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=1)
+        (answer,) = produce(client, "_schemas", [batch])
+        assert answer.error_code == 0
+    with ThreadPoolExecutor(2) as pool:
+        ids = list(pool.map(lambda number: register(registries[number], f"b{number}", enum(2 + number)), range(2)))
+    assert sorted(ids) == [6, 7]
+
+
+def test_a_record_that_cannot_be_read_is_named_and_no_id_is_given_twice(
+    broker: BrokerProcess, registries: list[RegistryProcess], tmp_path: Path
+) -> None:
+    first = register(registries[0], "a", enum(1))
+    producer = ConfluentProducer({"bootstrap.servers": broker.address})
+    producer.produce("_schemas", b"{}", key=b"[" * 100_000, partition=0)
+    assert producer.flush(SECONDS) == 0
+    second = register(registries[1], "b", enum(2))
+    for registry in registries:
+        assert registry.stop() == 0
+    third = RegistryProcess(broker.address, tmp_path / "registry0.log")
+    assert register(third, "c", enum(3)) == second + 1 == first + 2
+    assert knows(third, {enum(1): first, enum(2): second, enum(3): second + 1})
+    assert third.stop() == 0
+    assert "the record at offset 1 of the schemas topic can't be read" in (tmp_path / "registry0.log").read_text()
+
+
+def test_ids_and_versions_in_a_request(registries: list[RegistryProcess]) -> None:
+    url = registries[0].url
+
+    def post(subject: str, **body: Any) -> tuple[int, Any]:
+        return ask(f"{url}/subjects/{subject}/versions", "POST", body)
+
+    refused = post("s", schema='"int"', id=7, version=3)
+    assert (refused[0], refused[1]["error_code"]) == (422, 42205)
+    refused = post("s", schema='"int"', version=3)
+    assert (refused[0], refused[1]["error_code"]) == (422, 42201)
+    assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"}) == (200, {"mode": "IMPORT"})
+    assert post("s", schema='"int"', id=7, version=3) == (200, {"id": 7})
+    assert post("s", schema='"string"', id=7, version=4)[1]["error_code"] == 42205
+    assert post("s", schema='"string"')[1]["error_code"] == 42205
+    assert post("s", schema='"string"', id="x")[1]["error_code"] == 422
+    assert ask(f"{url}/subjects/s/versions/3")[1]["id"] == 7
+    assert ask(f"{url}/mode", "PUT", {"mode": "READWRITE"}) == (200, {"mode": "READWRITE"})
+    assert post("t", schema='"string"') == (200, {"id": 8})
+    assert ask(f"{url}/mode", "PUT", {"mode": "IMPORT"})[1]["error_code"] == 42205
+    assert ask(f"{url}/mode", "PUT", {"mode": "SIDEWAYS"})[1]["error_code"] == 42204
+    assert ask(f"{url}/mode/t")[1]["error_code"] == 40409
+    assert ask(f"{url}/mode/t?defaultToGlobal=true") == (200, {"mode": "READWRITE"})
+    assert ask(f"{url}/mode/t", "PUT", {"mode": "READONLY"}) == (200, {"mode": "READONLY"})
+    assert post("t", schema='"bytes"')[1]["error_code"] == 42205
+    assert ask(f"{url}/mode/t", "DELETE") == (200, {"mode": "READONLY"})
