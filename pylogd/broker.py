@@ -48,6 +48,7 @@ from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.outages import OutageReporter
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.smooth import SmoothJoins
@@ -88,6 +89,7 @@ class Broker:
             boot_id=machine_boot_id(),
         )
         self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
+        self.logs.on_directory_full = lambda: reactor.callFromThread(self._directory_full)
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
@@ -99,6 +101,10 @@ class Broker:
         )
         if settings.text("replica.selector.class") is not None:
             self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
+        self.outages = OutageReporter(
+            self.replicas, self.logs, self.cluster.report_outages, reactor, self.in_thread,
+            settings.integer("log.dir.check.interval.ms") / 1000,
+        )  # fmt: skip
         self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor, wall_ms)
@@ -162,6 +168,8 @@ class Broker:
         await self._register()
         self.groups.start()
         await self.replicas.start()
+        self.outages.start()
+        self._undo.append(self.outages.stop)
         self.cleaner.start()
         self._undo.append(lambda: self.in_thread(self.cleaner.stop))
         self.replication.start(self.cluster_id)
@@ -251,6 +259,9 @@ class Broker:
         self.replicas.went_offline(keys)
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
+
+    def _directory_full(self) -> None:
+        self.outages.changed()
 
     def _ousted(self, error: NodeIdInUse) -> None:
         """Another broker is the one of this number: serve nobody from now on, and touch nothing of its."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pylogd.api.context import RequestContext
+from pylogd.metadata.image import Broker, PartitionState
 
 #: The API versions from which on an answer that names leaders says how to reach them (KIP-951).
 PRODUCE_WITH_LEADERS = 10
@@ -29,6 +30,12 @@ def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, 
             endpoint = found.endpoint(listener)
             if endpoint is not None:
                 yield node_id, endpoint.host, endpoint.port, rack
+
+
+def offline_replicas(live: Mapping[int, Broker], topic_id: bytes, state: PartitionState) -> list[int]:
+    """Return the replicas whose broker is not alive, or has said that its log directory has failed (KIP-112)."""
+    key = topic_id, state.index
+    return [node for node in state.replicas if node not in live or key in live[node].outages.offline]
 
 
 def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tuple[int, str, int, str | None]]:

@@ -10,6 +10,7 @@ Java client takes them apart without looking.
 from __future__ import annotations
 
 from pylogd.api.authorized import TOPIC_OPERATIONS
+from pylogd.api.brokers import offline_replicas
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
@@ -50,13 +51,15 @@ def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first))
         page = topic.partitions[first : first + left]
         left -= len(page)
-        answers.append(_describe(topic, page))
+        answers.append(_describe(context, topic, page))
         if first + len(page) < len(topic.partitions):
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first + len(page)))
     return DescribeTopicPartitionsResponse(topics=answers)
 
 
-def _describe(topic: Topic, page: tuple[PartitionState, ...]) -> DescribeTopicPartitionsResponseTopic:
+def _describe(
+    context: RequestContext, topic: Topic, page: tuple[PartitionState, ...]
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -71,6 +74,7 @@ def _describe(topic: Topic, page: tuple[PartitionState, ...]) -> DescribeTopicPa
                 list(state.isr),
                 [],
                 [],
+                offline_replicas(context.broker.cluster.brokers, topic.topic_id, state),
             )
             for state in page
         ],

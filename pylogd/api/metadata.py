@@ -7,10 +7,10 @@ used: clients need not ask twice. The broker's own topics are not made so. Names
 INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. A leader that is
 not alive is not named: its partitions are LEADER_NOT_AVAILABLE, as are those without one; a live leader without the
 client's listener is LISTENER_NOT_FOUND from version 6 on, before that LEADER_NOT_AVAILABLE.
-Gaps: offline replicas are not told apart.
+Offline replicas are those of brokers that are not alive, and those whose log directory has failed (KIP-112).
 
-The answer for a topic is kept for as long as the topic is as it is; answers for topics that are gone are few. That for
-all topics is kept encoded, for each version and listener, until anything in it changes.
+The answer for a topic is kept for as long as the topic and the brokers are as they are; answers for topics that are
+gone are few. That for all topics is kept encoded, for each version and listener, until anything in it changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.defer import Deferred
 
 from pylogd.api.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from pylogd.api.brokers import reachable_brokers
+from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
@@ -41,6 +41,7 @@ from pylogd.wire.messages.metadata import (
 )
 
 if TYPE_CHECKING:
+    from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.topics import TopicRegistry
 
 _FIRST_WITH_NULL = 1
@@ -52,9 +53,11 @@ _FEW_WHOLE = 8
 
 
 class _Described(NamedTuple):
-    """A topic, the answer for it while all leaders can be reached, and those leaders."""
+    """A topic and the generation of the brokers, the answer for it while all leaders can be reached, and those leaders.
+    """
 
     topic: Topic
+    generation: int
     answer: MetadataResponseTopic
     leaders: frozenset[int]
 
@@ -96,7 +99,7 @@ def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
         whole = _wholes[registry] = _Whole(registry.generation)
     brokers = tuple(reachable_brokers(context))
     key = (
-        context.version, brokers, frozenset(context.broker.cluster.brokers), context.broker.cluster.controller_id,
+        context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id,
         request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
     )  # fmt: skip
     found = whole.answers.get(key)
@@ -188,12 +191,13 @@ def _cache(registry: TopicRegistry) -> _Cache:
 def _describer(context: RequestContext, brokers: _Reachable) -> Callable[[Topic], MetadataResponseTopic]:
     """What describes a topic to this client. Its answers are shared by requests: they must not be changed."""
     cache = _cache(context.broker.topics)
+    cluster = context.broker.cluster
     reachable = {broker[0] for broker in brokers}
 
     def describe(topic: Topic) -> MetadataResponseTopic:
         found = cache.get(topic.name)
-        if found is None or found.topic is not topic:
-            found = cache[topic.name] = _describe(topic)
+        if found is None or found.topic is not topic or found.generation != cluster.generation:
+            found = cache[topic.name] = _describe(cluster, topic)
         return found.answer if found.leaders <= reachable else _hide_leaders(context, found.answer, reachable)
 
     return describe
@@ -213,7 +217,7 @@ def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachab
     return replace(topic, partitions=[hide(partition) for partition in topic.partitions])
 
 
-def _describe(topic: Topic) -> _Described:
+def _describe(cluster: Cluster, topic: Topic) -> _Described:
     partitions = [
         MetadataResponsePartition(
             ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
@@ -222,11 +226,13 @@ def _describe(topic: Topic) -> _Described:
             state.leader_epoch,
             list(state.replicas),
             list(state.isr),
+            offline_replicas(cluster.brokers, topic.topic_id, state),
         )
         for state in topic.partitions
     ]
     answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
-    return _Described(topic, answer, frozenset(state.leader for state in topic.partitions) - {NO_LEADER})
+    leaders = frozenset(state.leader for state in topic.partitions) - {NO_LEADER}
+    return _Described(topic, cluster.generation, answer, leaders)
 
 
 def _response(

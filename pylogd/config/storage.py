@@ -76,6 +76,15 @@ _LOG_SETTINGS: Final = [
     ),
     Setting("log.roll.jitter.hours", _INT, 0, "The same in hours.", _LOG, minimum=0),
     Setting(
+        "log.dir.check.interval.ms",
+        _LONG,
+        1000,
+        "Between two looks at whether the data directories are there and can be written to. Failures are found at any "
+        "use of a directory too; this one finds them under partitions that nobody uses.",
+        _LOG,
+        minimum=100,
+    ),
+    Setting(
         "log.index.interval.bytes",
         _INT,
         4096,

@@ -42,7 +42,7 @@ from pylogd.metadata.topics import TopicRegistry
 #: (topic name, partition)
 Key = tuple[str, int]
 Outcomes = dict[Key, PylogdError | None]
-_Change = Callable[[PartitionState], PartitionState]
+_Change = Callable[[PartitionState, Snapshot], PartitionState]
 
 
 class PartitionAdmin:
@@ -138,7 +138,7 @@ class PartitionAdmin:
                 if name in self._topics.unreadable:
                     raise InvalidChange(f"the topic can't be changed: {self._topics.unreadable[name]}")
                 before = topic.partitions[index]
-                after = changes[key](before)
+                after = changes[key](before, self._snapshot.of(topic.topic_id, index))
             except TopicError as error:
                 outcomes[key] = error
                 continue
@@ -155,16 +155,16 @@ class PartitionAdmin:
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._cluster.brokers, self._cluster.acknowledged)
 
-    def _elect_preferred(self, state: PartitionState) -> PartitionState:
+    def _elect_preferred(self, state: PartitionState, snapshot: Snapshot) -> PartitionState:
         if state.leader == state.replicas[0]:
             raise ElectionNotNeeded(f"broker {state.leader}, the preferred leader, leads already")
-        after = decisions.prefer(state, self._snapshot)
+        after = decisions.prefer(state, snapshot)
         if after is None:
             raise PreferredLeaderNotAvailable(f"broker {state.replicas[0]} is not alive and in sync")
         return after
 
-    def _elect_unclean(self, state: PartitionState) -> PartitionState:
-        after = decisions.elect_unclean(state, self._snapshot)
+    def _elect_unclean(self, state: PartitionState, snapshot: Snapshot) -> PartitionState:
+        after = decisions.elect_unclean(state, snapshot)
         if after is state:
             raise ElectionNotNeeded(f"broker {state.leader} leads")
         if after is None:
@@ -172,7 +172,7 @@ class PartitionAdmin:
         return after
 
     def _mover(self, target: Sequence[int] | None, until: int | None, keep_factor: bool) -> _Change:
-        def move(state: PartitionState) -> PartitionState:
+        def move(state: PartitionState, snapshot: Snapshot) -> PartitionState:
             before = decisions.origin(state)
             if target is None:
                 if not state.moving:
@@ -181,7 +181,7 @@ class PartitionAdmin:
                 self._check(target, state)
                 if keep_factor and len(target) != len(before):
                     raise InvalidReplicationFactor(f"the partition has {len(before)} replicas, not {len(target)}")
-            after = decisions.move(state, before if target is None else target, self._snapshot, until)
+            after = decisions.move(state, before if target is None else target, snapshot, until)
             if after is None:
                 raise InvalidReplicaAssignment("none of those replicas is in sync and could lead")
             return after
@@ -196,7 +196,7 @@ class PartitionAdmin:
                 raise InvalidReplicaAssignment(f"broker {broker} is not alive")
 
 
-def _release(state: PartitionState) -> PartitionState:
+def _release(state: PartitionState, _: Snapshot) -> PartitionState:
     if not state.latest_until_ms:
         return state
     return replace(state, latest_until_ms=0, partition_epoch=state.partition_epoch + 1)

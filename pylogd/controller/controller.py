@@ -130,7 +130,7 @@ class Controller:
         node = self._cluster.node_id
         snapshot = self._snapshot()
         return any(
-            decisions.settle(state, snapshot) is not state
+            decisions.settle(state, snapshot.of(topic.topic_id, state.index)) is not state
             for topic in self._topics.all()
             for state in topic.partitions
             if node in state.isr and topic.name not in self._topics.unreadable

@@ -12,6 +12,9 @@ Rules:
   leader epoch, so that its followers see where their logs part.
 - The last of an in-sync set stay in it when they die: one of them has to lead next.
 - A broker that is stopping is given nothing, leads on only where nobody else can, and follows nobody.
+- A replica that its broker reports as offline (its log directory has failed) counts as on a dead broker. One on a full
+  volume is treated as on a stopping broker, but it stays in sync, and may be elected, where nobody with room is left:
+  it can be read.
 - Epochs only grow. A partition with one replica keeps its leader epoch: nobody's log can part from its own.
 - Replicas that are added join the in-sync set by their leader's word; when all that are to stay are in sync, the others
   are dropped.
@@ -33,18 +36,32 @@ class Snapshot:
 
     `brokers`: those alive, by id. `known`: their incarnations that earlier decisions took into account, by id.
     `steady`: those alive that did not die in between. `open`: those of them that may be given something.
+    `full`: those whose replica of the partition at hand is on a full volume; see `of`.
     """
 
     brokers: Mapping[int, Broker]
     known: Mapping[int, int] = field(default_factory=dict)
     steady: frozenset[int] = field(init=False)
     open: frozenset[int] = field(init=False)
+    full: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         numbers = {node: broker.incarnation for node, broker in self.brokers.items()}
         steady = frozenset(node for node, number in numbers.items() if self.known.get(node, number) == number)
         object.__setattr__(self, "steady", steady)
-        object.__setattr__(self, "open", frozenset(node for node in steady if not self.brokers[node].stopping))
+        given = frozenset(node for node in steady if not self.brokers[node].stopping)
+        object.__setattr__(self, "open", given - self.full)
+
+    def of(self, topic_id: bytes, index: int) -> Snapshot:
+        """The brokers as decisions about one partition see them: without those whose replica of it is offline."""
+        key = topic_id, index
+        with_outages = [(node, broker.outages) for node, broker in self.brokers.items() if broker.outages]
+        offline = {node for node, outages in with_outages if key in outages.offline}
+        full = frozenset(node for node, outages in with_outages if key in outages.full) - offline
+        if not offline and not full:
+            return self
+        brokers = {node: broker for node, broker in self.brokers.items() if node not in offline}
+        return replace(self, brokers=brokers, full=full)
 
     @property
     def incarnations(self) -> dict[int, int]:
@@ -52,7 +69,7 @@ class Snapshot:
         return {node: broker.incarnation for node, broker in sorted(self.brokers.items())}
 
     def may_lead(self, node: int) -> bool:
-        """Whether a broker may be made a leader."""
+        """Whether a broker may be made a leader, if only because nobody else can be."""
         broker = self.brokers.get(node)
         return broker is not None and not broker.stopping
 
@@ -61,7 +78,12 @@ def settle_all(snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[s
     """Every topic of which a partition should have another state. `unclean`: names of those that allow unclean
     elections.
     """
-    return updates_of(topics, lambda topic, state: settle(state, snapshot, topic.name in unclean))
+    if not any(broker.outages for broker in snapshot.brokers.values()):
+        return updates_of(topics, lambda topic, state: settle(state, snapshot, topic.name in unclean))
+    return updates_of(
+        topics,
+        lambda topic, state: settle(state, snapshot.of(topic.topic_id, state.index), topic.name in unclean),
+    )
 
 
 def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False) -> PartitionState:
@@ -109,10 +131,10 @@ def imbalanced(snapshot: Snapshot, topics: Sequence[Topic], percentage: int) -> 
     if not due:
         return []
 
-    def balance(_: Topic, state: PartitionState) -> PartitionState:
+    def balance(topic: Topic, state: PartitionState) -> PartitionState:
         if state.moving or state.replicas[0] not in due:
             return state
-        return prefer(state, snapshot) or state
+        return prefer(state, snapshot.of(topic.topic_id, state.index)) or state
 
     return updates_of(topics, balance)
 
@@ -160,6 +182,8 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool) -> Part
     if len(state.replicas) == 1 and state.leader in snapshot.brokers:
         return state
     staying = tuple(node for node in state.isr if node in snapshot.open)
+    if not staying:  # full volumes alone have it: they serve reads
+        staying = tuple(node for node in state.isr if node in snapshot.full and node in snapshot.steady)
     if state.leader in snapshot.steady and (state.leader in staying or not staying):
         return replace(state, isr=staying or (state.leader,))
     leader = _choose(state, snapshot, unclean)
@@ -169,11 +193,11 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool) -> Part
 
 
 def _choose(state: PartitionState, snapshot: Snapshot, unclean: bool) -> int | None:
-    """Who leads next: of those in sync the first replica that did not die in between, or the first; else, where it is
-    allowed, the first replica alive.
+    """Who leads next: of those in sync the first replica with room on its volume that did not die in between, or the
+    first; else, where it is allowed, the first replica alive.
     """
     in_sync = [node for node in state.replicas if node in state.isr and snapshot.may_lead(node)]
-    in_sync.sort(key=lambda node: node not in snapshot.steady)
+    in_sync.sort(key=lambda node: (node in snapshot.full, node not in snapshot.steady))
     if in_sync:
         return in_sync[0]
     if state.leader in snapshot.brokers:

@@ -12,6 +12,7 @@ Must not know: other directories, open logs beyond what it is handed, what a fai
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from pylogd.log import checkpoints
 from pylogd.log.checkpoints import MetaProperties, TopicPartition
 from pylogd.log.errors import CorruptFile, InconsistentMetadata, LogDirLocked, StorageFailure
-from pylogd.log.files import FileSystem, remove_tree, sync_directory
+from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, remove_tree, sync_directory, write_file
 from pylogd.log.loader import Found
 from pylogd.log.log import Log
 
@@ -35,6 +36,13 @@ _ID_BYTES = 16
 _NAME_LIMIT = 255
 _NO_LOCK = -1
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+#: Written to see whether the directory can be written to; a leftover is passed over as other temporary files are.
+_PROBE_FILE = "probe" + TEMPORARY_SUFFIX
+_PROBE_BYTES = 1
+_ROOM_PROBE_BYTES = 1 << 16
+#: A full volume is used again once it has so much room, in bytes, or so large a part of it.
+_ENOUGH_BYTES = 1 << 30
+_ENOUGH_PARTS = 20
 DATA_DIRECTORY_FILES = frozenset(
     {
         LOCK_FILE,
@@ -83,6 +91,8 @@ class LogDirectory:
     properties: MetaProperties
     suspect: bool = False  # whether the machine may have stopped before it had all on the disk
     failure: StorageFailure | None = None  # why it is offline
+    full: bool = False  # whether its volume had no room at the last write
+    identity: tuple[int, int] | None = None  # the directory that was opened; another one may take its path
     # what the checkpoints said when it was opened
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -179,6 +189,34 @@ class LogDirectory:
             raise StorageFailure(log.directory, error) from error
         return target
 
+    def probe(self, write: bool) -> None:
+        """Raise OSError unless the directory is the one that was opened, and, with `write`, can be written to."""
+        if self.fs.identity(self.path) != self.identity:
+            raise OSError(errno.ESTALE, "another directory is at this path now", self.path)
+        if write:
+            self._write_probe(_PROBE_BYTES)
+
+    def has_room(self) -> bool:
+        """Whether a volume that was full has enough room to be used again. Raises OSError."""
+        total, usable = self.fs.space(self.path)
+        if usable < min(_ENOUGH_BYTES, total // _ENOUGH_PARTS):
+            return False
+        try:
+            self._write_probe(_ROOM_PROBE_BYTES)  # a quota does not show in the volume's room
+        except OSError as error:
+            if StorageFailure(self.path, error).is_full:
+                return False
+            raise
+        return True
+
+    def _write_probe(self, size: int) -> None:
+        path = os.path.join(self.path, _PROBE_FILE)
+        try:
+            write_file(self.fs, path, bytes(size), sync=False)
+        finally:
+            if self.fs.exists(path):
+                self.fs.unlink(path)
+
     def usage(self, logs: Iterable[Log]) -> DirectoryUsage:
         """Bytes of those of `logs` that lie in it, and of its volume."""
         if self.failure is not None:
@@ -224,6 +262,7 @@ def open_directory(
         if used and not entry.clean:
             entry.suspect = boot_id is None or properties.boot_id != boot_id
             _log.warning("%s: the last stop was not a clean one: its logs are scanned", path)
+        entry.identity = fs.identity(path)
         entry.read_checkpoints()
     except BaseException:
         fs.close(lock)

@@ -83,6 +83,8 @@ class OffsetsOutOfOrder(InvalidAppend):
     """A replica's batches don't continue this log: an offset at or below one that is here."""
 
 
+#: No room is left on the volume, or none of it for this user.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: Trouble that passes, or is the process's own, or a link's: it says nothing about the disk.
 _PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ELOOP}
@@ -97,6 +99,11 @@ class StorageFailure(StorageError):
     def is_fatal(self) -> bool:
         """Whether the data directory can't be relied on any more: any error but a full disk and its like, or a sync."""
         return isinstance(self.cause, SyncFailed) or self.cause.errno not in _PASSING
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the volume has no room left."""
+        return not self.is_fatal and self.cause.errno in _NO_ROOM
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path

@@ -92,6 +92,9 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name."""
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """Device and inode of what the path names now."""
+
     def mkdir(self, path: str) -> None:
         """Make the directory and those above it; it may be there already."""
 
@@ -136,6 +139,11 @@ class RealFileSystem:
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, in no order."""
         return os.listdir(path)
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """Device and inode of what the path names now."""
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
 
     def mkdir(self, path: str) -> None:
         """Make the directory and those above it."""

@@ -82,6 +82,7 @@ class LogManager:
         self._untouched: set[TopicPartition] = set()  # of those offline, what needs no recovery that it did not get
         self.directories: list[LogDirectory] = []
         self.on_directory_failed: DirectoryFailed | None = None  # called in whatever thread it happened
+        self.on_directory_full: Callable[[], object] | None = None  # the same: one is full, or has room again
         self._paths = [os.path.abspath(path) for path in directories]
         self._now_ms = now_ms
         self._node_id = node_id
@@ -161,10 +162,14 @@ class LogManager:
 
         May be called in any thread, by who holds no log's lock.
         """
-        if not isinstance(error, StorageFailure) or not error.is_fatal:
+        if not isinstance(error, StorageFailure):
             return False
         entry = next((e for e in self.directories if f"{error.path}/".startswith(f"{e.path}/")), None)
         if entry is None:
+            return False
+        if not error.is_fatal:
+            if error.is_full:
+                self._set_full(entry, True)
             return False
         with self._lock:
             if entry.failure is not None:
@@ -185,6 +190,40 @@ class LogManager:
         if self.on_directory_failed is not None:
             self.on_directory_failed(entry.path, keys)
         return True
+
+    def _set_full(self, entry: LogDirectory, full: bool) -> None:
+        with self._lock:
+            if entry.full == full:
+                return
+            entry.full = full
+        if full:
+            _log.error("%s: no room is left: others lead its partitions, where they can, until there is", entry.path)
+        else:
+            _log.info("%s: there is room again", entry.path)
+        if self.on_directory_full is not None:
+            self.on_directory_full()
+
+    def check_directories(self, write: bool = True) -> None:
+        """Find data directories that are gone, can't be written to (tried with `write` only), or have room again.
+
+        For a thread: it waits for the disk.
+        """
+        for entry in self.directories:
+            if entry.failure is None:
+                try:
+                    entry.probe(write and not entry.full)
+                    if entry.full and entry.has_room():
+                        self._set_full(entry, False)
+                except OSError as error:
+                    self.storage_failed(StorageFailure(error.filename or entry.path, error))
+
+    @property
+    def in_full_directories(self) -> list[TopicPartition]:
+        """The partitions whose logs are on volumes without room."""
+        full = {entry.path for entry in self.directories if entry.full and entry.failure is None}
+        if not full:
+            return []
+        return [key for key, log in list(self.logs.items()) if os.path.dirname(log.directory) in full]
 
     @property
     def directory_id(self) -> str | None:
@@ -300,7 +339,7 @@ class LogManager:
             left = [entry for entry in self.directories if entry.failure is None]
             if not left:
                 raise NoLogDirectory("every data directory has failed")
-            entry = min(left, key=lambda entry: entry.partitions)
+            entry = min(left, key=lambda entry: (entry.full, entry.partitions))
             path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
                 if self.fs.islink(path):

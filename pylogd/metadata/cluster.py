@@ -20,14 +20,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, ConnectionLost, NodeExists, NodeIdInUse, NoNode, SessionExpired
-from pylogd.metadata.image import Broker, id_to_text, new_id
+from pylogd.metadata.image import Broker, Outages, id_to_text, new_id
 from pylogd.metadata.interfaces import Create, IMetadataStore, NodeStat, Operation, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import (
     BROKERS,
@@ -66,7 +66,8 @@ class Cluster:
     """What this broker knows of its cluster.
 
     cluster_id: 22 characters, empty before `start`. controller_id: the broker that is the controller, `NO_CONTROLLER`
-    while none is known. acknowledged: by id, the incarnations of brokers that the controller has taken into account.
+    while none is known. generation: counts the changes of `brokers`. acknowledged: by id, the incarnations of brokers
+    that the controller has taken into account.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Cluster:
         self._forget: Callable[[], None] | None = None
         self.cluster_id = ""
         self.controller_id = NO_CONTROLLER
+        self.generation = 0
         self.acknowledged: Mapping[int, int] = MappingProxyType({})
         #: Told why, once another broker has this one's number: this one is no member of the cluster any more.
         self.on_ousted: Callable[[NodeIdInUse], object] = lambda _: None
@@ -155,6 +157,18 @@ class Cluster:
         """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
+        path = f"{BROKERS}/{self.node_id}"
+        write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
+        return Deferred.fromCoroutine(write).addCallback(lambda _: None)
+
+    def report_outages(self, outages: Outages) -> Deferred[None]:
+        """Say which replicas of this broker are offline or full, from now on and after every loss of the session.
+
+        Fires when this broker knows it from the tree itself. Fails with the store's errors.
+        """
+        if self._self is None:
+            return succeed(None)  # ousted: nobody asks this broker for its replicas any more
+        self._self = replace(self._self, outages=outages)
         path = f"{BROKERS}/{self.node_id}"
         write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
         return Deferred.fromCoroutine(write).addCallback(lambda _: None)
@@ -304,6 +318,7 @@ class Cluster:
                     self._oust(self._in_use(broker))
         if found != self._brokers:
             self._brokers = found
+            self.generation += 1
             self._tell()
 
     def _tell(self) -> None:

@@ -10,7 +10,7 @@ import base64
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pylogd.metadata.errors import InvalidTopicName
@@ -129,6 +129,25 @@ class Endpoint:
     port: int
 
 
+#: (topic id, partition)
+ReplicaKey = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outages:
+    """The replicas of a live broker that its data directories keep from serving.
+
+    `offline`: their directory has failed, or their log could not be opened; they count as replicas of a dead broker.
+    `full`: their volume has no room; they can be read and not appended to.
+    """
+
+    offline: frozenset[ReplicaKey] = frozenset()
+    full: frozenset[ReplicaKey] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.offline or self.full)
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """A live broker.
@@ -139,7 +158,8 @@ class Broker:
 
     `epoch` grows with each registration (KIP-903): it is the version of the broker's node below `BROKER_EPOCHS`, -1
     before the first. `directories` are the ids of the data directories that are in use. `fenced`: it is registered, and
-    still finds out which of its copies are lost; until then it is not a live broker.
+    still finds out which of its copies are lost; until then it is not a live broker. `outages`: which of its replicas
+    its disks keep from serving.
     """
 
     node_id: int
@@ -151,6 +171,7 @@ class Broker:
     epoch: int = -1
     directories: tuple[str, ...] = ()
     fenced: bool = False
+    outages: Outages = field(default_factory=Outages)
 
     @property
     def host(self) -> str:

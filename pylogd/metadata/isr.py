@@ -146,15 +146,17 @@ class IsrWriter:
             raise IneligibleReplica("the leader is in sync with itself")
         for broker in change.isr:
             if broker not in state.isr:
-                self._check_may_join(state, broker)
+                self._check_may_join(state, broker, change.topic_id)
         return replace(state, isr=change.isr, partition_epoch=state.partition_epoch + 1)
 
-    def _check_may_join(self, state: PartitionState, broker: int) -> None:
+    def _check_may_join(self, state: PartitionState, broker: int, topic_id: bytes) -> None:
         if broker not in state.replicas:
             raise IneligibleReplica(f"broker {broker} has no replica of the partition")
         live = self._cluster.brokers.get(broker)
         if live is None or live.stopping:
             raise IneligibleReplica(f"broker {broker} is not alive, or stopping")
+        if (topic_id, state.index) in live.outages.offline or (topic_id, state.index) in live.outages.full:
+            raise IneligibleReplica(f"broker {broker} has said that its replica is offline, or its disk full")
         until = state.latest_until_ms
         if broker in state.adding and until is not None and until > self._now_ms():
             raise IneligibleReplica(f"broker {broker} has only the newest records: consumers still need the others")

@@ -15,7 +15,16 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pylogd.metadata.errors import StoreError
-from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, id_from_text, id_to_text
+from pylogd.metadata.image import (
+    NO_LEADER,
+    Broker,
+    Endpoint,
+    Outages,
+    PartitionState,
+    ReplicaKey,
+    id_from_text,
+    id_to_text,
+)
 
 BROKERS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
@@ -203,6 +212,8 @@ def encode_broker(broker: Broker) -> bytes:
             "epoch": broker.epoch,
             "directories": broker.directories,
             "fenced": broker.fenced,
+            "offline_replicas": _by_topic(broker.outages.offline),
+            "full_replicas": _by_topic(broker.outages.full),
         }
     )
 
@@ -224,6 +235,9 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             int(path.rpartition("/")[2]), tuple(endpoints), document.get("rack"), incarnation,
             bool(document.get("stopping")), document.get("directory_id"), int(document.get("epoch", -1)),
             tuple(map(str, document.get("directories", ()))), bool(document.get("fenced")),
+            outages=Outages(
+                _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {}))
+            ),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error
@@ -363,6 +377,17 @@ def _ids(brokers: Any) -> tuple[int, ...]:
 
 def _by_index(replicas: Iterable[tuple[int, Sequence[int]]]) -> dict[str, list[int]]:
     return {str(index): list(brokers) for index, brokers in replicas}
+
+
+def _by_topic(replicas: Iterable[ReplicaKey]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic_id, index in sorted(replicas):
+        found.setdefault(id_to_text(topic_id), []).append(index)
+    return found
+
+
+def _replica_keys(found: Mapping[str, Sequence[int]]) -> frozenset[ReplicaKey]:
+    return frozenset((id_from_text(text), int(index)) for text, indexes in found.items() for index in indexes)
 
 
 def _bracket(host: str) -> str:

@@ -51,7 +51,9 @@ class MemoryFileSystem:
         self.faults: list[Fault] = []
         self.cold: set[str] = set()  # paths that the page cache does not have
         self.calls: list[str] = []
+        self.identities: dict[str, int] = {}  # inode numbers other than 1
         self.now_ms = 0
+        self.usable_bytes = 1 << 39
         self._fds: dict[int, tuple[str, Inode]] = {}
         self._next_fd = 1000
         self._locks: dict[str, int] = {}
@@ -227,6 +229,12 @@ class MemoryFileSystem:
             self.directories.add(path)
             path = os.path.dirname(path)
 
+    def identity(self, path: str) -> tuple[int, int]:
+        self._call("identity", path)
+        if not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return 1, self.identities.get(path, 1)
+
     def rmdir(self, path: str) -> None:
         self._call("rmdir", path)
         if self.listdir(path):
@@ -234,7 +242,8 @@ class MemoryFileSystem:
         self.directories.remove(path)
 
     def space(self, path: str) -> tuple[int, int]:
-        return 1 << 40, 1 << 39
+        self._call("space", path)
+        return 1 << 40, self.usable_bytes
 
     def lock(self, path: str) -> int | None:
         if path in self._locks:

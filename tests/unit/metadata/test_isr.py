@@ -15,7 +15,7 @@ from pylogd.metadata.errors import (
     StalePartition,
     UnknownTopic,
 )
-from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, IsrChange, Outages, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.interfaces import Check, SetData
 from pylogd.metadata.layout import TOPICS, decode_topic, state_path, topic_path
 from pylogd.metadata.sqlite import SqliteStore
@@ -246,3 +246,17 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
 def late_view(store: SqliteStore) -> list[Topic]:
     """The topics as a broker reads them that comes now."""
     return Peer(store, 9).topics.all()
+
+
+@pytest.mark.parametrize("kind", ["offline", "full"])
+def test_a_replica_on_a_directory_that_is_out_does_not_join(peers: list[Peer], kind: str) -> None:
+    topic = make(peers[0])
+    result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
+    result_of(peers[2].cluster.report_outages(Outages(**{kind: frozenset({(topic.topic_id, 0)})})))
+    now = peers[0].topics.get("a")
+    assert now is not None
+    (refused,) = result_of(peers[0].topics.alter_isr([change_of(now, (1, 2, 3))]))
+    assert isinstance(refused, IneligibleReplica)
+    result_of(peers[2].cluster.report_outages(Outages()))
+    (joined,) = result_of(peers[0].topics.alter_isr([change_of(now, (1, 2, 3))]))
+    assert isinstance(joined, PartitionState)

@@ -1,0 +1,154 @@
+"""Failed and full log directories: found by a periodic check, and reported to the cluster.
+
+Strategy: a broker's registration names the replicas that its disks keep from serving (`metadata.image.Outages`), as
+Kafka's brokers tell their controller of failed log directories (KIP-112, KIP-858). The controller then moves leaders
+away and takes the replicas out of in-sync sets; see `controller.decisions`. A directory is looked at whenever it is
+used, and every `log.dir.check.interval.ms` in a thread, so that a failure under idle replicas is found too.
+
+Rules: what changes together is reported together. A report that the store refused is sent again until it is there. The
+check costs a `stat` of each directory; only every tenth one writes a byte, which is left to the page cache.
+Must not know: why a directory failed, what the cluster makes of a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.metadata.errors import NodeError, StoreError
+from pylogd.metadata.image import Outages
+from pylogd.replica.partition import Partition, Role
+
+if TYPE_CHECKING:
+    from pylogd.log.manager import LogManager
+    from pylogd.replica.manager import InThread, ReplicaManager
+
+log = Logger()
+
+#: Seconds before a report that failed is sent again.
+RETRY_SECONDS = 1.0
+#: Every so many checks write to the directory.
+_WRITING = 10
+
+
+class OutageReporter:
+    """Finds outages of this broker's log directories and reports them by `report`, which returns a Deferred.
+
+    `seconds`: between two checks of the directories.
+    """
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        logs: LogManager,
+        report: Callable[[Outages], Deferred[None]],
+        clock: IReactorTime,
+        in_thread: InThread,
+        seconds: float,
+    ) -> None:
+        self._replicas = replicas
+        self._logs = logs
+        self._report = report
+        self._clock = clock
+        self._in_thread = in_thread
+        self._seconds = seconds
+        self._reported = Outages()
+        self._sending = False
+        self._call: IDelayedCall | None = None
+        self._running = False
+        self._checks = 0
+        self._next_check: IDelayedCall | None = None
+        self._checking: Deferred[None] | None = None  # one under way
+
+    def start(self) -> None:
+        """Report what is out now, and from now on whatever changes. The replicas have to be started."""
+        self._running = True
+        self._replicas.subscribe(self._partition_changed)
+        self.changed()
+        self._check_later()
+
+    def stop(self) -> Deferred[None]:
+        """Check and report nothing more. Fires when a check under way is done."""
+        self._running = False
+        for call in (self._call, self._next_check):
+            if call is not None:
+                call.cancel()
+        self._call = self._next_check = None
+        return succeed(None) if self._checking is None else self._checking
+
+    def changed(self) -> None:
+        """Report in the next turn, together with all that comes until then."""
+        if self._running and self._call is None:
+            self._call = self._clock.callLater(0, self._send)
+
+    def _partition_changed(self, partition: Partition) -> None:
+        key = partition.topic_id, partition.index
+        if partition.role is Role.OFFLINE or key in self._reported.offline or key in self._reported.full:
+            self.changed()
+
+    def outages(self) -> Outages:
+        """Return what is out now."""
+        partitions = self._replicas.partitions
+        full = filter(None, map(partitions.get, self._logs.in_full_directories))
+        return Outages(
+            frozenset(
+                (one.topic_id, one.index) for one in partitions.values() if one.role is Role.OFFLINE
+            ),
+            frozenset((one.topic_id, one.index) for one in full),
+        )  # fmt: skip
+
+    def _send(self) -> None:
+        self._call = None
+        if self._sending:
+            return  # its end looks again
+        found = self.outages()
+        if found == self._reported:
+            return
+        self._sending = True
+        self._report(found).addCallbacks(self._sent, self._not_sent, callbackArgs=(found,))
+
+    def _sent(self, _: None, found: Outages) -> None:
+        self._sending = False
+        self._reported = found
+        if found:
+            log.warn(
+                "reported to the cluster: {offline} replicas of this broker are offline, {full} are on full volumes",
+                offline=len(found.offline), full=len(found.full),
+            )  # fmt: skip
+        else:
+            log.info("reported to the cluster: no replica of this broker is offline any more, or on a full volume")
+        self.changed()
+
+    def _not_sent(self, failure: Failure) -> None:
+        self._sending = False
+        if not self._running:
+            return
+        if failure.check(StoreError, NodeError):
+            log.warn("can't report which replicas are offline for now: {error}", error=failure.getErrorMessage())
+        else:
+            log.failure("can't report which replicas are offline", failure)
+        if self._call is None:
+            self._call = self._clock.callLater(RETRY_SECONDS, self._send)
+
+    def _check_later(self) -> None:
+        self._next_check = self._clock.callLater(self._seconds, self._check)
+
+    def _check(self) -> None:
+        self._next_check = None
+        self._checks += 1
+        self._checking = Deferred()
+        done = self._in_thread(self._logs.check_directories, self._checks % _WRITING == 0)
+        done.addErrback(lambda failure: log.failure("could not check the log directories", failure))
+        done.addCallback(self._checked)
+
+    def _checked(self, _: Any) -> None:
+        done, self._checking = self._checking, None
+        if self._running:
+            self._check_later()
+        assert done is not None
+        done.callback(None)

@@ -1,0 +1,181 @@
+"""Log directories that fail, or fill up, under real brokers: leaders move, and what was acknowledged stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pylogd.client import Consumer, Producer
+from pylogd.client.core.model import Partition
+from pylogd.errors import ErrorCode
+from tests.brokers import BrokerProcess
+from tests.clusters import BrokerCluster
+from tests.zookeeper import ZooKeeper
+
+VALUE = bytes(range(256)) * 40
+SECONDS = 180
+SETTINGS = {"min.insync.replicas": "2", "log.segment.bytes": "262144"}
+_MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=12m none "$0" && exec "$@"']
+
+
+class TwoDirectories(BrokerCluster):
+    """Brokers with two log directories each; the second one of every broker may be a small volume of its own."""
+
+    small = False
+
+    def directories(self, node: int) -> tuple[Path, Path]:
+        """A broker's log directories."""
+        return self.folder / f"broker{node}", self.folder / f"broker{node}-second"
+
+    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        first, second = self.directories(node)
+        prefix = [*_MOUNT, str(second)] if self.small else []
+        if self.small:
+            second.mkdir(exist_ok=True)
+        more = {**self.settings, "node.id": str(node), **(settings or {})}
+        arguments = ["--data", str(second)]
+        broker = BrokerProcess(
+            first, self.folder / f"broker{node}.log", more, arguments, port=self.ports[node], prefix=prefix
+        )
+        self.brokers[node] = broker
+        return broker
+
+    def holding(self, node: int, name: str) -> Path:
+        """The log directory of a broker that has the partition directory `name`, as the broker sees it."""
+        root = Path(f"/proc/{self.brokers[node].pid}/root")
+        (found,) = (one for one in self.directories(node) if Path(f"{root}{one}/{name}").exists())
+        return Path(f"{root}{found}") if self.small else found
+
+    def errors(self, node: int) -> dict[str, str | None]:
+        """By path, what a broker says of its log directories."""
+        return {found.path: found.error for found in self.ask(lambda admin: admin.describe_log_dirs([node]), node)}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[TwoDirectories]:
+    made = TwoDirectories(tmp_path, zookeeper.connect, 3, SETTINGS)
+    yield made
+    faults = made.close()
+    assert not faults, "\n".join(faults)
+
+
+def write(cluster: BrokerCluster, count: int) -> None:
+    """Have records acknowledged by all in-sync replicas."""
+    with Producer(cluster.bootstrap, delivery_timeout=SECONDS) as producer:
+        for delivery in [producer.send("t", VALUE, partition=0) for _ in range(count)]:
+            delivery.result(SECONDS)
+
+
+def read(cluster: BrokerCluster, count: int) -> None:
+    """Find as many records, each at its offset."""
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([("t", 0)])
+        offsets: list[int] = []
+        while len(offsets) < count:
+            records = consumer.poll(SECONDS)
+            assert records, "nothing came"
+            assert all(record.value == VALUE for record in records)
+            offsets += [record.offset for record in records]
+    assert offsets == list(range(count))
+
+
+def wait_for(cluster: BrokerCluster, what: str, holds: Callable[[Partition], bool]) -> Partition:
+    """The partition, once all brokers that run tell it so."""
+
+    def found() -> Partition | None:
+        states = [cluster.partitions("t", node)[0] for node in cluster.brokers]
+        return states[0] if all(map(holds, states)) else None
+
+    state = cluster.until(found, what)
+    assert state is not None
+    return state
+
+
+def fail_directory(path: Path) -> Path:
+    """Take a directory away, and have none made in its place; where it is now."""
+    away = path.with_name(path.name + ".away")
+    path.rename(away)
+    path.write_text("")
+    return away
+
+
+def bring_back(path: Path, away: Path) -> None:
+    path.unlink()
+    away.rename(path)
+
+
+def test_a_leader_whose_directory_fails_is_replaced(cluster: TwoDirectories) -> None:
+    cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
+    (before,) = cluster.wait_for_isr("t", 3)
+    write(cluster, 10)
+    leader = before.leader
+    path = cluster.holding(leader, "t-0")
+    away = fail_directory(path)
+    after = wait_for(cluster, "that another broker leads", lambda one: one.leader not in (leader, -1))
+    assert set(after.isr) == set(before.replicas) - {leader}
+    assert after.offline == (leader,)
+    write(cluster, 10)
+    errors = cluster.errors(leader)
+    assert errors.pop(str(path)) == ErrorCode.KAFKA_STORAGE_ERROR.name
+    assert set(errors.values()) == {None}
+    bring_back(path, away)
+    cluster.restart(leader)
+    state = wait_for(cluster, "that all are in sync again", lambda one: len(one.isr) == 3)
+    assert state.offline == ()
+    read(cluster, 20)
+
+
+def test_a_follower_that_nobody_writes_to_is_not_elected_without_its_directory(cluster: TwoDirectories) -> None:
+    cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
+    (before,) = cluster.wait_for_isr("t", 3)
+    write(cluster, 10)
+    preferred = next(node for node in before.replicas if node != before.leader)
+    fail_directory(cluster.holding(preferred, "t-0"))
+    wait_for(cluster, "that it is out of sync", lambda one: preferred not in one.isr and one.offline == (preferred,))
+    cluster.kill(before.leader)
+    (other,) = set(before.replicas) - {preferred, before.leader}
+    wait_for(cluster, "that the third broker leads", lambda one: one.leader == other)
+    read(cluster, 10)
+
+
+def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_room(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    try:
+        subprocess.run([*_MOUNT, str(tmp_path), "true"], check=True, capture_output=True, timeout=SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this system lets nobody mount a volume in a namespace of his own")
+
+    class Small(TwoDirectories):
+        small = True
+
+    cluster = Small(tmp_path, zookeeper.connect, 3, SETTINGS)
+    try:
+        # Of two partitions, each broker has one in either directory.
+        cluster.ask(lambda admin: admin.create_topic("t", 2, 3))
+        cluster.wait_for_isr("t", 3)
+        (before, other) = cluster.partitions("t")
+        (index, leader) = next(
+            (one.index, one.leader) for one in (before, other)
+            if cluster.holding(one.leader, f"t-{one.index}").name.endswith("-second")
+        )  # fmt: skip
+        filler = cluster.holding(leader, f"t-{index}") / "filler"
+        free = os.statvfs(filler.parent)
+        filler.write_bytes(bytes(free.f_bavail * free.f_frsize - 100_000))
+
+        def state(node: int) -> Partition:
+            return cluster.partitions("t", node)[index]
+
+        with Producer(cluster.bootstrap, delivery_timeout=SECONDS) as producer:
+            for delivery in [producer.send("t", VALUE, partition=index) for _ in range(60)]:
+                delivery.result(SECONDS)
+        cluster.until(lambda: all(state(n).leader != leader for n in cluster.brokers), "that another broker leads")
+        assert leader not in state(leader).isr
+        assert state(leader).offline == (), "a full disk can still be read"
+        filler.unlink()
+        cluster.until(lambda: all(len(state(n).isr) == 3 for n in cluster.brokers), "that it is in sync again")
+    finally:
+        faults = cluster.close()
+    assert not faults, "\n".join(faults)

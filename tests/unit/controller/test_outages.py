@@ -1,0 +1,104 @@
+"""Replicas on failed and full log directories: who leads instead, and who stays in sync."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pylogd.controller import decisions
+from pylogd.controller.decisions import Snapshot
+from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, Outages, PartitionState, Topic
+
+TOPIC_ID = bytes(15) + b"\x07"
+
+
+def topic(state: PartitionState) -> Topic:
+    return Topic("t", TOPIC_ID, (state,), {})
+
+
+def snapshot(offline: tuple[int, ...] = (), full: tuple[int, ...] = (), dead: tuple[int, ...] = ()) -> Snapshot:
+    """Brokers 1 to 3, of which some have the partition on a directory that failed, or is full."""
+    key = frozenset({(TOPIC_ID, 0)})
+    none: frozenset[tuple[bytes, int]] = frozenset()
+    return Snapshot(
+        {
+            node: Broker(
+                node, (Endpoint("P", "h", 1),), incarnation=1,
+                outages=Outages(key if node in offline else none, key if node in full else none),
+            )
+            for node in (1, 2, 3)
+            if node not in dead
+        }
+    )  # fmt: skip
+
+
+def settled(state: PartitionState, brokers: Snapshot, *, unclean: bool = False) -> PartitionState:
+    updates = decisions.settle_all(brokers, [topic(state)], frozenset({"t"}) if unclean else frozenset())
+    return updates[0].after[0] if updates else state
+
+
+STATE = PartitionState.initial(0, (1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", ["offline", "full"])
+def test_the_leader_moves_and_leaves_the_in_sync_set(kind: str) -> None:
+    after = settled(STATE, snapshot(**{kind: (1,)}))
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2, 3))
+
+
+@pytest.mark.parametrize("kind", ["offline", "full"])
+def test_a_follower_leaves_the_in_sync_set(kind: str) -> None:
+    after = settled(STATE, snapshot(**{kind: (2,)}))
+    assert (after.leader, after.leader_epoch, after.isr) == (1, 0, (1, 3))
+
+
+def test_the_last_in_sync_replica_stays_and_leads_again_when_it_is_back() -> None:
+    alone = replace(STATE, isr=(1,))
+    after = settled(alone, snapshot(offline=(1,)))
+    assert (after.leader, after.isr) == (NO_LEADER, (1,))
+    assert settled(after, snapshot(offline=(1,))) is after
+    back = settled(after, snapshot())
+    assert (back.leader, back.isr, back.leader_epoch) == (1, (1,), after.leader_epoch + 1)
+
+
+def test_an_unclean_election_passes_over_a_failed_directory() -> None:
+    alone = replace(STATE, isr=(1,))
+    assert settled(alone, snapshot(offline=(1, 2)), unclean=True).leader == 3
+
+
+def test_a_leader_with_a_full_volume_leads_on_where_nobody_else_can() -> None:
+    alone = replace(STATE, isr=(1,))
+    assert settled(alone, snapshot(full=(1,))) is alone
+    both = replace(STATE, isr=(1, 2))
+    assert settled(both, snapshot(full=(1, 2))) is both, "nobody has room: all can still be read"
+
+
+def test_a_full_volume_is_read_where_nobody_else_is_left() -> None:
+    both = replace(STATE, isr=(1, 2))
+    after = settled(both, snapshot(full=(2,), dead=(1,)))
+    assert (after.leader, after.isr) == (2, (2,))
+    three = settled(STATE, snapshot(full=(2,), dead=(1,)))
+    assert (three.leader, three.isr) == (3, (3,))
+
+
+def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
+    single = PartitionState.initial(0, (1,))
+    after = settled(single, snapshot(offline=(1,)))
+    assert (after.leader, after.isr) == (NO_LEADER, (1,))
+    assert settled(after, snapshot()).leader == 1
+    assert settled(single, snapshot(full=(1,))) is single
+
+
+@pytest.mark.parametrize("kind", ["offline", "full"])
+def test_the_preferred_leader_is_left_alone_while_its_directory_is_out(kind: str) -> None:
+    moved = replace(STATE, leader=2, leader_epoch=1)
+    out = snapshot(**{kind: (1,)})
+    assert decisions.prefer(moved, out.of(TOPIC_ID, 0)) is None
+    assert decisions.imbalanced(out, [topic(moved)], 0) == []
+    assert decisions.prefer(moved, snapshot()) is not None
+
+
+def test_other_partitions_of_the_broker_are_not_touched() -> None:
+    other = Topic("u", bytes(15) + b"\x08", (STATE,), {})
+    assert decisions.settle_all(snapshot(offline=(1,), full=(2,)), [other], frozenset()) == []

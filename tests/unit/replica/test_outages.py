@@ -1,0 +1,169 @@
+"""Failed and full log directories are found and reported to the cluster."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import Deferred, fail
+
+from pylogd.errors import ErrorCode
+from pylogd.log.errors import StorageFailure
+from pylogd.metadata.errors import ConnectionLost
+from pylogd.metadata.image import Outages
+from pylogd.replica.outages import OutageReporter
+from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.fakes.metadata import result_of
+from tests.fakes.parts import Parts
+
+NONE = Outages()
+
+
+class Reporting:
+    """A broker with two data directories and a topic with a partition in each, and its reporter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts = Parts(folder, log_dirs="/a,/b")
+        topic = self.parts.create("t", partitions=2)
+        assert self.parts.logs.logs["t", 0].directory == "/a/t-0"
+        self.in_a, self.in_b = (topic.topic_id, 0), (topic.topic_id, 1)
+        self.refused = 0
+        self.reports: list[Outages] = []
+        self.reporter = OutageReporter(
+            self.parts.replicas, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
+        )
+        self.parts.logs.on_directory_full = self.reporter.changed
+        self.reporter.start()
+        self.parts.time.advance(0)
+
+    def report(self, outages: Outages) -> Deferred[None]:
+        """The cluster's own, unless the store is to be away."""
+        self.reports.append(outages)
+        if self.refused:
+            self.refused -= 1
+            return fail(ConnectionLost("the store is away"))
+        return self.parts.cluster.report_outages(outages)
+
+    @property
+    def reported(self) -> Outages:
+        """What the tree says of this broker."""
+        return self.parts.cluster.brokers[self.parts.node_id].outages
+
+    def append(self, index: int) -> None:
+        """Append, and let what follows happen."""
+        try:
+            self.parts.append("t", b"v", partition=index)
+        finally:
+            self.parts.time.advance(0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Reporting]:
+    made = Reporting(tmp_path)
+    yield made
+    result_of(made.reporter.stop())
+    made.parts.close()
+
+
+def test_nothing_is_reported_while_all_is_well(broker: Reporting) -> None:
+    broker.append(0)
+    broker.parts.time.pump([1.0] * 25)
+    assert broker.reports == []
+
+
+def test_a_directory_that_fails_in_use_is_reported(broker: Reporting) -> None:
+    with broker.parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+    assert broker.reports == [broker.reported]
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.EIO, errno.ESTALE])
+def test_a_directory_that_fails_under_idle_replicas_is_found(broker: Reporting, error: int) -> None:
+    with broker.parts.fs.failing("identity", error, path="/b"):
+        broker.parts.time.advance(0.9)
+        assert broker.reported == NONE
+        broker.parts.time.pump([0.1, 0])
+    assert broker.reported == Outages(offline=frozenset({broker.in_b}))
+    assert broker.parts.logs.healthy == ["/a"]
+
+
+def test_another_directory_at_the_path_is_found(broker: Reporting) -> None:
+    broker.parts.fs.identities["/a"] = 7
+    broker.parts.time.pump([1.0, 0])
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+
+
+def test_a_volume_that_can_only_be_read_is_found(broker: Reporting) -> None:
+    with broker.parts.fs.failing("open", errno.EROFS, path="/a/", lasting=True):
+        broker.parts.time.pump([1.0] * 10)
+        broker.parts.time.advance(0)
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+
+
+def test_a_full_volume_is_reported_until_it_has_room(broker: Reporting) -> None:
+    fs, time = broker.parts.fs, broker.parts.time
+    with fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
+        broker.append(0)
+    assert broker.reported == Outages(full=frozenset({broker.in_a}))
+    fs.usable_bytes = 1 << 20  # a little is no reason to come back: it would be full again at once
+    time.pump([1.0] * 3)
+    assert broker.reported == Outages(full=frozenset({broker.in_a}))
+    fs.usable_bytes = 1 << 39
+    with fs.failing("pwritev", errno.EDQUOT, path="/a/", lasting=True):
+        time.pump([1.0] * 3)
+    assert broker.reported == Outages(full=frozenset({broker.in_a}))
+    time.pump([1.0, 0])
+    assert broker.reported == NONE
+    broker.append(0)
+    assert "probe.tmp" not in fs.listdir("/a")
+
+
+def test_new_partitions_are_put_where_there_is_room(broker: Reporting) -> None:
+    with broker.parts.fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
+        broker.append(0)
+    broker.parts.create("new", partitions=2)
+    assert {broker.parts.logs.logs["new", index].directory for index in range(2)} == {"/b/new-0", "/b/new-1"}
+
+
+def test_a_report_that_the_store_refuses_is_sent_again(broker: Reporting) -> None:
+    broker.refused = 2
+    with broker.parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    assert broker.reported == NONE
+    broker.parts.time.pump([1.0, 1.0, 0])
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+    assert len(broker.reports) == 3
+
+
+def test_a_check_under_way_is_waited_for_at_a_stop(broker: Reporting) -> None:
+    broker.parts.threads.hold = True
+    broker.parts.time.advance(1.0)
+    done = broker.reporter.stop()
+    assert not done.called
+    broker.parts.threads.release()
+    assert done.called
+    broker.parts.threads.hold = False
+    calls = broker.parts.fs.calls
+    before = len(calls)
+    broker.parts.time.advance(1.0)
+    assert not [call for call in calls[before:] if call.startswith("identity")]
+
+
+def test_clients_are_told(broker: Reporting) -> None:
+    asked = MetadataRequest([MetadataRequestTopic(name="t")])
+    everything = MetadataRequest(None)
+    for request in (asked, everything):
+        found = broker.parts.call(request, 9).topics[0].partitions
+        assert [list(one.offline_replicas) for one in found] == [[], []]
+    with broker.parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    for request in (asked, everything):
+        found = broker.parts.call(request, 9).topics[0].partitions
+        assert [list(one.offline_replicas) for one in found] == [[1], []]
+    described = broker.parts.call(DescribeTopicPartitionsRequest([TopicRequest("t")]), 0).topics[0]
+    assert described.error_code == ErrorCode.NONE
+    assert [list(one.offline_replicas) for one in described.partitions] == [[1], []]
