@@ -7,6 +7,7 @@ needs to dispatch; `unsupported_api_versions` is the answer to the one request t
 from pylogd.api import (
     alter_configs,
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     create_partitions,
     create_topics,
@@ -45,6 +46,7 @@ __all__ = [
     "REGISTRATIONS",
     "alter_configs",
     "alter_partition_reassignments",
+    "alter_replica_log_dirs",
     "api_versions",
     "create_partitions",
     "create_topics",

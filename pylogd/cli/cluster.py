@@ -37,12 +37,13 @@ _LOOK_SECONDS = 0.2
 def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
     """Show the brokers of the cluster and their data directories; see below for more.
 
-    In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes.
+    In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes, online or offline.
 
     \b
     pylogd cluster                              brokers and disks
     pylogd cluster describe                     who leads, what is not in sync
     pylogd cluster elect                        give partitions back to their preferred leaders
+    pylogd cluster reopen 2 /data/b             use a log directory again that failed
     pylogd cluster up -n 3 --data /tmp/cluster  run a cluster of your own
     """
     if ctx.invoked_subcommand is not None:
@@ -65,8 +66,10 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
     for d in directories:
         total = sum(d.sizes.values())
         size: object = format_bytes(total) if sys.stdout.isatty() else total
-        rows.append([str(d.broker), brokers[d.broker].host, str(brokers[d.broker].port), d.path, len(d.sizes), size])
-    print_table([">broker", "host", ">port", "directory", ">partitions", ">size"], rows)
+        state = "online" if d.error is None else "offline"
+        host, port = brokers[d.broker].host, str(brokers[d.broker].port)
+        rows.append([str(d.broker), host, port, d.path, len(d.sizes), size, state])
+    print_table([">broker", "host", ">port", "directory", ">partitions", ">size", "state"], rows)
 
 
 @cluster.command()
@@ -123,6 +126,22 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
     # That there was nothing to do for some partition is what was wanted.
     if any(error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED for error in outcome.values()):
         raise click.ClickException("not all leaders could be elected")
+
+
+@cluster.command()
+@click.argument("broker", type=int)
+@click.argument("directory")
+@bootstrap_option
+def reopen(broker: int, directory: str, bootstrap: str) -> None:
+    """Have BROKER use its log DIRECTORY again, which failed or was full, without a restart.
+
+    Put the disk right first. The logs in it are recovered as after a crash, and catch up with the other replicas.
+    """
+    with connect(bootstrap) as connected, Admin(connected) as admin:
+        found = admin.reopen_log_dir(broker, directory)
+    if found.error is not None:
+        raise click.ClickException(f"broker {broker} can't use {directory} yet ({found.error}): its log says why")
+    note(f"broker {broker} uses {directory}, with {len(found.sizes)} partitions")
 
 
 @cluster.command()

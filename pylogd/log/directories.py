@@ -106,6 +106,7 @@ class LogDirectory:
         """Let another process have it."""
         if self.lock != _NO_LOCK:
             self.fs.close(self.lock)
+            self.lock = _NO_LOCK
 
     def holds(self, log: Log) -> bool:
         """Whether `log` lies in this directory."""
@@ -216,6 +217,19 @@ class LogDirectory:
         finally:
             if self.fs.exists(path):
                 self.fs.unlink(path)
+
+    def reopened(self, boot_id: str | None) -> LogDirectory:
+        """Return a fresh one for this directory, which is offline and can be used again.
+
+        Raises OSError, or InconsistentMetadata if it was not in use before it failed, or another one is at its path
+        now: what becomes of the partitions is then settled at the broker's start.
+        """
+        known = self.properties
+        found = checkpoints.read_meta_properties(self.fs, self.path)
+        if not known.directory_id or found is None or found.directory_id != known.directory_id:
+            raise InconsistentMetadata(f"{self.path} is not the directory that failed: restart the broker to use it")
+        self.release()
+        return open_directory(self.fs, self.path, known.node_id, known.cluster_id, boot_id)
 
     def usage(self, logs: Iterable[Log]) -> DirectoryUsage:
         """Bytes of those of `logs` that lie in it, and of its volume."""

@@ -128,6 +128,10 @@ class NoLogDirectory(StorageError):
     """Every data directory has failed."""
 
 
+class UnknownLogDirectory(StorageError):
+    """A path that is none of the broker's data directories."""
+
+
 class LogDirLocked(StorageError):
     """Another process has the directory."""
 

@@ -32,7 +32,15 @@ from pylogd.log.directories import (
     failed_directory,
     open_directory,
 )
-from pylogd.log.errors import LINK, CorruptLog, LoadCancelled, NoLogDirectory, StorageError, StorageFailure
+from pylogd.log.errors import (
+    LINK,
+    CorruptLog,
+    LoadCancelled,
+    NoLogDirectory,
+    StorageError,
+    StorageFailure,
+    UnknownLogDirectory,
+)
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
 from pylogd.log.loader import Found, create_log, load_log
 from pylogd.log.log import Log
@@ -96,6 +104,7 @@ class LogManager:
         self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
         self._cancelled = False
         self._cleaned_lock = threading.Lock()  # of the writing of that file
+        self._reopening = threading.Lock()
         self._checkpointing = threading.Lock()  # from when the offsets are looked up until they are written
         self._truncations = [0, 0]  # how many there were, and how many of them the checkpoint knows
         self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
@@ -182,7 +191,8 @@ class LogManager:
                 self.offline[key] = error
                 self._offline_in[key] = [entry.path]
         _log.critical(
-            "%s: the data directory is offline, with %d partitions; restart once the disk is seen to: %s",
+            "%s: the data directory is offline, with %d partitions; once the disk is seen to, use it again by "
+            "`pylogd cluster reopen` or a restart: %s",
             entry.path, len(keys), error,
         )  # fmt: skip
         for log in lost:
@@ -216,6 +226,42 @@ class LogManager:
                         self._set_full(entry, False)
                 except OSError as error:
                     self.storage_failed(StorageFailure(error.filename or entry.path, error))
+
+    def reopen(self, path: str) -> list[TopicPartition]:
+        """Use a data directory again that is offline, or full; the partitions that it brings back.
+
+        For a thread: logs are recovered as after a crash. One that is in use stays as it is. Raises
+        UnknownLogDirectory, StorageFailure if it still fails, and InconsistentMetadata as `LogDirectory.reopened`.
+        """
+        path = os.path.abspath(path)
+        with self._reopening:
+            failed = next((entry for entry in self.directories if entry.path == path), None)
+            if failed is None:
+                raise UnknownLogDirectory(f"{path} is no data directory of this broker")
+            if failed.failure is None:
+                self._set_full(failed, False)
+                return []
+            try:
+                entry = failed.reopened(self._boot_id)
+            except OSError as error:
+                raise StorageFailure(error.filename or path, error) from error
+            return self._take_back(failed, entry)
+
+    def _take_back(self, failed: LogDirectory, entry: LogDirectory) -> list[TopicPartition]:
+        with self._lock:
+            for key in [key for key, paths in self._offline_in.items() if paths == [entry.path]]:
+                del self.offline[key], self._offline_in[key]
+            self.directories[self.directories.index(failed)] = entry
+        self._cleaned |= entry.cleaned
+        self.high_watermarks |= entry.high_watermarks
+        found = [one for one in self._find(entry) if (one.topic, one.partition) not in self.logs]
+        self._load_logs(found, None, None)
+        self._sync_names()
+        if entry.failure is not None:
+            raise entry.failure
+        keys = [(one.topic, one.partition) for one in found]
+        _log.info("%s: the data directory is in use again, with %d partitions", entry.path, len(keys))
+        return [key for key in keys if key in self.logs]
 
     @property
     def in_full_directories(self) -> list[TopicPartition]:

@@ -328,6 +328,26 @@ class ReplicaManager:
                 partition.go_offline()
                 self._tell(partition)
 
+    def reopen(self, path: str) -> Deferred[None]:
+        """Use a data directory again that is offline, or full. Fires when its partitions are hosted again.
+
+        Fails as `LogManager.reopen`.
+        """
+        return Deferred.fromCoroutine(self._reopen(path))
+
+    async def _reopen(self, path: str) -> None:
+        keys = await self.in_thread(self._logs.reopen, path)
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None:
+                self._unhost(partition)
+            stored = self._logs.logs.get(key)
+            reason = None if stored is None else self._stray_reason(stored)
+            if reason is not None:
+                self._condemned.setdefault(key[0], []).append((key, reason))
+        for name in dict.fromkeys(topic for topic, _ in keys):
+            await self._settle(name)
+
     def _report(self, error: StorageError) -> None:
         self._failures += 1
         if self._failures.bit_count() == 1:
@@ -373,6 +393,11 @@ class ReplicaManager:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
     def _drop(self, partition: Partition, reason: str | None) -> None:
+        self._condemned.setdefault(partition.topic, []).append((partition.key, reason))
+        self._unhost(partition)
+
+    def _unhost(self, partition: Partition) -> None:
+        """Serve the partition no longer; its log stays."""
         hosted = self._hosted[partition.topic]
         del hosted[partition.index]
         if not hosted:
@@ -381,7 +406,6 @@ class ReplicaManager:
         del self.partitions[partition.key]
         del self.partitions_by_id[partition.topic_id, partition.index]
         self.replicated.pop(partition.key, None)
-        self._condemned.setdefault(partition.topic, []).append((partition.key, reason))
         partition.become(Role.DELETED)
         flusher = self._flushers.pop(partition.key, None)
         if flusher is not None:

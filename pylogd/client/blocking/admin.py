@@ -71,6 +71,7 @@ class Admin:
     delete_records = _blocking(Operations.delete_records)
     describe_cluster = _blocking(Operations.describe_cluster)
     describe_log_dirs = _blocking(Operations.describe_log_dirs)
+    reopen_log_dir = _blocking(Operations.reopen_log_dir)
     elect_leaders = _blocking(Operations.elect_leaders)
     reassign = _blocking(Operations.reassign)
     reassignments = _blocking(Operations.reassignments)

@@ -69,6 +69,7 @@ class Admin:
     delete_records = _deferred(Operations.delete_records)
     describe_cluster = _deferred(Operations.describe_cluster)
     describe_log_dirs = _deferred(Operations.describe_log_dirs)
+    reopen_log_dir = _deferred(Operations.reopen_log_dir)
     elect_leaders = _deferred(Operations.elect_leaders)
     reassign = _deferred(Operations.reassign)
     reassignments = _deferred(Operations.reassignments)

@@ -34,6 +34,7 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -80,6 +81,7 @@ APIS: Mapping[int, ApiInfo] = {
     23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
     32: ApiInfo(32, "DescribeConfigs", "describe_configs", 0, 4, 4),
     33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    34: ApiInfo(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
     35: ApiInfo(35, "DescribeLogDirs", "describe_log_dirs", 0, 5, 2),
     37: ApiInfo(37, "CreatePartitions", "create_partitions", 0, 3, 2),
     42: ApiInfo(42, "DeleteGroups", "delete_groups", 0, 2, 2),

@@ -19,6 +19,11 @@ from pylogd.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from pylogd.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -97,6 +102,7 @@ REQUESTS: list[Any] = [
     AlterConfigsRequest([AlterConfigsResource(2, "t", [AlterableConfig("retention.ms", "5")])]),
     IncrementalAlterConfigsRequest([IncrementalResource(2, "t", [IncrementalConfig("retention.ms", 0, "5")])]),
     DescribeLogDirsRequest(None),
+    AlterReplicaLogDirsRequest([AlterReplicaLogDir("/data", [AlterReplicaLogDirTopic("t", [0])])]),
     CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)]),
     DescribeClusterRequest(),
     DescribeTopicPartitionsRequest(),

@@ -14,6 +14,12 @@ from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import ConnectionLost
 from pylogd.metadata.image import Outages
 from pylogd.replica.outages import OutageReporter
+from pylogd.replica.partition import Role
+from pylogd.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.fakes.metadata import result_of
@@ -167,3 +173,66 @@ def test_clients_are_told(broker: Reporting) -> None:
     described = broker.parts.call(DescribeTopicPartitionsRequest([TopicRequest("t")]), 0).topics[0]
     assert described.error_code == ErrorCode.NONE
     assert [list(one.offline_replicas) for one in described.partitions] == [[1], []]
+
+
+def test_a_directory_is_used_again_when_an_operator_says_so(broker: Reporting) -> None:
+    parts = broker.parts
+    broker.append(0)
+    with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    with parts.fs.failing("open", errno.EIO, path="/a/", lasting=True):
+        assert alter(parts, "/a", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+    assert alter(parts, "/a", 0) == ErrorCode.NONE
+    parts.time.advance(0)
+    assert broker.reported == NONE
+    assert parts.logs.healthy == ["/a", "/b"]
+    assert parts.replicas.partitions["t", 0].role is Role.LEADING
+    broker.append(0)
+    assert parts.replicas.partitions["t", 0].high_watermark == 2
+    assert alter(parts, "/a", 0) == ErrorCode.NONE, "it is in use"
+    assert alter(parts, "/a", 1) == ErrorCode.INVALID_REQUEST, "it lies in the other directory"
+    assert alter(parts, "/a", 7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(parts, "/c", 0) == ErrorCode.LOG_DIR_NOT_FOUND
+    with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    assert broker.reported == Outages(offline=frozenset({broker.in_a})), "it is watched as before"
+
+
+def test_another_disk_is_not_taken_for_the_one_that_failed(broker: Reporting) -> None:
+    fs = broker.parts.fs
+    with fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    fs.rename("/a", "/away")
+    assert alter(broker.parts, "/a", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not fs.exists("/a"), "none is made where a disk is not mounted"
+    fs.mkdir("/a")
+    assert alter(broker.parts, "/a", 0) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_not_brought_back(broker: Reporting) -> None:
+    parts = broker.parts
+    with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
+        broker.append(0)
+    result_of(parts.topics.delete_topic("t"))
+    assert alter(parts, "/a", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ("t", 0) not in parts.logs.logs
+    assert not parts.fs.exists("/a/t-0")
+    parts.time.advance(0)
+    assert broker.reported == NONE
+
+
+def test_an_operator_need_not_wait_until_a_volume_has_plenty_of_room(broker: Reporting) -> None:
+    with broker.parts.fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
+        broker.append(0)
+    broker.parts.fs.usable_bytes = 1 << 20
+    assert alter(broker.parts, "/a", 0) == ErrorCode.NONE
+    broker.parts.time.advance(0)
+    assert broker.reported == NONE
+
+
+def alter(parts: Parts, path: str, index: int) -> int:
+    """The code that AlterReplicaLogDirs answers for a partition of t."""
+    topics = [AlterReplicaLogDirTopic("t", [index])]
+    answer = parts.call(AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)]))
+    return int(answer.results[0].partitions[0].error_code)

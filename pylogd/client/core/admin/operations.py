@@ -26,7 +26,8 @@ from pylogd.client.core.model import (
     Topic,
     TopicPartition,
 )
-from pylogd.errors import KafkaError, error_for
+from pylogd.errors import ErrorCode, KafkaError, error_for
+from pylogd.wire.messages import alter_replica_log_dirs as alter_dirs
 from pylogd.wire.messages import create_partitions, create_topics, delete_records, delete_topics
 from pylogd.wire.messages import describe_cluster as describe_cluster_messages
 from pylogd.wire.messages import describe_configs as describe_configs_messages
@@ -230,6 +231,19 @@ class Operations(GroupOperations, PartitionOperations):
                 error = error_for(answer.error_code).name if answer.error_code else None
                 found.append(LogDir(node, answer.log_dir, error, answer.total_bytes, answer.usable_bytes, sizes))
         return found
+
+    async def reopen_log_dir(self, broker: int, path: str) -> LogDir:
+        """Have a broker use a data directory again that was offline, or full.
+
+        Return the directory as it is then: its `error` is None if it is in use. Raises KafkaError (LOG_DIR_NOT_FOUND)
+        if the broker has no such directory.
+        """
+        request = alter_dirs.AlterReplicaLogDirsRequest([alter_dirs.AlterReplicaLogDir(path)])
+        await ask(self._calls, request, broker)
+        for found in await self.describe_log_dirs([broker]):
+            if found.path == path:
+                return found
+        raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"broker {broker} has no data directory {path}")
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in names:

@@ -1,0 +1,68 @@
+"""AlterReplicaLogDirs (34), versions 1 and 2: use data directories again.
+
+Behaviour: each directory that the request names is opened again if it is offline, and a full one counts as one with
+room, whether or not replicas are named for it. A named replica that the directory holds then is answered with no error,
+one that is still offline with KAFKA_STORAGE_ERROR, one of an unknown directory with LOG_DIR_NOT_FOUND.
+Gaps: replicas are never moved between directories: one that lies in another one is INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.api.context import RequestContext
+from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
+from pylogd.log.errors import StorageError, UnknownLogDirectory
+from pylogd.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+log = Logger()
+
+
+@handles(AlterReplicaLogDirsRequest, 1, 2)
+def alter_replica_log_dirs(
+    context: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Deferred[AlterReplicaLogDirsResponse]:
+    """Open the directories, and say where the replicas are."""
+    return Deferred.fromCoroutine(_alter(context, request))
+
+
+async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    results: list[AlterReplicaLogDirTopicResult] = []
+    for directory in request.dirs:
+        failed = await _reopen(context, directory.path)
+        for topic in directory.topics:
+            codes = [failed or _where(context, directory.path, topic.name, index) for index in topic.partitions]
+            found = map(AlterReplicaLogDirPartitionResult, topic.partitions, codes)
+            results.append(AlterReplicaLogDirTopicResult(topic.name, list(found)))
+    return AlterReplicaLogDirsResponse(results=results)
+
+
+async def _reopen(context: RequestContext, path: str) -> ErrorCode:
+    """Why the directory can't be used, NONE if it can."""
+    try:
+        await context.broker.replicas.reopen(path)
+    except UnknownLogDirectory:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    except StorageError as error:
+        log.error("{path} can't be used again yet: {error}", path=path, error=error)
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE
+
+
+def _where(context: RequestContext, path: str, topic: str, index: int) -> ErrorCode:
+    partition = context.broker.replicas.partitions.get((topic, index))
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not partition.online:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    here = os.path.dirname(partition.log.directory) == os.path.abspath(path)
+    return ErrorCode.NONE if here else ErrorCode.INVALID_REQUEST
