@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from tests import preload
 from tests.chaos import links
 from tests.chaos.checker import Chaos, Outcome
 
@@ -40,6 +41,8 @@ def main(arguments: list[str]) -> int:
         return links.enter("tests.chaos", arguments)
     if why:
         print(f"links can't be cut, nor a disk be filled, here: {why}. The rest is done.", flush=True)
+    if preload.why_not():
+        print(f"no power can be lost, nor a clock step, here: {preload.why_not()}. The rest is done.", flush=True)
     outcomes = []
     left, seed = options.seconds, options.seed
     while left > 0:
@@ -61,9 +64,10 @@ def _round(keep: Path | None, seed: int, brokers: int, seconds: float, why: str)
         folder = Path(temporary) if keep is None else keep / f"seed{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         print(f"seed {seed}, {brokers} brokers, {seconds:.0f} s", flush=True)
-        chaos = Chaos(folder, seed, brokers, seconds, not why, lambda text: print(text, flush=True))
+        without = preload.why_not()
+        chaos = Chaos(folder, seed, brokers, seconds, not why, not without, lambda text: print(text, flush=True))
         outcome = chaos.run()
-    outcome.without = why
+    outcome.without = "; ".join(filter(None, (why, without)))
     print(f"{outcome.acknowledged} acknowledged, {outcome.read} read, {sum(outcome.troubles.values())} troubles")
     for fault in outcome.faults:
         print(f"FAULT {fault}", flush=True)

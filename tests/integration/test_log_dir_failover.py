@@ -12,7 +12,7 @@ import pytest
 from pylogd.client import Consumer, Producer
 from pylogd.client.core.model import Partition
 from pylogd.errors import ErrorCode
-from tests.brokers import BrokerProcess
+from tests.brokers import BrokerProcess, pylogd_command
 from tests.clusters import BrokerCluster
 from tests.zookeeper import ZooKeeper
 
@@ -108,7 +108,8 @@ def bring_back(path: Path, away: Path) -> None:
     away.rename(path)
 
 
-def test_a_leader_whose_directory_fails_is_replaced(cluster: TwoDirectories) -> None:
+@pytest.mark.parametrize("again", ["by a restart", "by a command"])
+def test_a_leader_whose_directory_fails_is_replaced(cluster: TwoDirectories, again: str) -> None:
     cluster.ask(lambda admin: admin.create_topic("t", 1, 3))
     (before,) = cluster.wait_for_isr("t", 3)
     write(cluster, 10)
@@ -123,9 +124,16 @@ def test_a_leader_whose_directory_fails_is_replaced(cluster: TwoDirectories) -> 
     assert errors.pop(str(path)) == ErrorCode.KAFKA_STORAGE_ERROR.name
     assert set(errors.values()) == {None}
     bring_back(path, away)
-    cluster.restart(leader)
+    if again == "by a restart":
+        cluster.restart(leader)
+    else:
+        reopen = [*pylogd_command(), "cluster", "reopen", str(leader), str(path), "-b", cluster.bootstrap]
+        told = subprocess.run(reopen, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert told.returncode == 0, told.stderr
+        assert "with 1 partitions" in told.stderr
     state = wait_for(cluster, "that all are in sync again", lambda one: len(one.isr) == 3)
     assert state.offline == ()
+    assert set(cluster.errors(leader).values()) == {None}
     read(cluster, 20)
 
 

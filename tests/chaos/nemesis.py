@@ -1,0 +1,461 @@
+"""Who troubles the cluster: one trouble after the other, several at a time, each undone after a while.
+
+What it does is drawn from a seeded random source. Brokers are killed, stopped for a while and isolated; links are cut
+and slowed, sessions expire, ZooKeeper restarts, replicas and leaders move; and of disks and clocks:
+
+- **wipe**: a broker is killed, and all that it has, or one of its log directories, is gone when it comes back.
+- **lose_power**: several brokers are killed at once, and their files keep what was synced, and of the rest a random
+  part from the file's start on, mostly nothing (`tests/preload.py`). They come back on another boot of the machine.
+- **fail_directory**: a log directory is renamed away, or its writes and syncs fail with EIO, while the broker runs;
+  later the disk is put right, and the broker is told to use it again, or restarted.
+- **fill**: the volume of one log directory has no room for a while; nobody restarts anything.
+- **step_clock**: the wall clock of one broker jumps by up to half an hour to either side.
+
+Rules: of copies no more is destroyed than the guarantee allows (`copies`); a disk that fails or fills up loses nothing.
+Needs `links` for what is done to links and for the small volume, `preload` for power, EIO and clocks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pylogd.errors import PylogdError
+from pylogd.local.zookeeper import LocalZooKeeper
+from pylogd.metadata.image import PartitionState
+from tests.brokers import BrokerProcess
+from tests.chaos.copies import Copies
+from tests.chaos.links import STORE, Links
+from tests.clusters import BrokerCluster
+from tests.preload import Preload
+
+#: The broker whose first log directory can be filled, where there may be a volume of its own.
+SMALL_DISK_NODE = 1
+HEAL_SECONDS = 300.0
+_PORT = 9092
+#: Shorter than what a broker may be cut off for.
+_SESSION_MS = 4000
+#: Seconds that a clock is put ahead. Records of more than an hour ahead are refused.
+_STEPS = (-1800.0, -600.0, -70.0, -5.0, 5.0, 70.0, 600.0, 1800.0)
+#: Whether brokers know eligible replicas: without them a destroyed disk may lose what another broker has.
+_ELIGIBLE = "elr" in PartitionState.__dataclass_fields__
+
+Trouble = Callable[[], str]
+
+
+class ChaosCluster(BrokerCluster):
+    """Brokers with two log directories each; behind links of their own, and with faults, where these can be had."""
+
+    def __init__(self, folder: Path, connect: str, size: int, links: Links | None, preload: bool) -> None:
+        self.links = links
+        self.faults = {
+            node: Preload(folder, f"broker{node}", failing=self.second_of(folder, node))
+            for node in range(1, size + 1)
+            if preload
+        }
+        settings = {
+            "zookeeper.session.timeout.ms": str(_SESSION_MS), "min.insync.replicas": "2",
+            "replica.lag.time.max.ms": "4000", "replica.socket.timeout.ms": "4000",
+            "log.retention.ms": "-1", "log.segment.bytes": "262144", "log.roll.jitter.ms": "0",
+            "zookeeper.connection.timeout.ms": "30000", "leader.imbalance.check.interval.seconds": "10",
+        }  # fmt: skip
+        super().__init__(folder, connect, size, settings)
+
+    @staticmethod
+    def second_of(folder: Path, node: int) -> Path:
+        """The second log directory of a broker."""
+        return folder / f"broker{node}-second"
+
+    def directories(self, node: int) -> tuple[Path, Path]:
+        """The log directories of a broker."""
+        return self.folder / f"broker{node}", self.second_of(self.folder, node)
+
+    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        """As it is there; in the broker's namespace, and with its faults, where it has them."""
+        first, second = self.directories(node)
+        prefix = self.faults[node].prefix if self.faults else []
+        if self.links is not None:
+            self.ports[node] = _PORT
+            prefix = [*self.links.prefix(node), *prefix]
+        broker = BrokerProcess(
+            first, self.folder / f"broker{node}.log", {**self.settings, "node.id": str(node), **(settings or {})},
+            ["--data", str(second)], port=self.ports[node], prefix=prefix,
+            host="127.0.0.1" if self.links is None else self.links.address(node),
+        )  # fmt: skip
+        self.brokers[node] = broker
+        return broker
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address."""
+        return ",".join(self.address(node) for node in self.ports)
+
+    def address(self, node: int) -> str:
+        """One broker's address."""
+        return super().address(node) if self.links is None else f"{self.links.address(node)}:{_PORT}"
+
+
+class Nemesis:
+    """One run's. `say` is told what happens; `troubles` counts it by name."""
+
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        store: LocalZooKeeper,
+        topic: str,
+        partitions: int,
+        rng: random.Random,
+        say: Callable[[str], object],
+    ) -> None:
+        self.troubles: Counter[str] = Counter()
+        self._cluster = cluster
+        self._store = store
+        self._topic = topic
+        self._partitions = partitions
+        self._rng = rng
+        self._say = say
+        self._links = cluster.links
+        self._copies = Copies(store.hosts, topic)
+        self._down: dict[int, float] = {}  # when to start it again
+        self._paused: dict[int, float] = {}  # when to let it go on
+        self._failed: dict[int, float] = {}  # whose second directory fails, and when that is put right
+        self._cut_until = 0.0
+        self._full_until = 0.0
+        self._disk = cluster.directories(SMALL_DISK_NODE)[0]
+
+    def close(self) -> None:
+        """Let go of what it looks with."""
+        self._copies.close()
+
+    def trouble(self) -> None:
+        """Undo what is due, and do one thing more."""
+        self._undo_what_is_due()
+        troubles: list[Trouble] = [
+            self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect,
+            self._fail_directory,
+        ]  # fmt: skip
+        if _ELIGIBLE:
+            troubles.append(self._wipe)
+        if self._links is not None:
+            troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
+        if self._cluster.faults:
+            troubles += [self._step_clock, self._step_clock]
+            troubles += [self._lose_power, self._lose_power] if _ELIGIBLE else []
+        trouble = self._rng.choice(troubles)
+        try:
+            what = trouble()
+        except PylogdError as error:
+            self._say(f"{trouble.__name__[1:]}: {error}")
+            return
+        if what:
+            self.troubles[trouble.__name__[1:]] += 1
+            self._say(what)
+
+    def heal(self) -> list[str]:
+        """Put everything right and start every broker; what was wrong with any that ended by itself."""
+        self._heal_links()
+        if self._full_until:
+            self._empty_disk()
+        self._store.start()
+        for node, faults in self._cluster.faults.items():
+            if faults.step_seconds:
+                faults.step(0.0)
+                self._say(f"the clock of {node} is right")
+        for node in list(self._paused):
+            self._cluster.resume(node)
+        self._paused.clear()
+        for node in list(self._failed):
+            self._put_right(node)
+        deadline = time.monotonic() + HEAL_SECONDS
+        while self._down and time.monotonic() < deadline:
+            for node in list(self._down):
+                del self._down[node]
+                self._start(node)
+        found = []
+        for node, broker in list(self._cluster.brokers.items()):
+            if broker.process.poll() is not None:  # it gave up while something was broken
+                found.append(f"{node} ended by itself, with exit code {broker.process.returncode}")
+                self._say(found[-1])
+                self._cluster.kill(node)
+                self._start(node)
+        return found
+
+    # -- processes
+
+    def _running(self) -> list[int]:
+        return [node for node in sorted(self._cluster.brokers) if node not in self._paused]
+
+    def _kill(self) -> str:
+        running = self._running()
+        if len(self._down) >= len(self._cluster.ports) - 1 or not running:
+            return ""
+        node = self._rng.choice(running)
+        self._cluster.kill(node)
+        self._down[node] = self._in(0.0, 8.0)
+        return f"kill {node}"
+
+    def _pause(self) -> str:
+        running = self._running()
+        if not running:
+            return ""
+        node = self._rng.choice(running)
+        self._cluster.pause(node)
+        self._paused[node] = self._in(0.5, 9.0)
+        return f"pause {node}"
+
+    def _restart_store(self) -> str:
+        seconds = self._rng.uniform(0.0, 3.0)
+        self._store.kill()
+        time.sleep(seconds)
+        self._store.start()
+        return f"ZooKeeper was away for {seconds:.1f} s"
+
+    def _start(self, node: int) -> None:
+        """Start a broker. One that can't reach what it needs says so and ends: it is tried again."""
+        try:
+            self._cluster.start(node)
+            self._say(f"start {node}")
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1:]
+            self._say(f"{node} does not start: {reason}")
+            self._down[node] = time.monotonic() + 1.0
+
+    # -- replicas
+
+    def _reassign(self) -> str:
+        index = self._rng.randrange(self._partitions)
+        target = self._rng.sample(sorted(self._cluster.ports), 3)
+        running = self._running()
+        if not running:
+            return ""
+        node = self._rng.choice(running)
+        wanted: Mapping[tuple[str, int], list[int]] = {(self._topic, index): target}
+        self._cluster.ask(lambda admin: admin.reassign(wanted), node)
+        return f"partition {index} is to move to {target}"
+
+    def _elect(self) -> str:
+        running = self._running()
+        if not running:
+            return ""
+        node = self._rng.choice(running)
+        places = [(self._topic, index) for index in range(self._partitions)]
+        self._cluster.ask(lambda admin: admin.elect_leaders(places), node)
+        return "preferred leaders are elected"
+
+    # -- links
+
+    def _cut(self) -> str:
+        assert self._links is not None
+        source, target = self._rng.sample(sorted(self._cluster.ports), 2)
+        both = self._rng.random() < 0.5
+        self._links.cut(source, self._links.address(target))
+        if both:
+            self._links.cut(target, self._links.address(source))
+        self._cut_for(1.0, 10.0)
+        return f"cut {source} {'<->' if both else '->'} {target}"
+
+    def _isolate(self) -> str:
+        assert self._links is not None
+        node = self._rng.choice(sorted(self._cluster.ports))
+        for other in self._cluster.ports:
+            if other != node:
+                self._links.cut(node, self._links.address(other))
+                self._links.cut(other, self._links.address(node))
+        self._cut_for(1.0, 10.0)
+        return f"isolate {node} from the other brokers"
+
+    def _expire(self) -> str:
+        """A broker goes on, and its session ends."""
+        assert self._links is not None
+        node = self._rng.choice(sorted(self._cluster.ports))
+        self._links.cut(node, STORE)
+        self._cut_for(6.0, 10.0)
+        return f"cut {node} from ZooKeeper for longer than its session lasts"
+
+    def _slow(self) -> str:
+        assert self._links is not None
+        node = self._rng.choice(sorted(self._cluster.ports))
+        kilobits = self._rng.choice((64, 256, 1000))
+        self._links.slow(node, kilobits)
+        self._cut_for(2.0, 10.0)
+        return f"{node} sends {kilobits} kbit/s at most"
+
+    def _cut_for(self, least: float, most: float) -> None:
+        self._cut_until = max(self._cut_until, self._in(least, most))
+
+    # -- disks
+
+    def _fill(self) -> str:
+        if self._full_until:
+            return ""
+        with (self._disk / "ballast").open("wb", buffering=0) as ballast:
+            for chunk in (1 << 20, 4096, 512):
+                try:
+                    while True:
+                        ballast.write(bytes(chunk))
+                except OSError:
+                    continue
+        self._full_until = self._in(1.0, 8.0)
+        return f"the disk of {SMALL_DISK_NODE} is full"
+
+    def _wipe(self) -> str:
+        running = self._running()
+        if not running:
+            return ""
+        node = self._rng.choice(running)
+        if not self._may_destroy([node]):
+            return ""
+        folders = [path for path in self._cluster.directories(node) if path.is_dir()]
+        if self._rng.random() < 0.4:
+            folders = [self._rng.choice(folders)]
+        for folder in folders:
+            for path in folder.iterdir():
+                if path.name != "ballast":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self._down[node] = self._in(0.0, 8.0)
+        return f"wipe {', '.join(folder.name for folder in folders)}"
+
+    def _lose_power(self) -> str:
+        running = self._running()
+        nodes = self._rng.sample(running, self._rng.randint(1, len(running))) if running else []
+        if not nodes or not self._may_destroy(nodes):
+            return ""
+        lost = 0
+        if SMALL_DISK_NODE in nodes and self._full_until:
+            self._empty_disk()
+        for node in nodes:
+            folders = [path for path in self._cluster.directories(node) if path.is_dir()]
+            lost += self._cluster.faults[node].lose_power(folders, self._rng)
+            for folder in folders:
+                _boot_anew(folder)
+            self._down[node] = self._in(0.0, 8.0)
+        return f"{', '.join(map(str, nodes))} lose power, and {lost} bytes that were not synced"
+
+    def _may_destroy(self, nodes: list[int]) -> bool:
+        """Kill these brokers; whether what they have on their disks may be destroyed then.
+
+        They are stopped before the first look, and looked at again when they are dead: so nobody acknowledges anything
+        between the look and the end, and none of them is the last that has something.
+        """
+        self._heal_links()  # what they have sent is to arrive before the look
+        for node in nodes:
+            self._cluster.pause(node)
+        if not self._copies.may_lose(nodes):
+            for node in nodes:
+                self._cluster.resume(node)
+            return False
+        for node in nodes:
+            self._cluster.kill(node)
+            self._down[node] = self._in(0.0, 8.0)
+        time.sleep(0.3)
+        if not self._copies.may_lose(nodes):
+            self._say(f"{nodes} were killed, and keep their disks: they may have the last copies")
+            return False
+        self._copies.lose(nodes)
+        return True
+
+    def _fail_directory(self) -> str:
+        candidates = [node for node in self._running() if node not in self._failed]
+        if not candidates:
+            return ""
+        node = self._rng.choice(candidates)
+        second = self._cluster.directories(node)[1]
+        self._failed[node] = self._in(2.0, 12.0)
+        if self._cluster.faults and self._rng.random() < 0.5:
+            self._cluster.faults[node].fail(True)
+            return f"{second.name} fails with EIO"
+        second.rename(_away(second))
+        second.write_text("")  # so that nobody makes a new one there
+        return f"{second.name} is gone"
+
+    def _put_right(self, node: int) -> None:
+        """A failed directory is there again. Its broker is told so, or restarted."""
+        del self._failed[node]
+        second = self._cluster.directories(node)[1]
+        if _away(second).exists():
+            second.unlink()
+            _away(second).rename(second)
+        if self._cluster.faults:
+            self._cluster.faults[node].fail(False)
+        self._say(f"{second.name} is there again")
+        if node in self._cluster.brokers and not self._reopen(node, second):
+            self._paused.pop(node, None)
+            self._cluster.kill(node)
+            self._down[node] = time.monotonic()
+
+    def _reopen(self, node: int, path: Path) -> bool:
+        """Whether the broker uses the directory again because it is told to."""
+        if node in self._paused or self._cut_until or self._rng.random() < 0.5:
+            return False
+        try:
+            found = self._cluster.ask(lambda admin: admin.reopen_log_dir(node, str(path)), node)
+        except PylogdError as error:
+            self._say(f"{path.name} is not reopened: {error}")
+            return False
+        self._say(f"{path.name} is reopened: {found.error or 'in use'}")
+        return found.error is None
+
+    # -- clocks
+
+    def _step_clock(self) -> str:
+        node = self._rng.choice(sorted(self._cluster.ports))
+        faults = self._cluster.faults[node]
+        step = self._rng.choice([step for step in _STEPS if step != faults.step_seconds])
+        by = step - faults.step_seconds
+        faults.step(step)
+        return f"the clock of {node} steps by {by:+.0f} s"
+
+    # -- undoing
+
+    def _in(self, least: float, most: float) -> float:
+        return time.monotonic() + self._rng.uniform(least, most)
+
+    def _undo_what_is_due(self) -> None:
+        now = time.monotonic()
+        for node in [node for node, until in self._paused.items() if until <= now]:
+            del self._paused[node]
+            self._cluster.resume(node)
+            self._say(f"resume {node}")
+        if self._full_until and self._full_until <= now:
+            self._empty_disk()
+        for node in [node for node, until in self._failed.items() if until <= now]:
+            self._put_right(node)
+        for node in [node for node, until in self._down.items() if until <= now]:
+            if node != SMALL_DISK_NODE or not self._full_until:
+                if self._cut_until:
+                    self._heal_links()  # it would wait for them, and everybody here for it
+                del self._down[node]
+                self._start(node)
+        if self._cut_until and self._cut_until <= now:
+            self._heal_links()
+
+    def _empty_disk(self) -> None:
+        (self._disk / "ballast").unlink(missing_ok=True)
+        self._full_until = 0.0
+        self._say(f"the disk of {SMALL_DISK_NODE} has room")
+
+    def _heal_links(self) -> None:
+        if self._links is not None:
+            self._links.heal()
+        if self._cut_until:
+            self._say("the links are whole")
+        self._cut_until = 0.0
+
+
+def _away(path: Path) -> Path:
+    return path.with_name(f"{path.name}.away")
+
+
+def _boot_anew(folder: Path) -> None:
+    """Make a log directory look as if the machine had started again since it was in use.
+
+    That is one boot id in the kernel and another one on the disk: here the one on the disk is changed.
+    """
+    path = folder / "meta.properties"
+    if path.exists():
+        path.write_text(re.sub(r"(?m)^boot\.id=.*$", "boot.id=another", path.read_text()))
