@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 import pylogd.api
 from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
-from pylogd.api.registry import handles
+from pylogd.api.registry import handles, overlapping_apis
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
@@ -198,6 +198,11 @@ def test_every_handler_module_is_imported() -> None:
         "pylogd.api.served_versions",
         "pylogd.api.unsupported_api_versions",
     }
+
+
+def test_only_what_no_other_request_can_tell_overlaps() -> None:
+    """An append is done when its handler returns, a fetch changes nothing: all else takes effect in order."""
+    assert overlapping_apis() == {ProduceRequest.API_KEY, FetchRequest.API_KEY}
 
 
 def test_an_api_has_one_handler() -> None:
