@@ -41,6 +41,7 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         storage.RecordListTooLarge: ErrorCode.RECORD_LIST_TOO_LARGE,
         storage.UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         storage.UnsupportedCompressionType: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        storage.TransactionNotOpen: ErrorCode.INVALID_TXN_STATE,
         storage.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
         storage.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         storage.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,

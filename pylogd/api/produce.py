@@ -5,8 +5,11 @@ and acks=-1 are answered after the append, the latter once every in-sync replica
 an error closes the connection, which is the only way to tell. An acks=-1 whose in-sync set shrank below
 `min.insync.replicas` after the append is NOT_ENOUGH_REPLICAS_AFTER_APPEND; one whose leader lost the partition is
 NOT_LEADER_OR_FOLLOWER, and nobody knows yet what became of it. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
-from version 13 on by id. zstd needs version 7 (KIP-110). Records without a key for a compacted topic are
-INVALID_RECORD, each of them named from version 8 on (KIP-467). Only clients that call themselves `__admin_client` may
+from version 13 on by id. zstd needs version 7 (KIP-110). A batch whose header or records can't be right is
+INVALID_RECORD (`log/validator.py` says what is checked); single records that are at fault, such as those without a key
+for a compacted topic, are named from version 8 on (KIP-467). A transactional batch is INVALID_TXN_STATE. Where
+compressed records have to be looked into, that is done in a thread, and what comes for the same partition meanwhile is
+appended behind it. Only clients that call themselves `__admin_client` may
 write to the broker's own topics (INVALID_TOPIC_EXCEPTION).
 Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
@@ -17,7 +20,7 @@ This is the hot path; the usual request goes a short way of its own (`produce_on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -28,10 +31,11 @@ from pylogd.api.errors import explain, why_absent
 from pylogd.api.produce_one import NO_LEADER, failure, produce_one
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
-from pylogd.log.errors import InvalidRecord, KeylessRecords, UnsupportedCompressionType
+from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
+from pylogd.log.log import AppendResult
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition, Role
-from pylogd.replica.waiting import PendingAppend
+from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.wire.hot import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -43,14 +47,18 @@ from pylogd.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from pylogd.wire.validation import INLINE_BYTES
 
 _FIRST_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
 _ZSTD = 4
-_NO_KEY = "A record of a compacted topic needs a key."
 _MOST_RECORD_ERRORS = 1000  # in one answer
 # Shared by all answers that have nothing to say here; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
+
+#: The answers of a topic, a place among them, and what will stand there once the records were looked into.
+Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
+NOT_YET = PartitionProduceResponse()
 
 _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
@@ -64,12 +72,14 @@ _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(
     context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | bytes | Deferred[ProduceResponse] | None:
+) -> ProduceResponse | bytes | Deferred[ProduceResponse] | Deferred[ProduceResponse | None] | None:
     """Append; the answer, encoded or not, or a Deferred of it where replicas are waited for, or None for acks=0."""
     return produce_one(context, request) or produce_all(context, request)
 
 
-def produce_all(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Deferred[ProduceResponse] | None:
+def produce_all(
+    context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Deferred[ProduceResponse] | Deferred[ProduceResponse | None] | None:
     """The general way, for any request: the answer as a message."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
@@ -78,11 +88,12 @@ def produce_all(context: RequestContext, request: ProduceRequest) -> ProduceResp
     replicas = context.broker.replicas
     find: Callable[[Any], Partition | None] = replicas.partitions_by_id.get if by_id else replicas.partitions.get
     pending: list[PendingAppend] = []
-    failed: PartitionProduceResponse | None = None
+    inspected: list[Inspected] = []
     topics = []
+    size = 0
     for topic in request.topic_data:
         key = topic.topic_id if by_id else topic.name
-        answers = []
+        answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             partition = find((key, data.index))
             if partition is None:
@@ -91,50 +102,112 @@ def produce_all(context: RequestContext, request: ProduceRequest) -> ProduceResp
             elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
                 answer = failure(data.index, *_INTERNAL)
             else:
-                answer = _append(context, partition, data, acks, pending)
-            if answer.error_code:
-                failed = answer
-                if partition is not None and answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
+                size += len(data.records or b"")
+                made = _append(context, partition, data, acks, pending, at_once=size <= INLINE_BYTES)
+                if isinstance(made, Deferred):
+                    inspected.append((answers, len(answers), made))
+                    made = NOT_YET
+                answer = made
             answers.append(answer)
         topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-    if acks == 0:
+    response = ProduceResponse(topics)
+    if inspected:
+        answer_later = _once_inspected(context, request, response, pending, inspected)
+        return shield(Deferred[ProduceResponse | None].fromCoroutine(answer_later))
+    return _conclude(context, request, response, pending)
+
+
+async def _once_inspected(
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    pending: list[PendingAppend],
+    inspected: Sequence[Inspected],
+) -> ProduceResponse | None:
+    for answers, at, made in inspected:
+        answers[at] = await made
+    answer = _conclude(context, request, response, pending)
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _conclude(
+    context: RequestContext, request: ProduceRequest, response: ProduceResponse, pending: list[PendingAppend]
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    """What the client is told, and when, after everything was appended or refused."""
+    refused = [one for topic in response.responses for one in topic.partition_responses if one.error_code]
+    failed = refused[-1] if refused else None
+    if request.acks == 0:
         if failed is not None:
             raise CloseConnection(f"a produce with acks=0 failed: {failed.error_message}")
         return None
-    response = ProduceResponse(topics)
     if failed is not None:
         _name_leaders(context, response)
     return _when_replicated(context, pending, request.timeout_ms, response) if pending else response
 
 
 def _append(
-    context: RequestContext, partition: Partition, data: PartitionProduceData, acks: int, pending: list[PendingAppend]
-) -> PartitionProduceResponse:
-    """Append to one partition and answer it; `pending` grows by what has to be waited for."""
+    context: RequestContext,
+    partition: Partition,
+    data: PartitionProduceData,
+    acks: int,
+    pending: list[PendingAppend],
+    *,
+    at_once: bool,
+) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
+    """Append to one partition and answer it; `pending` grows by what has to be waited for.
+
+    at_once: whether a short look into the records may be taken here; a large request may have many such.
+    """
     records = data.records
     try:
         if not records or context.version < _FIRST_WITH_ZSTD:
             records = _check_old(records)
-        result = context.broker.replicas.append(partition, records, acks == -1)
-    except KeylessRecords as error:
-        answer = failure(data.index, *explain(error))
-        answer.record_errors = [BatchIndexAndErrorMessage(at, _NO_KEY) for at in error.places[:_MOST_RECORD_ERRORS]]
-        return answer
+        replicas = context.broker.replicas
+        if partition not in replicas.append_queues and (at_once or not partition.log.wants_inspection(records)):
+            try:
+                result = replicas.append(partition, records, acks == -1)
+                return _appended(partition, data.index, result, acks, pending)
+            except InspectionNeeded:
+                pass
     except PylogdError as error:
-        return failure(data.index, *explain(error))
-    answer = PartitionProduceResponse(
-        data.index,
-        0,
-        result.base_offset,
-        result.log_append_time,
-        result.log_start_offset,
-        _NO_RECORD_ERRORS,
-        None,
-        NO_LEADER,
-    )
+        return _refused(partition, data.index, error)
+    return Deferred.fromCoroutine(_append_in_turn(context, partition, data.index, records, acks, pending, at_once))
+
+
+async def _append_in_turn(
+    context: RequestContext,
+    partition: Partition,
+    index: int,
+    records: bytes | memoryview,
+    acks: int,
+    pending: list[PendingAppend],
+    at_once: bool,
+) -> PartitionProduceResponse:
+    """The same where records have to be looked into first, or where this partition waits for that."""
+    try:
+        result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
+    except PylogdError as error:
+        return _refused(partition, index, error)
+    return _appended(partition, index, result, acks, pending)
+
+
+def _appended(
+    partition: Partition, index: int, result: AppendResult, acks: int, pending: list[PendingAppend]
+) -> PartitionProduceResponse:
+    base, stamp, start = result.base_offset, result.log_append_time, result.log_start_offset
+    answer = PartitionProduceResponse(index, 0, base, stamp, start, _NO_RECORD_ERRORS, None, NO_LEADER)
     if acks == -1 and partition.high_watermark <= result.last_offset:
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
+    return answer
+
+
+def _refused(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
+    answer = failure(index, *explain(error))
+    if isinstance(error, InvalidAppend):
+        places = error.places[:_MOST_RECORD_ERRORS]
+        answer.record_errors = [BatchIndexAndErrorMessage(at, error.reason) for at in places]
+    elif answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
     return answer
 
 

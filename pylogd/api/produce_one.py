@@ -85,6 +85,8 @@ def _find(context: RequestContext, name: str, topic_id: bytes, index: int, acks:
         partition = replicas.partitions.get((name, index))
     if partition is None or partition.topic in INTERNAL_TOPICS:
         return None
+    if replicas.append_queues and partition in replicas.append_queues:
+        return None
     return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition
 
 

@@ -138,6 +138,29 @@ _LOG_SETTINGS: Final = [
         mode=_DYNAMIC,
     ),
     Setting(
+        "log.validate.records",
+        _STRING,
+        "auto",
+        "Whether the records of a producer's batch are checked one by one before they are appended, if they are not "
+        "compressed: their structure, offsets and time stamps. `auto` does so where the compiled loop is there (pylogd "
+        "was built with a C compiler); `true` without it too, which takes a thousand times as long. Batch headers are "
+        "always checked, and where a topic needs it (compaction, `message.timestamp.before.max.ms`) the records too. "
+        "Not one of Apache Kafka's.",
+        _LOG,
+        choices=("auto", "true", "false"),
+        mode=_DYNAMIC,
+    ),
+    Setting(
+        "log.validate.compressed",
+        _BOOLEAN,
+        False,
+        "Whether compressed batches are decompressed, in a thread, to check their records too. Without, only the "
+        "header is checked, and that the records begin as the codec's frames do. Not one of Apache Kafka's, which "
+        "always decompresses.",
+        _LOG,
+        mode=_DYNAMIC,
+    ),
+    Setting(
         "compression.type",
         _STRING,
         "producer",

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -41,10 +41,10 @@ from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topics import TopicRegistry
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition import Partition
+from pylogd.replica.waiting import shield
 
 log = Logger()
 
-T = TypeVar("T")
 
 #: Groups that are looked at in one turn of the reactor when old offsets are swept out.
 _SWEPT_AT_ONCE: Final = 100
@@ -183,7 +183,7 @@ class GroupCoordinator:
         """The node id of the broker that coordinates a group, or why there is none. Makes the topic if need be."""
         if self._topic.get() is None or self._topic.making:
             made = self._topic.ensure()
-            return _shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_made))
+            return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_made))
         return self._leader_of(group_id)
 
     def _leader_of(self, group_id: str) -> int | ErrorCode:
@@ -299,7 +299,7 @@ class GroupCoordinator:
                 then()
             return error
 
-        return _shield(result.addCallback(committed))
+        return shield(result.addCallback(committed))
 
     # -- offsets
 
@@ -432,13 +432,6 @@ class GroupCoordinator:
         self._sweeps = [call for call in self._sweeps if call.active()]
         if len(some) == _SWEPT_AT_ONCE and self._running:
             self._sweeps.append(self._clock.callLater(0, self._sweep_some, groups, going, forget_idle))
-
-
-def _shield(inner: Deferred[T]) -> Deferred[T]:
-    """The same result, in a Deferred whose cancelling leaves `inner` alone."""
-    outer: Deferred[T] = Deferred()
-    inner.addBoth(outer.callback)
-    return outer
 
 
 def _chunks(places: Sequence[Place]) -> Iterable[Sequence[Place]]:

@@ -114,7 +114,7 @@ class OffsetsTopic:
         now_ms = self._now_ms()
         try:
             batch = encode_batch([(key, value, now_ms, ()) for key, value in records])
-            result = self._replicas.append(partition, batch, True)
+            result = self._replicas.append(partition, batch, True, own=True)
         except PylogdError as error:
             return _why_refused(partition, error)
         if partition.high_watermark > result.last_offset:

@@ -1,5 +1,7 @@
 """The settings of one log. Built by `replica` from the settings table; times in milliseconds, sizes in bytes.
 
+validate_records, validate_compressed: whether a client's records are walked over before they are appended, and those
+that are compressed too. Logs whose records must be known otherwise, such as compacted ones, have it done anyway.
 The defaults here only serve tests and tools: the broker passes every value.
 """
 
@@ -46,6 +48,14 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = NO_LIMIT
     min_cleanable_dirty_ratio: float = 0.5
+    validate_records: bool = True
+    validate_compressed: bool = False
+
+    @property
+    def limits_age(self) -> bool:
+        """Whether records that are too old are refused, so that every record's time stamp has to be known."""
+        created = self.message_timestamp_type is TimestampType.CREATE_TIME
+        return created and self.message_timestamp_before_max_ms < NO_LIMIT
 
     @property
     def deletes(self) -> bool:

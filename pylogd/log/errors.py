@@ -31,8 +31,21 @@ class ColdRead(StorageError):
     """The look-up would wait for the disk, and the caller asked not to. Ask again from a thread."""
 
 
+class InspectionNeeded(StorageError):
+    """The records must be looked at one by one, which takes too long here. Inspect them in a thread; then append."""
+
+
 class InvalidAppend(StorageError):
-    """Records that the log refuses. Nothing of the append was written."""
+    """Records that the log refuses. Nothing of the append was written.
+
+    places: the numbers of the refused records in their batch, from 0, where single records are at fault.
+    reason: what is wrong with each of them.
+    """
+
+    def __init__(self, message: str, places: Sequence[int] = (), reason: str = "") -> None:
+        self.places = places
+        self.reason = reason or message
+        super().__init__(message)
 
 
 class CorruptRecord(InvalidAppend):
@@ -44,11 +57,11 @@ class InvalidRecord(InvalidAppend):
 
 
 class KeylessRecords(InvalidRecord):
-    """Records without a key, for a compacted log. `places` are theirs among the records of their batch, from 0."""
+    """Records without a key, for a compacted log."""
 
-    def __init__(self, message: str, places: Sequence[int] = ()) -> None:
-        self.places = places
-        super().__init__(message)
+
+class TransactionNotOpen(InvalidAppend):
+    """A transactional batch of a producer that has no open transaction here."""
 
 
 class RecordTooLarge(InvalidAppend):

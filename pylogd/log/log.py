@@ -39,7 +39,16 @@ from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
 from pylogd.log.snapshots import write_snapshot
-from pylogd.log.validator import AppendOrigin, Checked, check_batches, check_epochs, with_log_append_time
+from pylogd.log.validator import (
+    AppendOrigin,
+    Checked,
+    Inspections,
+    check_batches,
+    check_epochs,
+    inspect,
+    wants_inspection,
+    with_log_append_time,
+)
 from pylogd.wire.records import LENGTH_OVERHEAD
 
 NO_TIMESTAMP = -1
@@ -160,15 +169,35 @@ class Log:
 
     # Appending -----------------------------------------------------------------------------------------------------
 
-    def append(self, records: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
-        """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended."""
+    def append(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        inspections: Inspections | None = None,
+        may_inspect: bool = True,
+    ) -> AppendResult:
+        """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended.
+
+        inspections: what `inspect` found in these records. may_inspect: whether this call may take long over records
+        that have to be looked into; if not, it raises InspectionNeeded.
+        """
         with self.lock:
             now_ms = self.now_ms()
-            if origin is AppendOrigin.CLIENT and leader_epoch == self.epochs.latest:
+            if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
                 plain = self._plain.look(records, self._active.size, self.log_end_offset, now_ms)
                 if plain is not None:
                     return self._append_one(memoryview(records), leader_epoch, *plain)
-            return self._append_checked(memoryview(records), leader_epoch, origin, now_ms)
+            return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
+
+    def wants_inspection(self, records: Buffer) -> bool:
+        """Whether `append` has to look into any of these records of a client."""
+        return wants_inspection(memoryview(records), self._config)
+
+    def inspect(self, records: Buffer) -> Inspections:
+        """Look into records that a client wants to append; what `append` has to know of them. May take long."""
+        return inspect(memoryview(records), self._config, self.now_ms())
 
     def _append_one(
         self, view: memoryview, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int, sequence: int
@@ -220,12 +249,18 @@ class Log:
             return [base for _, base, _ in placed]
 
     def _append_checked(
-        self, records: memoryview, leader_epoch: int, origin: AppendOrigin, now_ms: int
+        self,
+        records: memoryview,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        now_ms: int,
+        inspections: Inspections | None,
+        may_inspect: bool,
     ) -> AppendResult:
         """The general way: any number of batches of any origin."""
         if self.closed:
             raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-        checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset)
+        checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset, inspections, may_inspect)
         if len(records) > self._config.segment_bytes and origin is not AppendOrigin.REPLICATION:
             raise RecordListTooLarge(
                 f"batches of {len(records)} bytes together are over segment.bytes, {self._config.segment_bytes}"

@@ -16,6 +16,7 @@ from pylogd.log.producers import MAX_SEQUENCE, Producers
 from pylogd.log.segment import Segment
 from pylogd.log.validator import MAX_CODEC
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, crc32c
+from pylogd.wire.validation import INLINE_BYTES, batch_is_valid, frame_is_valid
 
 _unpack_header = HEADER.unpack_from
 
@@ -26,17 +27,24 @@ Plain = tuple[int, int, int, int, int]
 class PlainBatches:
     """The limits, and the look at a batch.
 
-    max_bytes: of a batch. segment_bytes: what the segment may grow to, -1 where nothing is plain. last_offset: the
+    max_bytes: of a batch. max_codec: the largest number of a codec that need not be looked into. is_valid: what holds
+    for the records. segment_bytes: what the segment may grow to, -1 where nothing is plain. last_offset: the
     last that fits the segment's index. roll_timestamp: records that are younger go to a new segment. before_max_ms,
     after_max_ms: how far time stamps may be off.
     """
 
-    __slots__ = ("after_max_ms", "before_max_ms", "last_offset", "max_bytes", "roll_timestamp", "segment_bytes")
+    __slots__ = (
+        "after_max_ms", "before_max_ms", "is_valid", "last_offset", "max_bytes", "max_codec", "roll_timestamp",
+        "segment_bytes",
+    )  # fmt: skip
 
     def set_limits(self, config: LogConfig, active: Segment, roll_ms: int, usable: bool) -> None:
         """Work them out for this active segment, which is `usable` or takes no plain batch at all."""
-        self.max_bytes = config.max_message_bytes
-        self.segment_bytes = config.segment_bytes if usable else -1
+        validated, aged = config.validate_records, config.limits_age
+        self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
+        self.max_codec = 0 if config.validate_compressed or aged else MAX_CODEC
+        self.is_valid = batch_is_valid if validated else frame_is_valid
+        self.segment_bytes = config.segment_bytes if usable and (validated or not aged) else -1
         self.last_offset = active.base_offset + MAX_RELATIVE
         self.roll_timestamp = active.first_timestamp + roll_ms if active.first_timestamp >= 0 else -1
         self.before_max_ms = config.message_timestamp_before_max_ms
@@ -53,14 +61,14 @@ class PlainBatches:
         if (
             length + LENGTH_OVERHEAD == size
             and magic == MAGIC
-            and 0 <= attributes <= MAX_CODEC
+            and 0 <= attributes <= self.max_codec
             and count == delta + 1 > 0 == base
             and 0 <= first <= newest <= now_ms + self.after_max_ms
             and newest <= self.roll_timestamp
-            and now_ms - first <= self.before_max_ms
             and offset + delta <= self.last_offset
-            and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+            and (producer_id == -1 or (sequence >= 0 and epoch >= 0 and producer_id >= 0))
             and crc32c(memoryview(records)[CRC_START:]) == crc
+            and self.is_valid(records, now_ms - self.before_max_ms)
         ):
             return delta, newest, producer_id, epoch, sequence
         return None

@@ -2,7 +2,7 @@
 
 Strategy: a request starts once all before it on the connection are answered, so it finds whatever they changed. Only
 requests of one API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
-wait: Produce, whose append is done when its handler returns, and Fetch, which changes nothing. A request that may not
+wait: Produce, which keeps the order of appends itself, and Fetch, which changes nothing. A request that may not
 start yet is held, and the connection is not read from meanwhile. Each request that waits takes a slot in a queue, and
 a reply leaves when all before it have. While the queue is empty, an immediate reply takes no slot and no Deferred, and
 the replies of one reactor turn leave in one write. Requests behind such a one that are like it go to the handler

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from pylogd.config import Settings
 from pylogd.log.cleaner import CleanerConfig
 from pylogd.log.config import LogConfig, TimestampType
+from pylogd.wire.records import speedups
 
 _FIELDS: Final = frozenset(field.name for field in fields(LogConfig))
 
@@ -21,6 +22,9 @@ def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
     values["message_timestamp_type"] = TimestampType(values["message_timestamp_type"])
     values["cleanup_policy"] = frozenset(values["cleanup_policy"])
     values["producer_id_expiration_ms"] = settings.integer("producer.id.expiration.ms")
+    wanted = settings.text("log.validate.records")
+    values["validate_records"] = speedups is not None if wanted == "auto" else wanted == "true"
+    values["validate_compressed"] = settings.flag("log.validate.compressed")
     return LogConfig(**values)
 
 

@@ -36,6 +36,7 @@ from pylogd.metadata.errors import StoreError
 from pylogd.metadata.image import id_to_text
 from pylogd.replica.configs import HostedConfig, hosted_config
 from pylogd.replica.flushing import PartitionFlusher
+from pylogd.replica.inspecting import InspectedAppends
 from pylogd.replica.isr import IsrKeeper
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.purgatory import Purgatory
@@ -48,6 +49,7 @@ from pylogd.replica.watermarks import WatermarkKeeper
 if TYPE_CHECKING:
     from pylogd.log.log import AppendResult, Log
     from pylogd.log.manager import LogManager
+    from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState, Topic, TopicChange
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.wire.records import Buffer
@@ -76,6 +78,8 @@ class ReplicaManager:
     replicated: those of `partitions` that other brokers have too. isr: keeps the in-sync sets of those led here.
     throttle: which replicas are held back. sessions: the fetch sessions of this broker.
     in_thread: runs a function in a thread and returns a Deferred of its result.
+    append_in_turn: `append` for batches that have to be looked into, or that come behind such; see `inspecting`.
+    append_queues: what waits there, by partition; only partitions with appends that wait are in it.
     """
 
     def __init__(
@@ -131,6 +135,8 @@ class ReplicaManager:
         self._failures = 0
         self._starting = False
         self._flushers: dict[tuple[str, int], PartitionFlusher] = {}
+        inspected = InspectedAppends(self.append, in_thread)
+        self.append_in_turn, self.append_queues = inspected.append, inspected.queues
         self._flush_slots = DeferredSemaphore(max(settings.integer("background.threads") // 2, 1))
 
     # -- life
@@ -231,10 +237,22 @@ class ReplicaManager:
 
     # -- what requests do
 
-    def append(self, partition: Partition, records: Buffer, acks_all: bool) -> AppendResult:
-        """Append a client's batches and wake who waits for them. Raises as `Partition.append` does."""
+    def append(
+        self,
+        partition: Partition,
+        records: Buffer,
+        acks_all: bool,
+        inspections: Inspections | None = None,
+        *,
+        own: bool = False,
+    ) -> AppendResult:
+        """Append a client's batches, or the broker's `own`, and wake who waits for them.
+
+        Raises as `Partition.append` does; after InspectionNeeded, and while the partition is in `append_queues`, a
+        client's batches are for `append_in_turn`.
+        """
         try:
-            result = partition.append(records, acks_all)
+            result = partition.append(records, acks_all, inspections, own=own)
         except StorageFailure as error:
             self._storage_failed(error)
             raise

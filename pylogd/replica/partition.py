@@ -33,6 +33,7 @@ from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end, 
 if TYPE_CHECKING:
     from pylogd.log.files import FileSlice
     from pylogd.log.log import AppendResult, Log
+    from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.wire.records import Buffer
 
@@ -297,10 +298,14 @@ class Partition:
 
     # -- as a leader
 
-    def append(self, records: Buffer, acks_all: bool) -> AppendResult:
+    def append(
+        self, records: Buffer, acks_all: bool, inspections: Inspections | None = None, *, own: bool = False
+    ) -> AppendResult:
         """Append batches that get their offsets here, all or none.
 
-        Raises NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors.
+        inspections: what `Log.inspect` found in them. own: they are the broker's, and not looked into. Raises
+        NotEnoughReplicas, NotLeader, PartitionOffline and the log's errors, of which InspectionNeeded means that
+        `inspections` can't be done without.
         """
         log = self._writable
         if log is None:
@@ -308,7 +313,10 @@ class Partition:
             log = self.log
         if acks_all and not self.enough_in_sync:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync, min.insync.replicas is {self.min_insync_replicas}")
-        result = log.append(records, leader_epoch=self.leader_epoch)
+        origin = AppendOrigin.COORDINATOR if own else AppendOrigin.CLIENT
+        result = log.append(
+            records, leader_epoch=self.leader_epoch, origin=origin, inspections=inspections, may_inspect=False
+        )
         if self.alone and not self.flush_visible:
             # The log's end, not the result's: a duplicate is answered with the offsets that it got the first time.
             self.high_watermark = log.log_end_offset

@@ -6,10 +6,21 @@ Named for what it is about; how waiting works is in `purgatory`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation
+
+T = TypeVar("T")
+
+
+def shield(inner: Deferred[T]) -> Deferred[T]:
+    """Return a Deferred of the same result whose cancelling leaves `inner` alone."""
+    outer: Deferred[T] = Deferred()
+    inner.addBoth(outer.callback)
+    return outer
 
 
 class PendingAppend:

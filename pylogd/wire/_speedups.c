@@ -1,5 +1,6 @@
-/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.client.core.consumer.columns and
- * pylogd.client.core.producer.partitioner do the same in Python, and tests/property/test_speedups.py says that both agree on any bytes.
+/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.wire.validation,
+ * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner do the same in Python;
+ * tests/property/test_speedups.py and test_validation.py say that both agree on any bytes.
  *
  * Strategy: one parser, next_record, which believes no length before it has compared it with the bytes that are there;
  * everything else walks records with it. Whatever is wrong raises InvalidRecordBatch. Output buffers come from the
@@ -430,6 +431,344 @@ done:
     return result;
 }
 
+/* Validation ------------------------------------------------------------------------------------------------------- */
+
+enum {
+    INT_BYTES = 5,     /* of a varint of 32 bits: the Java client reads no longer one */
+    LONG_BYTES = 10,   /* of 64 bits */
+    BATCH_HEADER = 61, /* bytes in front of the records */
+    MIN_RECORD = 7,
+    MAX_PLACES = 1000, /* of refused records that are named */
+    LONG_WALK = 1 << 16, /* bytes from which on the interpreter may run other threads meanwhile */
+};
+
+static const char OVER_BATCH[] = "goes over the end of its batch", OVER_RECORD[] = "has fields that go over its end",
+                  LONG_NUMBER[] = "has a number of too many bytes", BAD_DELTA[] = "does not have the next offset",
+                  BAD_LENGTH[] = "has a negative length", BAD_HEADERS[] = "has a count of headers that can't be",
+                  NO_HEADER_KEY[] = "has a header without a key", BAD_END[] = "does not end with its fields",
+                  BAD_STAMP[] = "has a time stamp of more than 64 bits", BAD_COUNT[] = "is not there",
+                  TRAILING[] = "is followed by other bytes";
+
+typedef struct {
+    Py_ssize_t good;     /* sound records, up to the first that is not */
+    const char *problem; /* what the next one, or the last, does wrong; NULL for nothing */
+    int64_t oldest;      /* of the time stamps that are not negative; -1 if all are */
+    int64_t newest;      /* of all */
+    Py_ssize_t keyless, untimely; /* how many */
+    int32_t keyless_at[MAX_PLACES], untimely_at[MAX_PLACES];
+} Inspection;
+
+static const char *
+take_long(const uint8_t **place, const uint8_t *end, int most, uint64_t *value)
+{
+    const uint8_t *at = *place;
+    uint64_t result = 0;
+    for (int i = 0; i < most; i++) {
+        if (at >= end)
+            return OVER_RECORD;
+        uint8_t byte = *at++;
+        result |= (uint64_t)(byte & 0x7F) << 7 * i;
+        if (byte < 128) {
+            if (i == LONG_BYTES - 1 && byte > 1)
+                return LONG_NUMBER;
+            *place = at;
+            *value = result;
+            return NULL;
+        }
+    }
+    return LONG_NUMBER;
+}
+
+/* A varint of at most so many bytes, before zig-zag is undone; NULL, or what is wrong. */
+static inline const char *
+take(const uint8_t **place, const uint8_t *end, int most, uint64_t *value)
+{
+    const uint8_t *at = *place;
+    if (end - at >= 2) {
+        if (at[0] < 128) {
+            *value = at[0];
+            *place = at + 1;
+            return NULL;
+        }
+        if (at[1] < 128) {
+            *value = (uint64_t)(at[0] & 0x7F) | (uint64_t)at[1] << 7;
+            *place = at + 2;
+            return NULL;
+        }
+    }
+    return take_long(place, end, most, value);
+}
+
+/* Go over bytes behind their length; `null` says whether there are none. */
+static inline const char *
+skip_sized(const uint8_t **place, const uint8_t *end, int *null)
+{
+    uint64_t length;
+    const char *problem = take(place, end, INT_BYTES, &length);
+    if (problem != NULL)
+        return problem;
+    *null = length == 1;
+    if (*null)
+        return NULL;
+    if (length & 1)
+        return BAD_LENGTH;
+    if (length >> 1 > (uint64_t)(end - *place))
+        return OVER_RECORD;
+    *place += length >> 1;
+    return NULL;
+}
+
+static const char *
+skip_headers(const uint8_t **place, const uint8_t *end, uint64_t count)
+{
+    if (count & 1 || count > (uint64_t)(end - *place)) /* each takes two bytes, and zig-zag has doubled the count */
+        return BAD_HEADERS;
+    for (count >>= 1; count; count--) {
+        int null;
+        const char *problem = skip_sized(place, end, &null);
+        if (problem == NULL && null)
+            problem = NO_HEADER_KEY;
+        if (problem != NULL || (problem = skip_sized(place, end, &null)) != NULL)
+            return problem;
+    }
+    return NULL;
+}
+
+/* Take one record; its time stamp, and whether it has no key. */
+static inline const char *
+inspect_record(const uint8_t **place, const uint8_t *end, uint64_t index, int64_t base, int64_t *time, int *keyless)
+{
+    const uint8_t *at = *place, *stop;
+    uint64_t length, stamp, delta, headers;
+    const char *problem;
+    int null;
+    if ((problem = take(&at, end, INT_BYTES, &length)) != NULL)
+        return problem == OVER_RECORD ? OVER_BATCH : problem;
+    if (length & 1)
+        return BAD_LENGTH;
+    if (length >> 1 > (uint64_t)(end - at))
+        return OVER_BATCH;
+    if (length == 0)
+        return OVER_RECORD;
+    stop = at + (length >> 1);
+    at++; /* attributes: none are in use */
+    if ((problem = take(&at, stop, LONG_BYTES, &stamp)) != NULL
+        || (problem = take(&at, stop, INT_BYTES, &delta)) != NULL)
+        return problem;
+    if (delta != index << 1)
+        return BAD_DELTA;
+    if (__builtin_add_overflow(base, unzigzag(stamp), time))
+        return BAD_STAMP;
+    if ((problem = skip_sized(&at, stop, keyless)) != NULL || (problem = skip_sized(&at, stop, &null)) != NULL
+        || (problem = take(&at, stop, INT_BYTES, &headers)) != NULL)
+        return problem;
+    if (headers && (problem = skip_headers(&at, stop, headers)) != NULL)
+        return problem;
+    *place = stop;
+    return at == stop ? NULL : BAD_END;
+}
+
+static inline __attribute__((always_inline)) void
+inspect(const uint8_t *at, const uint8_t *end, Py_ssize_t count, int64_t base, int64_t earliest, int64_t latest,
+        Inspection *found, int detailed)
+{
+    int64_t oldest = INT64_MAX, newest = INT64_MIN, time = 0;
+    int keyless = 0;
+    Py_ssize_t i = 0;
+    found->problem = NULL;
+    found->keyless = found->untimely = 0;
+    if (count < 1 || count > (end - at) / MIN_RECORD) {
+        found->problem = BAD_COUNT;
+        count = 0;
+    }
+    for (; i < count; i++) {
+        if ((found->problem = inspect_record(&at, end, (uint64_t)i, base, &time, &keyless)) != NULL)
+            break;
+        if (time > newest)
+            newest = time;
+        if (time < oldest && time >= 0)
+            oldest = time;
+        if (!detailed)
+            continue;
+        if (keyless && found->keyless++ < MAX_PLACES)
+            found->keyless_at[found->keyless - 1] = (int32_t)i;
+        if (time >= 0 && (time < earliest || time > latest) && found->untimely++ < MAX_PLACES)
+            found->untimely_at[found->untimely - 1] = (int32_t)i;
+    }
+    found->good = i;
+    if (found->problem == NULL && at != end)
+        found->problem = TRAILING;
+    found->oldest = oldest == INT64_MAX ? -1 : oldest;
+    found->newest = i ? newest : -1;
+}
+
+static PyObject *
+to_places(const int32_t *places, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count < MAX_PLACES ? count : MAX_PLACES);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyObject *place = PyLong_FromLong(places[i]);
+        if (place == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, place);
+    }
+    return list;
+}
+
+PyDoc_STRVAR(inspect_records_doc,
+"inspect_records(data, count, base_timestamp, earliest, latest, /)\n--\n\n"
+"What a broker has to know of the count records in data, as the fields of pylogd.wire.validation.Inspection.");
+
+static PyObject *
+inspect_records(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t count;
+    long long base_timestamp, earliest, latest;
+    PyObject *result = NULL, *keyless = NULL, *untimely = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLLL", &data, &count, &base_timestamp, &earliest, &latest))
+        return NULL;
+    Inspection *found = PyMem_Malloc(sizeof *found);
+    if (found == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    PyThreadState *state = data.len >= LONG_WALK ? PyEval_SaveThread() : NULL;
+    inspect(data.buf, (const uint8_t *)data.buf + data.len, count, base_timestamp, earliest, latest, found, 1);
+    if (state != NULL)
+        PyEval_RestoreThread(state);
+    if ((keyless = to_places(found->keyless_at, found->keyless)) == NULL
+        || (untimely = to_places(found->untimely_at, found->untimely)) == NULL)
+        goto done;
+    result = Py_BuildValue("nzLLnOnO", found->good, found->problem, (long long)found->oldest, (long long)found->newest,
+                           found->keyless, keyless, found->untimely, untimely);
+done:
+    Py_XDECREF(keyless);
+    Py_XDECREF(untimely);
+    PyMem_Free(found);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static inline uint64_t
+big_endian(const uint8_t *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | at[i];
+    return value;
+}
+
+/* Add the size of a raw snappy block, decompressed, to `size`; whether the block can be decompressed whole. */
+static int
+inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
+{
+    uint64_t total, made = 0;
+    if (take(&at, end, INT_BYTES, &total) != NULL || total > UINT32_MAX)
+        return 0;
+    while (at < end) {
+        uint64_t tag = *at++, offset = 0, length = tag >> 2;
+        int extra = (int)(tag & 3);
+        if (extra == 0) { /* a literal: its length may take up to four bytes of its own, low ones first */
+            extra = length < 60 ? 0 : (int)length - 59;
+            if (end - at < extra)
+                return 0;
+            if (extra)
+                length = 0;
+            for (int i = 0; i < extra; i++)
+                length |= (uint64_t)at[i] << 8 * i;
+            at += extra;
+            if (++length > (uint64_t)(end - at))
+                return 0;
+            at += length;
+        } else { /* a copy of what was made before; its offset takes 1, 2 or 4 bytes */
+            extra = extra == 3 ? 4 : extra;
+            if (end - at < extra)
+                return 0;
+            for (int i = 0; i < extra; i++)
+                offset |= (uint64_t)at[i] << 8 * i;
+            at += extra;
+            if (extra == 1) {
+                offset |= tag >> 5 << 8;
+                length = (length & 7) + 4;
+            } else
+                length++;
+            if (offset == 0 || offset > made)
+                return 0;
+        }
+        made += length;
+        if (made > total)
+            return 0;
+    }
+    *size += total;
+    return made == total;
+}
+
+/* The same for snappy-java's stream of blocks, or a block alone. */
+static int
+inspect_snappy_stream(const uint8_t *at, const uint8_t *end, uint64_t *size)
+{
+    if (end - at < 8 || memcmp(at, "\x82SNAPPY\0", 8) != 0)
+        return inspect_snappy(at, end, size);
+    for (at += end - at < 16 ? end - at : 16; at < end;) {
+        if (end - at < 4)
+            return 0;
+        uint64_t length = big_endian(at, 4);
+        at += 4;
+        if (length == 0 || length > (uint64_t)(end - at) || !inspect_snappy(at, at + length, size))
+            return 0;
+        at += length;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(batch_is_valid_doc,
+"batch_is_valid(batch, earliest, /)\n--\n\n"
+"Whether what is behind a batch's header is what the header says; see pylogd.wire.validation.");
+
+static PyObject *
+batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)
+{
+    Py_buffer view;
+    long long earliest;
+    if (number != 2) {
+        PyErr_SetString(PyExc_TypeError, "batch_is_valid takes a batch and a time");
+        return NULL;
+    }
+    earliest = PyLong_AsLongLong(args[1]);
+    if ((earliest == -1 && PyErr_Occurred()) || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *header = view.buf, *at = header + BATCH_HEADER, *end = header + view.len;
+    int valid = 0;
+    if (view.len > BATCH_HEADER + 4) {
+        Py_ssize_t count = (int32_t)big_endian(header + 57, 4);
+        uint64_t size = 0;
+        Inspection found;
+        switch (header[22] & 7) {
+        case 0:
+            inspect(at, end, count, (int64_t)big_endian(header + 27, 8), 0, 0, &found, 0);
+            valid = found.problem == NULL && found.newest == (int64_t)big_endian(header + 35, 8)
+                    && (found.oldest < 0 || found.oldest >= earliest);
+            break;
+        case 1:
+            valid = memcmp(at, "\x1f\x8b\x08", 3) == 0;
+            break;
+        case 2:
+            valid = inspect_snappy_stream(at, end, &size) && count > 0 && size / MIN_RECORD >= (uint64_t)count;
+            break;
+        case 3:
+            valid = memcmp(at, "\x04\x22\x4d\x18", 4) == 0;
+            break;
+        case 4:
+            valid = memcmp(at, "\x28\xb5\x2f\xfd", 4) == 0;
+            break;
+        }
+    }
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(valid);
+}
+
 /* Encoding --------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -613,6 +952,8 @@ static PyMethodDef methods[] = {
     {"fill", fill, METH_VARARGS, fill_doc},
     {"fill_headers", fill_headers, METH_VARARGS, fill_headers_doc},
     {"encode_records", encode_records, METH_VARARGS, encode_records_doc},
+    {"inspect_records", inspect_records, METH_VARARGS, inspect_records_doc},
+    {"batch_is_valid", (PyCFunction)(void (*)(void))batch_is_valid, METH_FASTCALL, batch_is_valid_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
     {NULL, NULL, 0, NULL},
 };

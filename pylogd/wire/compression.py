@@ -16,7 +16,7 @@ from typing import Any
 
 import cramjam
 
-from pylogd.wire.exceptions import InvalidRecordBatch
+from pylogd.wire.exceptions import InvalidRecordBatch, TooLarge
 
 Buffer = bytes | bytearray | memoryview
 
@@ -78,7 +78,7 @@ def _decompress_bounded(
             if _NO_ROOM not in str(error):
                 raise InvalidRecordBatch(f"corrupt {codec.name.lower()}: {error}") from None
             if room >= max_size:
-                raise InvalidRecordBatch(f"{codec.name.lower()} holds more than {max_size} bytes") from None
+                raise TooLarge(f"{codec.name.lower()} holds more than {max_size} bytes") from None
             room = min(room * _GROWTH, max_size)
         else:
             return bytes(memoryview(output)[:size])
@@ -109,7 +109,7 @@ def _snappy_block(data: memoryview, max_size: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(data)
         if size > max_size:
-            raise InvalidRecordBatch("snappy holds more bytes than are allowed")
+            raise TooLarge(f"snappy holds more than {max_size} bytes")
         output = bytearray(size)
         cramjam.snappy.decompress_raw_into(data, output)
     except cramjam.DecompressionError as error:

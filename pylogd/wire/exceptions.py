@@ -31,3 +31,7 @@ class InvalidValue(LocalProtocolError):
 
 class InvalidRecordBatch(RemoteProtocolError):
     """A record batch, or the compressed bytes in it, are not what the format allows. The connection may go on."""
+
+
+class TooLarge(InvalidRecordBatch):
+    """Compressed bytes that hold more than the caller allows."""

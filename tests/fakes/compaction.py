@@ -8,6 +8,7 @@ from pylogd.log.cleaner import Cleaner, CleanerConfig
 from pylogd.log.compaction import Cleaned
 from pylogd.log.config import LogConfig
 from pylogd.log.log import AppendResult, Log
+from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import Header, Record, encode_batch
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.fakes.storage import House, read_all
@@ -42,10 +43,12 @@ class CompactedHouse(House):
         log.config = self.config
 
 
-def put(house: CompactedHouse, log: Log, *pairs: Pair, **options: int) -> AppendResult:
+def put(
+    house: CompactedHouse, log: Log, *pairs: Pair, origin: AppendOrigin = AppendOrigin.CLIENT, **options: int
+) -> AppendResult:
     """Append the pairs as one batch."""
     rows: Rows = [(key, value, house.now_ms + at, ()) for at, (key, value) in enumerate(pairs)]
-    return log.append(encode_batch(rows, **options), leader_epoch=0)
+    return log.append(encode_batch(rows, **options), leader_epoch=0, origin=origin)
 
 
 def final(records: list[Record]) -> dict[bytes | None, bytes]:

@@ -20,7 +20,7 @@ from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from pylogd.wire.records import CRC_START, HEADER, BatchHeader, NewRecord, crc32c, encode_batch
+from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, BatchHeader, NewRecord, crc32c, encode_batch, speedups
 from tests.brokers import BrokerProcess
 from tests.fuzz.requests import request_bodies
 from tests.rawclient import (
@@ -228,6 +228,11 @@ def with_header(data: bytes, *, fix_crc: bool = True, **changes: int) -> bytes:
     return bytes(copy)
 
 
+def fix_crc(data: bytes) -> bytes:
+    """`data` with the CRC of the bytes that it has."""
+    return with_header(data)
+
+
 def flip_byte(data: bytes, at: int) -> bytes:
     """`data` with one byte changed."""
     return data[:at] + bytes((data[at] ^ 0xFF,)) + data[at + 1 :]
@@ -277,10 +282,32 @@ BAD_BATCHES: dict[str, Refused] = {
     "tomorrow's time stamp": Refused(
         lambda: batch(stamp=time.time_ns() // 1_000_000 + 24 * HOUR_MS), ErrorCode.INVALID_TIMESTAMP
     ),
+    "plain records under gzip": Refused(lambda: with_header(batch(), attributes=1), ErrorCode.INVALID_RECORD),
+    "plain records under lz4": Refused(lambda: with_header(batch(), attributes=3), ErrorCode.INVALID_RECORD),
+    "a bit that nobody uses": Refused(lambda: with_header(batch(), attributes=0x100), ErrorCode.INVALID_RECORD),
+    "a transaction that nobody began": Refused(
+        lambda: with_header(batch(), attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0),
+        ErrorCode.INVALID_TXN_STATE,
+    ),
     "a producer without a sequence": Refused(
         lambda: with_header(batch(), producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD
     ),
 }
+
+
+if speedups is not None:  # the broker walks over records
+    BAD_BATCHES |= {
+        "garbage for records": Refused(
+            lambda: fix_crc((whole := batch())[:HEADER_SIZE] + b"?" * (len(whole) - HEADER_SIZE)),
+            ErrorCode.INVALID_RECORD,
+        ),
+        "a count that lies": Refused(
+            lambda: with_header(batch(), record_count=2, last_offset_delta=1), ErrorCode.INVALID_RECORD
+        ),
+        "the same delta twice": Refused(
+            lambda: fix_crc((whole := batch(b""))[:-7] + b"\2" + whole[-6:]), ErrorCode.INVALID_RECORD
+        ),
+    }
 
 
 @pytest.fixture(scope="module")

@@ -113,3 +113,26 @@ def test_keyless_records_are_refused_and_named(start_broker: StartBroker) -> Non
     assert producer.flush(SECONDS) == 0
     codes = {error.code() if error is not None else 0 for error in told}
     assert KafkaError.INVALID_RECORD in codes
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_keep_their_order(start_broker: StartBroker, codec: str) -> None:
+    """Some are looked into in a thread, some at once, and many are under way on one connection."""
+    broker = start_broker(settings={"log.cleaner.enable": "false"})
+    create(broker.address, TOPIC, **{**TOPIC_SETTINGS, "segment_bytes": "1000000"})
+    count = 2000
+    producer = make_producer(
+        broker.address, compression_type=codec, batch_num_messages=5, linger_ms=0, enable_idempotence=codec == "zstd"
+    )
+    failed: list[KafkaError] = []
+    for number in range(count):
+        headers = {"large": bytes(100_000)} if number % 10 == 0 else {}
+        producer.produce(
+            TOPIC, b"%d" % number, b"k", headers=headers,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(SECONDS) == 0
+    assert not failed
+    messages = read_from_start(broker.address, count - 1)
+    assert [int(message.value()) for message in messages] == list(range(count))

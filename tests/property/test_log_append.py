@@ -19,7 +19,7 @@ SMALL = st.integers(-2, 6)
 def batches(draw: st.DrawFn) -> bytes:
     """A batch with header fields around what is right, and mostly the CRC that fits them."""
     count = draw(st.integers(1, 3))
-    data = batch(*[b"v"] * count)
+    data = batch(*[b"v"] * count, compression=draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4])))
     header = list(HEADER.unpack_from(data))
     for position, values in (
         (0, SMALL),
@@ -36,7 +36,10 @@ def batches(draw: st.DrawFn) -> bytes:
     ):
         if draw(st.integers(0, 5)) == 0:
             header[position] = draw(values)
-    data = HEADER.pack(*header) + data[HEADER.size :]
+    payload = bytearray(data[HEADER.size :])
+    if draw(st.integers(0, 5)) == 0:
+        payload[draw(st.integers(0, len(payload) - 1))] = draw(st.sampled_from([0, 1, 2, 3, 10, 0x7F, 0x80, 0xFF]))
+    data = HEADER.pack(*header) + payload
     if draw(st.integers(0, 9)):
         data = fix_crc(data)
     return data[: len(data) - draw(st.sampled_from([0] * 9 + [1]))]

@@ -17,6 +17,7 @@ from pylogd.api.produce_one import produce_one
 from pylogd.wire import schema
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.fakes.parts import Parts, batch
+from tests.fakes.storage import fix_crc, with_header
 
 VERSIONS = range(3, 14)
 LONG = "n" * 249
@@ -50,6 +51,8 @@ def batches(parts: Parts) -> st.SearchStrategy[bytes | None]:
     whole = batch(b"one", b"two", now_ms=now_ms)
     good = [whole, batch(b"v" * 200, now_ms=now_ms), whole + whole]
     bad = [None, b"", whole[:-1], whole[:30], whole[:-1] + bytes([whole[-1] ^ 1]), batch(b"old", now_ms=-5), b"x" * 80]
+    good += [batch(b"v" * 99, now_ms=now_ms, compression=codec) for codec in range(1, 5)]
+    bad += [fix_crc(whole[:-1] + b"\1"), with_header(whole, max_timestamp=now_ms + 5), with_header(whole, attributes=1)]
     return st.sampled_from(good * 3 + bad)
 
 

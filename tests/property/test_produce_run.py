@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import random
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +18,15 @@ from hypothesis import strategies as st
 
 from pylogd.api.registry import overlapping_apis, served_versions
 from pylogd.broker import Broker
+from pylogd.metadata import image
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import HEADER_SIZE
 from pylogd.wire.session import ClientSession
 from tests.fakes.parts import NOW_MS, Parts, batch
+from tests.fakes.storage import fix_crc, with_header
 from tests.fakes.transport import ManualReactor, PairTransport
 
 #: Topics by what the short way has to stop at; names and clients of one length, so that only their bytes differ.
@@ -35,11 +41,18 @@ TOPICS: dict[str, dict[str, str]] = {
 CLIENTS = ("a client", "b client", None)
 _LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
 _ONE = batch(b"v" * 20)
+_TWICE = batch(b"", b"")  # ends with a length, attributes, time stamp, offset, no key, an empty value, no headers
 #: What is in a request, by name.
 BATCHES: dict[str, bytes | None] = {
     "several": batch(b"one", b"two", b"three"),
     "two batches": _ONE + _ONE,
     "bad CRC": _ONE[:-1] + b"?",
+    "garbage": fix_crc(_ONE[:HEADER_SIZE] + b"?" * (len(_ONE) - HEADER_SIZE)),
+    "the same offset twice": fix_crc(_TWICE[:-4] + b"\0" + _TWICE[-3:]),
+    "plain under zstd": with_header(_ONE, attributes=4),
+    "zstd": batch(b"v" * 200, compression=4),
+    "a largest time stamp that lies": with_header(_ONE, max_timestamp=NOW_MS + 5),
+    "transactional": with_header(_ONE, attributes=0x10),
     "too old for its record": batch(b"v", now_ms=-5),
     "of tomorrow": batch(b"v", now_ms=NOW_MS + 86_400_000),
     "none": None,
@@ -131,8 +144,6 @@ class Side:
         transport.pump()
         protocol.connectionLost()
         transport.peer.close()
-        for name, topic_id in self.ids.items():
-            got = got.replace(topic_id, name.encode().ljust(16))
         return got
 
     def state(self) -> dict[str, Any]:
@@ -170,8 +181,12 @@ def _joined(parts: list[Any]) -> bytes:
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     folder = tmp_path_factory.mktemp("sides")
-    made = Side(folder / "together"), Side(folder / "apart")
-    yield made
+    made = []
+    for name in ("together", "apart"):
+        chance = random.Random(1)  # both give the same ids to their topics
+        with patch.object(image.uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
+            made.append(Side(folder / name))
+    yield made[0], made[1]
     for side in made:
         side.parts.close()
 

@@ -21,7 +21,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "protocol": (),
     "wire": ("errors", "protocol"),
-    "log": ("errors", "wire.records", "wire.compression"),
+    "log": ("errors", "wire.records", "wire.compression", "wire.validation", "wire.exceptions"),
     "metadata": ("errors", "config"),
     "controller": ("errors", "config", "metadata"),
     "replica": ("errors", "config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),

@@ -123,20 +123,20 @@ def test_a_compacted_log_takes_no_record_without_a_key(policy: set[str], codec: 
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "error"),
     [
-        fix_crc(batch(b"a")[:HEADER_SIZE] + b"\x7e" + batch(b"a")[HEADER_SIZE + 1 :]),
-        with_header(batch(b"a"), record_count=2, last_offset_delta=1),
-        with_header(batch(b"a", b"b"), record_count=1, last_offset_delta=0),
-        with_header(batch(b"a"), attributes=CompressionType.GZIP),
-        batch(b"x" * 20_000, compression=CompressionType.ZSTD),
+        (fix_crc(batch(b"a")[:HEADER_SIZE] + b"\x7e" + batch(b"a")[HEADER_SIZE + 1 :]), InvalidRecord),
+        (with_header(batch(b"a"), record_count=2, last_offset_delta=1), InvalidRecord),
+        (with_header(batch(b"a", b"b"), record_count=1, last_offset_delta=0), InvalidRecord),
+        (with_header(batch(b"a"), attributes=CompressionType.GZIP), InvalidRecord),
+        (batch(b"x" * 20_000, compression=CompressionType.ZSTD), RecordTooLarge),
     ],
     ids=["cut", "too few", "too many", "not compressed", "a bomb"],
 )
-def test_a_compacted_log_takes_no_records_that_it_can_not_read(data: bytes) -> None:
+def test_a_compacted_log_takes_no_records_that_it_can_not_read(data: bytes, error: type[InvalidAppend]) -> None:
     house = House(cleanup_policy=frozenset({"compact"}), max_message_bytes=1000)
     log = house.create()
-    with pytest.raises(InvalidRecord, match="can't be read"):
+    with pytest.raises(error):
         log.append(data, leader_epoch=0)
     assert log.log_end_offset == 0
 

@@ -191,7 +191,7 @@ def test_transactions_that_were_aborted_go_and_open_ones_are_not_passed() -> Non
 
     def write(pid: int, value: bytes, sequence: int) -> None:
         put(house, log, (b"a", value), producer_id=pid, producer_epoch=0, base_sequence=sequence,
-            attributes=TRANSACTIONAL)  # fmt: skip
+            attributes=TRANSACTIONAL, origin=AppendOrigin.COORDINATOR)  # fmt: skip
 
     def mark(pid: int, kind: int) -> None:
         key = b"\0\0" + kind.to_bytes(2, "big")

@@ -8,6 +8,7 @@ import pytest
 
 from pylogd.log.config import LogConfig
 from pylogd.log.dump import dump_file
+from pylogd.log.validator import AppendOrigin
 from pylogd.log.verify import Finding, Severity, verify_log_dir
 from tests.fakes.storage import (
     DATA,
@@ -151,7 +152,8 @@ def test_records_that_can_not_be_decoded_are_found() -> None:
     house = filled()
     house.start()
     log = house.manager.logs["t", 0]
-    log.append(with_header(batch(b"v"), attributes=1), leader_epoch=2)
+    bad = with_header(batch(b"v"), attributes=1, base_offset=log.log_end_offset, leader_epoch=2)
+    log.append(bad, leader_epoch=2, origin=AppendOrigin.REPLICATION)
     log.seal()
     (finding,) = found(house)
     assert finding.severity is Severity.ERROR

@@ -1,0 +1,90 @@
+"""Appends whose records have to be looked into, in a thread, before they are made; and those that came behind them.
+
+Strategy: a partition with such an append has a queue, and whatever a client appends to it meanwhile goes to the end of
+that: appends to one partition are made in the order in which they came. Each is made on the reactor's thread, with
+what the thread has found. The queue is gone when all are made.
+
+Rules: few are looked into at a time (`AT_ONCE`), since each may take many times its size in memory. An append is made
+even if the client who asked for it has gone: those behind it may rely on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredSemaphore
+
+from pylogd.log.errors import InspectionNeeded
+
+if TYPE_CHECKING:
+    from pylogd.log.log import AppendResult
+    from pylogd.replica.partition import Partition
+    from pylogd.wire.records import Buffer
+
+#: Appends of all partitions that are looked into at the same time.
+AT_ONCE = 2
+
+#: Records, acks=all, whether a short look into them may be taken at once, and who is told.
+Append = tuple["Buffer", bool, bool, "Deferred[AppendResult]"]
+
+
+class InspectedAppends:
+    """The appends of a broker's partitions that wait.
+
+    queues: those of each partition that has any, oldest first.
+    """
+
+    def __init__(self, append: Callable[..., AppendResult], in_thread: Callable[..., Deferred[Any]]) -> None:
+        """`append`: as `ReplicaManager.append`. `in_thread`: run a function in a thread."""
+        self.queues: dict[Partition, deque[Append]] = {}
+        self._append = append
+        self._in_thread = in_thread
+        self._slots = DeferredSemaphore(AT_ONCE)
+
+    def append(
+        self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True
+    ) -> Deferred[AppendResult]:
+        """Append behind those that wait, after a look into the records if that is needed. Fails as `append` does.
+
+        at_once: whether the look may be taken here if it is a short one. Cancelling the Deferred leaves the append to
+        be made.
+        """
+        done: Deferred[AppendResult] = Deferred()
+        queue = self.queues.get(partition)
+        if queue is not None:
+            queue.append((records, acks_all, at_once, done))
+        else:
+            queue = self.queues[partition] = deque([(records, acks_all, at_once, done)])
+            Deferred.fromCoroutine(self._work_off(partition, queue))
+        return done
+
+    async def _work_off(self, partition: Partition, queue: deque[Append]) -> None:
+        while queue:
+            records, acks_all, at_once, done = queue[0]
+            outcome: Any
+            try:
+                outcome = await self._make(partition, records, acks_all, at_once)
+            except Exception as error:
+                outcome = error
+            queue.popleft()
+            if not queue:
+                del self.queues[partition]
+            if isinstance(outcome, Exception):
+                done.errback(outcome)
+            else:
+                done.callback(outcome)
+
+    async def _make(self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool) -> AppendResult:
+        inspections = None
+        if not at_once:
+            inspections = await self._inspect(partition, records)
+        while True:  # settings may change meanwhile, and with them what has to be known
+            try:
+                return self._append(partition, records, acks_all, inspections)
+            except InspectionNeeded:
+                inspections = await self._inspect(partition, records)
+
+    def _inspect(self, partition: Partition, records: Buffer) -> Deferred[Any]:
+        return self._slots.run(self._in_thread, partition.log.inspect, records)
