@@ -55,6 +55,7 @@ async def _delete_one(
     try:
         wanted = _check(partition, offset)
         start: int = await replicas.in_thread(partition.log.delete_records_before, wanted)
+        replicas.became_visible(partition)
         if partition.followers and not await replicas.wait_for_log_starts(partition, wanted, timeout_ms):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
     except PylogdError as error:

@@ -12,10 +12,14 @@ that a client that always asks in the same order starves none of its partitions.
 A follower reads up to the log's end, tells by the offset it asks for what it has, and must name its leader's epoch.
 From version 11 on consumers may read from followers too, up to the high watermark these know, and are sent to one in
 their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
-Gaps: batches compressed with zstd go to clients below version 10 as they are.
+Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
+the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110).
+Gaps: none.
 
 This is the hot path: a fetch that can be answered makes one object for each partition; one at the end of the log
-makes a timer and an entry in the purgatory, and is looked at again only on news of its partitions.
+makes a timer and an entry in the purgatory, and is looked at again only on news of its partitions. One that goes on
+with a session looks at the partitions that have changed since the last, and waits for news of any without being filed
+under each (`replica.sessions`).
 """
 
 from __future__ import annotations
@@ -34,10 +38,13 @@ from pylogd.api.fetch_one import NONE_ABORTED, NOTHING_YET, READ_COMMITTED, fetc
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
+from pylogd.log.files import FileSlice
+from pylogd.log.reading import before_codec
 from pylogd.replica.partition import NO_EPOCH, Partition, Role
 from pylogd.replica.purgatory import Operation
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.wire.compression import CompressionType
 from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     EpochEndOffset,
@@ -50,6 +57,7 @@ from pylogd.wire.messages.fetch import (
     PartitionData,
 )
 
+_FIRST_WITH_ZSTD = 10
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
@@ -61,7 +69,7 @@ _NO_DATA = PartitionData()
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
-Read: TypeAlias = Callable[..., "Sized | None"]
+Read: TypeAlias = Callable[..., "FileSlice | None"]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -85,7 +93,7 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     wait = FetchWait(job, min_bytes)
     context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
-        job.session.end_wait = wait.expire
+        job.session.wait_with(wait)
     return wait.done.addCallback(job.answer_again)
 
 
@@ -158,13 +166,25 @@ class FetchJob:
             self._now = replicas.seconds()
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
+        if session is not None:
+            self._go_on(session)
         self.max_bytes = min(request.max_bytes, broker.settings["fetch.max.bytes"])
         self.served: list[tuple[Entry, PartitionData]] = []
         self.total = 0
         self.due = False
 
+    def _go_on(self, session: FetchSession[FetchPartition]) -> None:
+        """This fetch is the next of `session`: it has all the partitions looked at if it sees them in another way."""
+        replicas = self._context.broker.replicas
+        live = replicas.selector.brokers if self.rack and replicas.selector is not None else None
+        session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live))
+        if self.follower >= 0:
+            session.fetched_at = self._now
+
     def read(self) -> None:
-        """Look at every partition: fill `served` with what there is to say about those of which there is something."""
+        """Look at every partition, or at those of the session that have changed: fill `served` with what there is to
+        say about those of which there is something.
+        """
         self.served = served = []
         self._cold = []
         self.total = 0
@@ -178,7 +198,7 @@ class FetchJob:
     def answer_again(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
         """The wait is over: read what is there now and answer it."""
         if self.session is not None:
-            self.session.end_wait = None
+            self.session.wait = None
         response = fetch_one(self._context, self._request)
         if response is not None and response is not NOTHING_YET:
             return response
@@ -193,6 +213,8 @@ class FetchJob:
         return self._respond()
 
     def _in_turn(self) -> Iterable[Entry]:
+        if self.session is not None:
+            return self.session.in_turn()
         entries = self.entries
         if isinstance(entries, list) and len(entries) > 1:
             start = randrange(len(entries))
@@ -205,6 +227,8 @@ class FetchJob:
         if partition is None:
             self.due = True
             return _failure(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
+        if self.session is not None:
+            self.session.looks_at(entry, partition)
         try:
             if partition.role is not Role.LEADING:
                 self._check_role(partition)
@@ -228,13 +252,24 @@ class FetchJob:
 
     def _found(self, entry: Entry, partition: Partition, log_start: int, records: Sized | None) -> PartitionData | None:
         if records is None:
-            if self.session is not None and not entry.is_news(partition.high_watermark, log_start):
+            session = self.session
+            if session is not None and not entry.is_news(partition.high_watermark, log_start):
+                self._settle(session, entry, partition)
                 return None
             records = _NO_RECORDS
         data = self._data(partition, log_start, records, NO_DIVERGENCE)
         if records is _COLD:
             self._cold[-1].data = data
         return data
+
+    def _settle(self, session: FetchSession[FetchPartition], entry: Entry, partition: Partition) -> None:
+        """There is nothing to say of `entry`: if that stays so until there is news of it, it need not be looked at."""
+        offset, follower = entry.wanted.fetch_offset, self.follower
+        if follower < 0:
+            if offset >= partition.high_watermark:
+                session.settle(entry, None)
+        elif offset == partition.log.log_end_offset and follower in partition.isr:
+            session.settle(entry, partition.followers.get(follower))
 
     def _data(self, partition: Partition, log_start: int, records: Sized, diverging: EpochEndOffset) -> PartitionData:
         high_watermark = partition.high_watermark
@@ -272,6 +307,8 @@ class FetchJob:
         if partition is None:
             self.due = True
             return _failure(wanted.partition, why_absent(self._context.broker, entry.topic, wanted.partition))
+        if self.session is not None:
+            self.session.looks_at(entry, partition)
         try:
             partition.check_leading()
             log = partition.log
@@ -290,7 +327,9 @@ class FetchJob:
             self.due = True
             return self._refusal(partition, explain(error)[0])
         if self._progress is not None:
-            moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now)
+            replicas = self._context.broker.replicas
+            came = replicas.selector is not None and partition.followers[node_id].log_end != offset
+            moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now) or came
             if moved or node_id not in partition.isr:
                 self._progress.append((partition, moved))
         if self.session is not None and self.is_urgent(entry, partition):
@@ -339,10 +378,15 @@ class FetchJob:
         except ColdRead:
             self.total += max(limit, 1)  # what it will take at most
             self.due = True
-            self._cold.append(ColdPartition(partition, offset, limit, min_one, read))
+            plain = self._context.version < _FIRST_WITH_ZSTD
+            self._cold.append(ColdPartition(partition, offset, limit, min_one, read, plain))
             return _COLD
-        if records is not None:
-            self.total += len(records)
+        if records is None:
+            return None
+        self.total += len(records)
+        if self._context.version < _FIRST_WITH_ZSTD:
+            self._cold.append(ColdPartition(partition, offset, limit, min_one, read, True))
+            return _COLD
         return records
 
     def _respond(self) -> FetchResponse:
@@ -356,6 +400,7 @@ class FetchJob:
                     entry.told_error()
                 else:
                     entry.told(data.high_watermark, data.log_start_offset)
+                session.mark(entry)  # it may have been looked at since
                 if data.records:
                     session.served(entry)
         if self.follower >= 0:
@@ -391,7 +436,8 @@ class FetchJob:
 class FetchWait(Operation[None]):
     """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
 
-    watched: entry, partition and its leader epoch by the key under which there is news of it.
+    watched: entry, partition and its leader epoch by the key under which there is news of it; nothing where there is a
+        session, whose entries watch by themselves and call `look_again`.
     """
 
     __slots__ = ("_job", "_missing", "_sizes", "watched")
@@ -402,7 +448,7 @@ class FetchWait(Operation[None]):
         self._missing = min_bytes - job.total
         self.watched: dict[Hashable, tuple[Entry, Partition, int]] = {}
         self._sizes: dict[Hashable, int] = {}
-        for entry in job.entries:
+        for entry in job.entries if job.session is None else ():
             partition = job.find((entry.topic, entry.wanted.partition))
             if partition is not None:
                 self.watched[partition.key] = entry, partition, partition.leader_epoch
@@ -416,9 +462,17 @@ class FetchWait(Operation[None]):
 
     def try_complete(self, key: Hashable) -> bool:
         """Look at the partition of which there is news, and at no other."""
-        entry, partition, epoch = self.watched[key]
+        return self._look(*self.watched[key])
+
+    def look_again(self, entry: Entry) -> bool:
+        """`try_complete` for an entry of the job's session."""
+        partition = entry.partition
+        return partition is not None and self._look(entry, partition, entry.leader_epoch)
+
+    def _look(self, entry: Entry, partition: Partition, epoch: int) -> bool:
         if partition.leader_epoch != epoch or not partition.online:
             return self.complete(None)
+        key = partition.key
         offset, job = entry.wanted.fetch_offset, self._job
         if job.follower >= 0:
             if job.session is not None and job.is_urgent(entry, partition):
@@ -444,12 +498,18 @@ class FetchWait(Operation[None]):
 
 
 class ColdPartition:
-    """A read that has to wait for the disk, with the entry of the response that it will fill."""
+    """A read that has to wait for the disk, with the entry of the response that it will fill.
 
-    __slots__ = ("_read", "data", "limit", "min_one", "offset", "partition")
+    plain: without batches that are compressed with zstd, and what is behind them.
+    """
 
-    def __init__(self, partition: Partition, offset: int, limit: int, min_one: bool, read: Read) -> None:
+    __slots__ = ("_plain", "_read", "data", "limit", "min_one", "offset", "partition")
+
+    def __init__(
+        self, partition: Partition, offset: int, limit: int, min_one: bool, read: Read, plain: bool = False
+    ) -> None:
         self._read = read
+        self._plain = plain
         self.partition = partition
         self.offset = offset
         self.limit = limit
@@ -461,6 +521,8 @@ class ColdPartition:
         self.data.records = _NO_RECORDS
         try:
             records = self._read(self.offset, self.limit, min_one=self.min_one, allow_cold=True)
+            if records is not None and self._plain:
+                records = before_codec(records, CompressionType.ZSTD)
         except PylogdError as error:
             self.data.error_code = explain(error)[0]
         else:

@@ -490,15 +490,22 @@ class LogManager:
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Flush what is due, make rolled segments durable, apply retention, remove what was deleted, checkpoint."""
+    def tick(self) -> list[TopicPartition]:
+        """Flush what is due, make rolled segments durable, apply retention, remove what was deleted, checkpoint.
+
+        Returns the topics and partitions of logs whose start has moved.
+        """
         now_ms, now = self._now_ms(), self._seconds()
-        for log in list(self.logs.values()):
+        moved = []
+        for key, log in list(self.logs.items()):
+            start = log.log_start_offset
             try:
                 _keep(log, now_ms, now)
             except StorageError as error:
                 if not self.storage_failed(error) and not log.closed:
                     _log.error("%s-%d: %s", log.topic, log.partition, error)
+            if log.log_start_offset != start:
+                moved.append(key)
         for entry in self.directories:
             self._remove_doomed(entry, now)
         if now >= self._next_checkpoint:
@@ -507,6 +514,7 @@ class LogManager:
                 self.checkpoint()
             except StorageError as error:
                 _log.error("the checkpoints can't be written: %s", error)
+        return moved
 
     def _remove_doomed(self, entry: LogDirectory, now: float) -> None:
         due = [path for when, path in entry.doomed if when <= now]

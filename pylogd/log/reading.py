@@ -15,7 +15,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from pylogd.log.errors import StorageFailure, UnsupportedCompressionType
+from pylogd.log.files import FileSlice
 from pylogd.log.segment import Located, Segment
+from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
 _MOST_REMEMBERED = 256
 
@@ -102,3 +105,23 @@ class SegmentsView:
             if stamp >= 0 and (best is None or stamp > best[0]):
                 best = stamp, segment
         return None if best is None else best[1].find_timestamp(best[0], start, allow_cold=allow_cold)
+
+
+def before_codec(records: FileSlice, codec: int) -> FileSlice:
+    """`records`, whole batches, up to the first one that is compressed with `codec`. May wait for the disk.
+
+    Raises UnsupportedCompressionType where that is the first of them, and StorageFailure.
+    """
+    file, start = records.file, records.position
+    at, end = start, start + len(records)
+    while at + HEADER_SIZE <= end:
+        try:
+            header = parse_header(file.read(at, HEADER_SIZE))
+        except OSError as error:
+            raise StorageFailure(file.path, error) from error
+        if header.compression == codec:
+            if at == start:
+                raise UnsupportedCompressionType(f"the batch at {header.base_offset} is compressed with codec {codec}")
+            return FileSlice(file, start, at - start)
+        at += header.batch_length + LENGTH_OVERHEAD
+    return records

@@ -43,6 +43,11 @@ class Follower:
         self.leader_end_then = leader_end
         self.fetched_at = now
 
+    def had_all_at(self, then: float) -> None:
+        """Until a fetch at `then` it asked for the leader's end, which had not moved; that fetch did not name it."""
+        self.caught_up_at = max(self.caught_up_at, then)
+        self.fetched_at = max(self.fetched_at, then)
+
     def lags(self, leader_end: int, now: float, most: float) -> bool:
         """Whether it lacks something, and has for longer than `most` seconds."""
         return self.log_end < leader_end and now - self.caught_up_at > most

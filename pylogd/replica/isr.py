@@ -1,9 +1,10 @@
 """Keeps the in-sync sets of the partitions that this broker leads: out with who lags, in with who caught up.
 
-Strategy: a follower's fetch tells when it may join; a look at all led partitions, every half of
-`replica.lag.time.max.ms`, tells who has to leave. Both only ask: the metadata is written with the version that the
-change was worked out from, and the new set counts when it comes back as a state of the partition. Changes asked for in
-one turn of the reactor, or while a write is under way, leave together.
+Strategy: a follower's fetch tells when it may join; a look, every half of `replica.lag.time.max.ms`, tells who has to
+leave. It looks at the partitions of which there was news since an in-sync follower last lacked nothing: in the others
+nobody can have fallen behind. Both only ask: the metadata is written with the version that the change was worked out
+from, and the new set counts when it comes back as a state of the partition. Changes asked for in one turn of the
+reactor, or while a write is under way, leave together.
 
 Rules: a change that was asked for stays asked for until a newer state of the partition is known, since a write without
 an answer may have been done; it is asked for again once a second. Only one that was refused at the first try, because
@@ -14,7 +15,7 @@ Source: KIP-497.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -25,6 +26,7 @@ from twisted.python.failure import Failure
 from pylogd.metadata.errors import IneligibleReplica, TopicError
 from pylogd.metadata.image import IsrChange, PartitionState
 from pylogd.replica.partition import Partition, Role
+from pylogd.replica.purgatory import State, Watcher
 
 log = Logger()
 
@@ -34,17 +36,19 @@ Alter = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
 """Writes the changes: a Deferred of a list with, for each, the new PartitionState or the error."""
 
 
-class IsrKeeper:
-    """See the module.
+class IsrKeeper(Watcher):
+    """See the module. It watches every partition that may have followers, under its key.
 
     `written` is told each partition's new state once a write of ours is done, or None where a change was taken back.
     """
+
+    state = State.WAITING
 
     def __init__(
         self,
         alter: Alter,
         clock: IReactorTime,
-        partitions: Callable[[], Iterable[Partition]],
+        partitions: Mapping[tuple[str, int], Partition],
         written: Callable[[Partition, PartitionState | None], object],
         most_lag: Callable[[], float],
         now_ms: Callable[[], int],
@@ -58,6 +62,7 @@ class IsrKeeper:
         self._written = written
         self._most_lag = most_lag
         self._now_ms = now_ms
+        self._unsettled: dict[Hashable, None] = {}  # where a follower may lack something, or a change is asked for
         self._asked: dict[tuple[str, int], Partition] = {}
         self._unsure: set[tuple[str, int]] = set()  # what was asked for and not answered
         self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
@@ -70,6 +75,15 @@ class IsrKeeper:
         """There are partitions to look at for followers that lag."""
         if self._look is None and not self._stopped:
             self._look = self._clock.callLater(self._pause(), self._look_again)
+
+    def try_complete(self, key: Hashable) -> bool:
+        """There is news of a partition: look at it."""
+        self._unsettled[key] = None
+        return False
+
+    def fail(self, error: Exception) -> bool:
+        """Nothing of this waits."""
+        return False
 
     def stop(self) -> None:
         """Ask for nothing more."""
@@ -85,7 +99,7 @@ class IsrKeeper:
 
     def _look_again(self) -> None:
         self._look = None
-        if any(True for _ in self._partitions()):
+        if self._partitions:
             self.watch()
             self.look()
 
@@ -93,7 +107,11 @@ class IsrKeeper:
         """Ask for everybody who lags to leave, and again for what was asked for a while ago."""
         now, most = self._clock.seconds(), self._most_lag()
         lost = 0
-        for partition in list(self._partitions()):
+        for key in list(self._unsettled):
+            partition = self._partitions.get(key)  # type: ignore[call-overload]
+            if partition is None or (partition.pending_isr is None and partition.all_caught_up):
+                del self._unsettled[key]
+                continue
             pending = partition.pending_isr
             if pending is not None:
                 if now - pending.asked_at >= RETRY_SECONDS:
@@ -123,6 +141,7 @@ class IsrKeeper:
     def _ask(self, partition: Partition, isr: tuple[int, ...]) -> None:
         partition.propose_isr(isr, self._clock.seconds())
         self._asked[partition.key] = partition
+        self._unsettled[partition.key] = None
         self._later()
 
     def _later(self) -> None:

@@ -100,8 +100,9 @@ class ReplicaManager:
         self.fetch_waits = Purgatory(clock)
         self.append_waits = Purgatory(clock)
         self.sessions: FetchSessions[Any] = FetchSessions(
-            settings.integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000)
-        )
+            settings.integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
+            self.fetch_waits,
+        )  # fmt: skip
         self.in_thread = in_thread
         self._logs = logs
         self._topics = topics
@@ -109,7 +110,7 @@ class ReplicaManager:
         self._clock = clock
         self._node_id = node_id
         self.isr = IsrKeeper(
-            topics.alter_isr, clock, self.replicated.values, self._isr_written,
+            topics.alter_isr, clock, self.replicated, self._isr_written,
             lambda: settings.integer("replica.lag.time.max.ms") / 1000, now_ms,
         )  # fmt: skip
         self.seconds = clock.seconds
@@ -216,7 +217,14 @@ class ReplicaManager:
         self._housekeeping_done = self._housekeeping.start(interval_ms / 1000, now=False)
 
     def _tick(self) -> Deferred[Any]:
-        return self.in_thread(self._logs.tick).addErrback(self._tick_failed)
+        return self.in_thread(self._logs.tick).addCallback(self._ticked).addErrback(self._tick_failed)
+
+    def _ticked(self, moved: Sequence[tuple[str, int]]) -> None:
+        """Housekeeping has moved the starts of these logs."""
+        for key in moved:
+            partition = self.partitions.get(key)
+            if partition is not None:
+                self.became_visible(partition)
 
     def _tick_failed(self, failure: Failure) -> None:
         log.failure("a round of housekeeping failed", failure)
@@ -306,6 +314,8 @@ class ReplicaManager:
                 partition.truncated()
             if state is not None and self.partitions.get(partition.key) is partition:
                 self._refresh(partition, state, None)
+            else:
+                self.became_visible(partition)  # its ends are others
             if isinstance(result, Failure) and isinstance(result.value, StorageError):
                 self._storage_failed(result.value)
             return result if isinstance(result, Failure) else None
@@ -313,7 +323,7 @@ class ReplicaManager:
         return self.in_thread(function, *args).addBoth(cut)
 
     def became_visible(self, partition: Partition) -> None:
-        """The high watermark has moved: wake who waits for that."""
+        """The high watermark or the log's start has moved: wake who waits for that."""
         self.fetch_waits.check(partition.key)
         self.append_waits.check(partition.key)
 
@@ -423,7 +433,7 @@ class ReplicaManager:
             self._configs.pop(partition.topic, None)
         del self.partitions[partition.key]
         del self.partitions_by_id[partition.topic_id, partition.index]
-        self.replicated.pop(partition.key, None)
+        self._replicate(partition, False)
         partition.become(Role.DELETED)
         flusher = self._flushers.pop(partition.key, None)
         if flusher is not None:
@@ -554,16 +564,22 @@ class ReplicaManager:
         if partition in self._cutting:  # its log is not what it will be in a moment
             self._cutting[partition] = state
             return
-        if len(state.replicas) > 1:
-            self.replicated[partition.key] = partition
-            self.isr.watch()
-            self._watermarks.watch()
-        else:
-            self.replicated.pop(partition.key, None)
+        self._replicate(partition, len(state.replicas) > 1)
         if partition.apply(state, self._clock.seconds()):
             self._tell(partition)
         else:
             self.became_visible(partition)
+
+    def _replicate(self, partition: Partition, replicated: bool) -> None:
+        """Other brokers have replicas of the partition too, or none has."""
+        key = partition.key
+        if replicated:
+            self.replicated[key] = partition
+            self.fetch_waits.add(self.isr, key)
+            self.isr.watch()
+            self._watermarks.watch()
+        elif self.replicated.pop(key, None) is not None:
+            self.fetch_waits.remove(self.isr, key)
 
     def _isr_written(self, partition: Partition, state: PartitionState | None) -> None:
         """The in-sync set has been written; or, without a `state`, a change of it was taken back."""

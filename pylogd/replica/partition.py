@@ -375,6 +375,14 @@ class Partition:
         end = self._writable.log_end_offset
         return [n for n in self.isr if n in self.followers and self.followers[n].lags(end, now, most)]
 
+    @property
+    def all_caught_up(self) -> bool:
+        """Whether no in-sync follower of this leader lacks anything, as far as they have said."""
+        if self._writable is None:
+            return True
+        end = self._writable.log_end_offset
+        return all(self.followers[n].log_end >= end for n in self.isr if n in self.followers)
+
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
         """As `read`, up to the log's end and with the batches that compaction emptied. Raises NotLeader too."""
         self.check_leading()
@@ -383,7 +391,9 @@ class Partition:
     # -- as a follower
 
     def append_fetched(self, batches: Buffer, leader_hw: int, leader_start: int) -> bool:
-        """Append whole batches of the leader, as they are; whether the high watermark moved. Raises the log's errors.
+        """Append whole batches of the leader, as they are; whether the high watermark or the log's start moved.
+
+        Raises the log's errors.
 
         `leader_hw`, `leader_start`: the leader's high watermark and log start when it sent them.
         """
@@ -393,7 +403,7 @@ class Partition:
         return self.heard(leader_hw, leader_start)
 
     def heard(self, leader_hw: int, leader_start: int) -> bool:
-        """The leader has told its high watermark and log start; whether ours moved."""
+        """The leader has told its high watermark and log start; whether one of ours moved."""
         log = self.log
         end = min(leader_hw, log.log_end_offset)
         moved = end > self.high_watermark
@@ -401,7 +411,8 @@ class Partition:
             self.high_watermark = end
             self._protect(end)
         if leader_start > log.log_start_offset:
-            log.delete_records_before(min(leader_start, self.high_watermark))
+            before = log.log_start_offset
+            moved |= log.delete_records_before(min(leader_start, self.high_watermark)) != before
         return moved
 
     def truncated(self) -> None:

@@ -2,7 +2,8 @@
 
 Strategy: an `Operation` says what it waits for. A `Purgatory` files it under the keys whose news may end the wait (a
 partition, a group) and starts its timer. Whoever changes something calls `check(key)`, which asks the operations filed
-under that key, and only those, whether they are done.
+under that key, and only those, whether they are done. A `Watcher` that is no operation stays under its keys until it is
+removed: a fetch session has one for each partition, so that a fetch that waits need not be filed under all of them.
 
 Rules:
 - An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. Whichever comes first
@@ -40,7 +41,23 @@ class State(Enum):
     FAILED = "Failed"
 
 
-class Operation(ABC, Generic[T]):
+class Watcher(ABC):
+    """Hears of all news of the keys that it is added to (`Purgatory.add`), for as long as its state is Waiting."""
+
+    __slots__ = ()
+
+    state: State
+
+    @abstractmethod
+    def try_complete(self, key: Hashable) -> bool:
+        """There is news of `key`. Returns whether a wait is over thereby."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> bool:
+        """`try_complete` has raised `error`. Returns whether a wait is over thereby."""
+
+
+class Operation(Watcher, Generic[T]):
     """Something that waits. `done` fires once with the result, or with what went wrong; cancelling it withdraws."""
 
     __slots__ = ("_keys", "_purgatory", "_timer", "done", "state")
@@ -96,9 +113,10 @@ class Operation(ABC, Generic[T]):
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
-        if self._purgatory is not None:
-            self._purgatory._forget(self, self._keys)
-            self._purgatory = None
+        purgatory, self._purgatory = self._purgatory, None
+        if purgatory is not None:
+            purgatory._waiting.pop(self, None)
+            purgatory._take_off(self, self._keys)
         self._keys = ()
         return True
 
@@ -116,7 +134,7 @@ class Purgatory:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         # Dicts with no values are sets that keep the order of arrival: first come, first asked.
-        self._watched: dict[Hashable, dict[Operation[Any], None]] = {}
+        self._watched: dict[Hashable, dict[Watcher, None]] = {}
         self._waiting: dict[Operation[Any], None] = {}
 
     def __len__(self) -> int:
@@ -124,7 +142,7 @@ class Purgatory:
         return len(self._waiting)
 
     def watched_keys(self) -> set[Hashable]:
-        """The keys that at least one operation waits on."""
+        """The keys that at least one operation or watcher is under."""
         return set(self._watched)
 
     def watch(self, operation: Operation[T], keys: Iterable[Hashable], timeout: float | None) -> Deferred[T]:
@@ -145,6 +163,14 @@ class Purgatory:
         if timeout is not None:
             operation._timer = self._clock.callLater(timeout, operation.expire)
         return operation.done
+
+    def add(self, watcher: Watcher, key: Hashable) -> None:
+        """Have `watcher` hear of all news of `key` from now on, until it is removed."""
+        self._watched.setdefault(key, {})[watcher] = None
+
+    def remove(self, watcher: Watcher, key: Hashable) -> None:
+        """Undo `add`. One that is not there is no error."""
+        self._take_off(watcher, (key,))
 
     def check(self, key: Hashable) -> int:
         """There is news of `key`: ask whoever waits on it. Returns how many operations that completed."""
@@ -167,12 +193,11 @@ class Purgatory:
         waiting = tuple(self._waiting)
         return sum(operation.expire() for operation in waiting)
 
-    def _forget(self, operation: Operation[Any], keys: tuple[Hashable, ...]) -> None:
-        self._waiting.pop(operation, None)
+    def _take_off(self, watcher: Watcher, keys: Iterable[Hashable]) -> None:
         watched = self._watched
         for key in keys:
             under_key = watched.get(key)
             if under_key is not None:
-                under_key.pop(operation, None)
+                under_key.pop(watcher, None)
                 if not under_key:
                     del watched[key]

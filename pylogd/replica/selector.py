@@ -24,6 +24,11 @@ class RackAwareSelector:
     def __init__(self, brokers: Callable[[], Mapping[int, Broker]]) -> None:
         self._brokers = brokers
 
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The live brokers by id."""
+        return self._brokers()
+
     def preferred(self, partition: Partition, rack: str, offset: int) -> int:
         """The follower that a consumer in `rack` should read `offset` from, or NO_PREFERENCE."""
         brokers = self._brokers()

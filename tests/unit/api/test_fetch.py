@@ -11,6 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import Partition
+from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, records_in
@@ -112,6 +113,20 @@ class TestReading:
         parts.append("t", b"a")
         assert len(only(parts.call(request("t", wants(0)), 12)).records) == 0
         assert only(parts.call(request("t", wants(1)), 12)).error_code == 0
+
+    def test_zstd_is_for_clients_that_know_it(self, parts: Parts) -> None:
+        """KIP-110: from version 10 on; an older one gets what is before the first such batch, then an error."""
+        parts.create("t")
+        partition = parts.replicas.partitions["t", 0]
+        for codec in (CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD, CompressionType.NONE):
+            parts.replicas.append(partition, batch(b"v" * 100, compression=codec, now_ms=parts.now_ms()), False)
+        for version in (4, 9):
+            assert len(values(only(parts.call(request("t", wants(0)), version)))) == 2
+            assert len(values(only(parts.call(request("t", wants(1)), version)))) == 1
+            data = only(parts.call(request("t", wants(2)), version))
+            assert (data.error_code, len(data.records)) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 0)
+            assert len(values(only(parts.call(request("t", wants(3)), version)))) == 1
+        assert len(values(only(parts.call(request("t", wants(2)), 10)))) == 2
 
 
 class TestErrors:

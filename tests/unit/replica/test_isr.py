@@ -26,9 +26,9 @@ class Case:
         parts.create("t")
         self.partition: Partition = parts.set_state("t", replicas=(1, 2, 3), isr=isr, leader_epoch=5)
         self.asked: list[tuple[Sequence[IsrChange], Deferred[Any]]] = []
-        self.keeper = IsrKeeper(
-            self.alter, parts.clock, lambda: [self.partition], self.written, lambda: 10.0, parts.now_ms
-        )
+        known = {self.partition.key: self.partition}
+        self.keeper = IsrKeeper(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
+        parts.replicas.fetch_waits.add(self.keeper, self.partition.key)
         parts.replicas.isr.stop()
         parts.replicas.isr = self.keeper
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from twisted.internet.task import Clock
 
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.replica.purgatory import Purgatory
 from pylogd.replica.sessions import EVICTABLE_AFTER_MS, FetchSession, FetchSessions, SessionPartition
 
 
@@ -30,7 +32,7 @@ def now() -> Time:
 
 @pytest.fixture
 def sessions(now: Time) -> FetchSessions[Want]:
-    return FetchSessions(2, now)
+    return FetchSessions(2, now, Purgatory(Clock()))
 
 
 def entries(*indexes: int, topic: str = "t") -> list[SessionPartition[Want]]:
@@ -137,7 +139,7 @@ def test_the_one_unused_for_longest_gives_way(sessions: FetchSessions[Want], now
 
 
 def test_no_slots_no_sessions(now: Time) -> None:
-    assert FetchSessions[Want](0, now).create(entries(0), False) is None
+    assert FetchSessions[Want](0, now, Purgatory(Clock())).create(entries(0), False) is None
 
 
 def test_a_follower_takes_the_place_of_a_client_in_use(sessions: FetchSessions[Want], now: Time) -> None:
@@ -151,3 +153,38 @@ def test_a_follower_takes_the_place_of_a_client_in_use(sessions: FetchSessions[W
     assert sessions.resume(follower.session_id, 1, False) is follower
     now.now = EVICTABLE_AFTER_MS
     assert sessions.create(entries(0), False) is not None  # what nobody used for so long goes, whoever's it was
+
+
+def test_a_larger_session_takes_the_place_of_the_smallest_that_is_not_new(
+    sessions: FetchSessions[Want], now: Time
+) -> None:
+    """KIP-227, also where the smaller one is in use."""
+    small, large = made(sessions, 0, 1), made(sessions, 0, 1, 2, 3)
+    assert sessions.create(entries(0, 1, 2), False) is None  # both have just been made
+    now.now = EVICTABLE_AFTER_MS - 1
+    sessions.resume(large.session_id, 1, False)
+    sessions.resume(small.session_id, 1, False)
+    now.now = EVICTABLE_AFTER_MS
+    assert sessions.create(entries(0, 1), False) is None
+    assert sessions.create(entries(0, 1, 2), False) is not None
+    assert refused(sessions, small.session_id, 2) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.resume(large.session_id, 2, False) is large
+    assert len(sessions) == 2
+
+
+def test_a_follower_takes_the_place_of_the_smallest_client(sessions: FetchSessions[Want]) -> None:
+    large, small = made(sessions, 0, 1, 2), made(sessions, 0)
+    assert sessions.create(entries(0), False, privileged=True) is not None
+    assert refused(sessions, small.session_id, 1) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.resume(large.session_id, 1, False) is large
+
+
+def test_no_client_however_large_takes_the_place_of_a_follower_in_use(sessions: FetchSessions[Want], now: Time) -> None:
+    followers = [sessions.create(entries(0), False, privileged=True) for _ in range(2)]
+    now.now = EVICTABLE_AFTER_MS - 1
+    for follower in followers:
+        assert follower is not None
+        sessions.resume(follower.session_id, 1, False)
+    now.now = EVICTABLE_AFTER_MS
+    assert sessions.create(entries(*range(100)), False) is None
+    assert sessions.create(entries(0, 1), False, privileged=True) is not None  # but a larger follower's does

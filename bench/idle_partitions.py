@@ -1,0 +1,185 @@
+"""What partitions that nobody writes to cost an acks=all write; writes IDLE_PARTITIONS.md with `--write`.
+
+    python -m bench.idle_partitions [--idle 1000,10000] [--rounds 12] [--sends 1000] [--folder DIR] [--write]
+
+For 0 and each number of idle partitions a cluster of two brokers with a ZooKeeper of its own, real processes, default
+settings. Every partition has two replicas, its leader is broker 1: the follower's one fetch session holds them all. All
+clusters stay up, and take turns: a round is so many writes of one message of 200 bytes to a topic of one partition
+with acks=all, each sent when the one before is answered, in one cluster after the other, in an order that turns round
+every time. Compared are rounds that ran next to each other.
+
+Measured are the client's p50 and p99, and the processor time that each broker used meanwhile, as the kernel counts it.
+A ratio is the median over rounds, beside the cluster without idle partitions; the interval behind it has that median
+with 95 % (bootstrap over rounds). Nothing asserts a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench.failover import in_sync, wait_until
+from bench.peers.base import process_seconds
+from bench.report import machine
+from pylogd.client import Admin, Cluster, NewTopic
+from pylogd.local.cluster import LocalCluster
+from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.records import encode_batch
+
+REPORT = Path(__file__).with_name("IDLE_PARTITIONS.md")
+LEADER, FOLLOWER = 1, 2
+TOPIC = "written"
+TARGET = 1.2
+SIZE = 200
+_PRODUCE_VERSION = 10
+_EACH_TOPIC = 100
+_CREATE_AT_ONCE = 10
+_PAUSE_SECONDS = 3.0
+_RESAMPLES = 2000
+
+MEASURES = {
+    "p50": "ms",
+    "p99": "ms",
+    "leader's processor time": "ms for 1,000 writes",
+    "follower's processor time": "ms for 1,000 writes",
+}
+
+
+@dataclass(slots=True)
+class Beside:
+    """A cluster with so many idle partitions, and what its rounds gave, by measure."""
+
+    idle: int
+    cluster: LocalCluster
+    found: dict[str, list[float]]
+
+
+def main() -> None:
+    """Measure, and print or write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--idle", default="1000,10000", help="numbers of idle partitions, with commas")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--sends", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, help="where the brokers keep their data; a temporary one by default")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
+    arguments = parser.parse_args()
+    counts = [0, *(int(number) for number in arguments.idle.split(","))]
+    with ExitStack() as stack:
+        beside = []
+        for idle in counts:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder)))
+            beside.append(Beside(idle, stack.enter_context(LocalCluster(folder, 2)), {name: [] for name in MEASURES}))
+            _fill(beside[-1])
+        time.sleep(_PAUSE_SECONDS)
+        for number in range(arguments.rounds + 1):
+            for one in beside if number % 2 else reversed(beside):
+                _round(one, arguments.sends, keep=number > 0)
+            if number:
+                _say(f"round {number}: " + ", ".join(f"{one.idle}: {one.found['p50'][-1]:.2f} ms" for one in beside))
+    text = report(beside, arguments.rounds, arguments.sends)
+    if arguments.write:
+        REPORT.write_text(text)
+    print(text)
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _fill(one: Beside) -> None:
+    """Make the topics; returns when all replicas are in sync."""
+    placed = dict.fromkeys(range(_EACH_TOPIC), (LEADER, FOLLOWER))
+    new = [NewTopic(f"idle-{number:04}", assignments=placed) for number in range(one.idle // _EACH_TOPIC)]
+    begin = time.monotonic()
+    with Admin(one.cluster.bootstrap) as admin:
+        written = NewTopic(TOPIC, configs={"min.insync.replicas": "2"}, assignments={0: (LEADER, FOLLOWER)})
+        for start in range(0, len(new) or 1, _CREATE_AT_ONCE):
+            now = new[start : start + _CREATE_AT_ONCE] + ([written] if not start else [])
+            for error in admin.create_topics(now).values():
+                if error is not None:
+                    raise error
+        wait_until(partial(in_sync, admin, len(new) + 1, 2), "all replicas are in sync")
+    _say(f"{one.idle} idle partitions made in {time.monotonic() - begin:.1f} s")
+
+
+def _round(one: Beside, sends: int, keep: bool) -> None:
+    """Write so many times; `keep` what it took."""
+    records = encode_batch([(None, bytes(SIZE), int(time.time() * 1000), ())])
+    data = [TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, records)])]
+    request = ProduceRequest(None, -1, 30_000, data)
+    pids = {broker.node_id: broker.pid for broker in one.cluster.brokers}
+    times = []
+    with Cluster(one.cluster.bootstrap) as client:
+        client.refresh([TOPIC])
+        connection = client.connection(LEADER)
+        for _ in range(20):
+            connection.request(request, version=_PRODUCE_VERSION)
+        before = {node: process_seconds(pid) for node, pid in pids.items()}
+        for _ in range(sends):
+            begin = time.perf_counter()
+            answer = connection.request(request, version=_PRODUCE_VERSION)
+            times.append(time.perf_counter() - begin)
+            if answer.responses[0].partition_responses[0].error_code:
+                raise RuntimeError(f"a write was refused: {answer}")
+        spent = {node: process_seconds(pid) - before[node] for node, pid in pids.items()}
+    if keep:
+        times.sort()
+        one.found["p50"].append(times[sends // 2] * 1000)
+        one.found["p99"].append(times[sends * 99 // 100] * 1000)
+        for name, node in ("leader's processor time", LEADER), ("follower's processor time", FOLLOWER):
+            one.found[name].append(spent[node] / sends * 1e6)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Where the median of such ratios lies with 95 %: by drawing as many of them again and again."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    return medians[_RESAMPLES * 25 // 1000], medians[_RESAMPLES * 975 // 1000]
+
+
+def report(beside: Sequence[Beside], rounds: int, sends: int) -> str:
+    """What was found, as Markdown."""
+    alone, *others = beside
+    lines = [
+        "# acks=all beside partitions that nobody writes to",
+        "",
+        f"By `python -m bench.idle_partitions` ({rounds} rounds of {sends:,} writes in each of {len(beside)} clusters "
+        "that take turns); how it is measured is told there. Two brokers, one message of 200 bytes a write, one write "
+        "at a time. Ratios are beside no idle partitions, the median of the rounds' own; in brackets where that lies "
+        f"with 95 %. Asked for are at most {TARGET:g} times p50, p99 and leader's processor time.",
+        "",
+        "| | unit | none | " + " | ".join(f"{one.idle:,} idle | ratio" for one in others) + " |",
+        "| --- | --- | ---: |" + " ---: | --- |" * len(others),
+    ]
+    for name, unit in MEASURES.items():
+        base = alone.found[name]
+        row = [name, unit, f"{statistics.median(base):.2f}"]
+        for one in others:
+            ratios = [its / own for its, own in zip(one.found[name], base, strict=True)]
+            low, high = interval(ratios)
+            row += [
+                f"{statistics.median(one.found[name]):.2f}",
+                f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})",
+            ]
+        lines.append("| " + " | ".join(row) + " |")
+    where = machine("")
+    lines += [
+        "",
+        f"Measured on {where['cores']} cores ({where['processor']}), {where['memory']}, {where['system']}, "
+        f"Python {where['python']}, at commit {where['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
