@@ -462,17 +462,9 @@ class FetchWait(Operation[None]):
 
     def try_complete(self, key: Hashable) -> bool:
         """Look at the partition of which there is news, and at no other."""
-        return self._look(*self.watched[key])
-
-    def look_again(self, entry: Entry) -> bool:
-        """`try_complete` for an entry of the job's session."""
-        partition = entry.partition
-        return partition is not None and self._look(entry, partition, entry.leader_epoch)
-
-    def _look(self, entry: Entry, partition: Partition, epoch: int) -> bool:
+        entry, partition, epoch = self.watched[key]
         if partition.leader_epoch != epoch or not partition.online:
             return self.complete(None)
-        key = partition.key
         offset, job = entry.wanted.fetch_offset, self._job
         if job.follower >= 0:
             if job.session is not None and job.is_urgent(entry, partition):
@@ -492,6 +484,14 @@ class FetchWait(Operation[None]):
         self._missing -= size - self._sizes.get(key, 0)
         self._sizes[key] = size
         return self._missing <= 0 and self.complete(None)
+
+    def look_again(self, entry: Entry) -> bool:
+        """`try_complete` for an entry of the job's session, by its partition as it was when the wait began."""
+        partition = entry.partition
+        if partition is None:
+            return False
+        self.watched[partition.key] = entry, partition, entry.leader_epoch
+        return self.try_complete(partition.key)
 
     def on_expire(self) -> None:
         """The time is up: the job answers what there is."""
