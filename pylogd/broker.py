@@ -36,7 +36,7 @@ from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.groups import GroupCoordinator
 from pylogd.log.cleaner import Cleaner
 from pylogd.log.directories import machine_boot_id
-from pylogd.log.files import FileSystem
+from pylogd.log.files import FileSystem, most_partitions
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.errors import NodeIdInUse, StoreError
@@ -153,7 +153,7 @@ class Broker:
             raise
 
     async def _start_parts(self) -> None:
-        _allow_many_files()
+        self.logs.partition_limit = most_partitions(_allow_many_files())
         self._pool.start()
         self._undo.append(self._stop_pool)
         await self.in_thread(self.logs.load, self._loaded)
@@ -201,7 +201,7 @@ class Broker:
         await self.cluster.register(
             BrokerInfo(
                 self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
-                directories=tuple(sorted(self.logs.directory_ids)),
+                directories=tuple(sorted(self.logs.directory_ids)), partition_limit=self.logs.partition_limit,
             )
         )  # fmt: skip
         await self.in_thread(self.logs.trust)
@@ -370,11 +370,12 @@ def _when_done(deferred: Deferred[None]) -> Deferred[None]:
     return done
 
 
-def _allow_many_files() -> None:
-    """Every log holds a descriptor: take as many as the system lets us."""
+def _allow_many_files() -> int:
+    """Every log holds a descriptor: take as many as the system lets us. Returns how many that are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def _read_into_page_cache(source: Slice, position: int, length: int) -> None:

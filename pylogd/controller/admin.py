@@ -194,6 +194,8 @@ class PartitionAdmin:
         for broker in target:
             if broker not in state.replicas and broker not in self._cluster.brokers:
                 raise InvalidReplicaAssignment(f"broker {broker} is not alive")
+            if broker not in state.replicas and self._topics.room_on(broker) == 0:
+                raise InvalidReplicaAssignment(f"broker {broker} holds as many partitions as it may")
 
 
 def _release(state: PartitionState, _: Snapshot) -> PartitionState:

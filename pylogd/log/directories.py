@@ -178,16 +178,17 @@ class LogDirectory:
             raise StorageFailure(os.path.join(self.path, name), error) from error
         self.checkpointed[name] = offsets
 
-    def take_away(self, log: Log, suffix: str = DELETE_SUFFIX) -> str:
-        """Give the name of a log's directory free, for good; the path that it has now, which ends with `suffix`."""
+    def take_away(self, directory: str, suffix: str = DELETE_SUFFIX) -> str:
+        """Give the name of a partition's directory free, for good; the path it has now, which ends with `suffix`."""
+        topic, _, partition = os.path.basename(directory).rpartition("-")
         suffix = f".{uuid.uuid4().hex}{suffix}"
-        stem = f"{log.topic[: _NAME_LIMIT - len(suffix) - len(str(log.partition)) - 1]}-{log.partition}"
+        stem = f"{topic[: _NAME_LIMIT - len(suffix) - len(partition) - 1]}-{partition}"
         target = os.path.join(self.path, stem + suffix)
         try:
-            self.fs.rename(log.directory, target)
+            self.fs.rename(directory, target)
             sync_directory(self.fs, self.path)
         except OSError as error:
-            raise StorageFailure(log.directory, error) from error
+            raise StorageFailure(directory, error) from error
         return target
 
     def probe(self, write: bool) -> None:

@@ -145,6 +145,17 @@ class UnknownLogDirectory(StorageError):
     """A path that is none of the broker's data directories."""
 
 
+class TooManyPartitions(StorageError):
+    """The process may not open enough files for another partition. `limit`: how many it may hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"this broker may hold {limit} partitions, as many as its limit of open files allows: raise that "
+            "(LimitNOFILE= of the service, ulimit -n), or delete topics, and restart"
+        )
+
+
 class LogDirLocked(StorageError):
     """Another process has the directory."""
 

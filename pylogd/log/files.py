@@ -37,8 +37,19 @@ _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, 
 #: Of a file that is written to take another's place.
 TEMPORARY_SUFFIX = ".tmp"
 
+#: For the cache of older segments (256), the metadata store, the event loop, threads.
+_OTHER_DESCRIPTORS = 384
 _MODE = 0o640
 _DIRECTORY_MODE = 0o750
+
+
+def most_partitions(descriptors: int) -> int:
+    """How many partitions a process may hold that can open so many files.
+
+    Each keeps its newest segment open. A part is left for older segments, for connections and for what opens files for
+    a moment: without it a broker could make partitions with which it can't start again.
+    """
+    return max((descriptors - _OTHER_DESCRIPTORS) * 3 // 4, descriptors // 4)
 
 
 class FileSystem(Protocol):

@@ -6,6 +6,7 @@ partition goes to the directory with the fewest. A deleted one gives its name fr
 Rules:
 - `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
 anywhere. One partition that can't be opened does not stop the others: it is in `offline`, with the reason.
+- No more logs are opened than `partition_limit` says; the others are in `offline`, as the last stop left them.
 - A data directory whose disk fails goes offline alone: it is not written to again, its logs move to `offline`, and the
   next start recovers them. A full disk is no such failure; a sync that failed always is.
 Must not know: topics' settings beyond what it is handed, replicas, the reactor.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,7 @@ from pylogd.log.errors import (
     NoLogDirectory,
     StorageError,
     StorageFailure,
+    TooManyPartitions,
     UnknownLogDirectory,
 )
 from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
@@ -52,6 +55,7 @@ _log = logging.getLogger(__name__)
 
 _CHECKPOINT_MS = 60_000
 _RECOVERY_THREADS = 2
+_INTERNAL = "__"  # how the names of the broker's own topics begin
 
 Progress = Callable[[int, int, str], None]
 ConfigOf = Callable[[str], LogConfig]
@@ -80,6 +84,7 @@ class LogManager:
         recovery_threads: int = _RECOVERY_THREADS,
         checkpoint_ms: int = _CHECKPOINT_MS,
         boot_id: str | None = None,
+        partition_limit: int = sys.maxsize,
     ) -> None:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs, seconds=seconds)
@@ -96,6 +101,8 @@ class LogManager:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._boot_id = boot_id
+        self.partition_limit = partition_limit
+        self._unopened: dict[TopicPartition, str] = {}  # directories of logs beyond the limit
         self._recovery_threads = recovery_threads
         self._seconds = seconds
         self._checkpoint_seconds = checkpoint_ms / 1000
@@ -251,6 +258,8 @@ class LogManager:
         with self._lock:
             for key in [key for key, paths in self._offline_in.items() if paths == [entry.path]]:
                 del self.offline[key], self._offline_in[key]
+                self._unopened.pop(key, None)
+                self._untouched.discard(key)
             self.directories[self.directories.index(failed)] = entry
         self._cleaned |= entry.cleaned
         self.high_watermarks |= entry.high_watermarks
@@ -323,7 +332,9 @@ class LogManager:
             places.setdefault((entry.topic, entry.partition), []).append(entry.directory)
         done = 0
         with ThreadPoolExecutor(self._recovery_threads, "log-recovery") as pool:
-            unique = [entry for entry in found if len(places[entry.topic, entry.partition]) == 1]
+            unique = self._within_limit(
+                [entry for entry in found if len(places[entry.topic, entry.partition]) == 1]
+            )
             for entry in pool.map(lambda entry: self._load_one(entry, config_of), unique):
                 done += 1
                 if progress is not None:
@@ -332,6 +343,25 @@ class LogManager:
             if len(paths) > 1:
                 error = CorruptLog(f"one partition in several places: {', '.join(paths)}; keep one")
                 self._set_offline(key, paths, error)
+
+    def _within_limit(self, found: list[Found]) -> list[Found]:
+        """Those of the logs that may be opened, the broker's own topics first; the others are offline."""
+        room = max(self.partition_limit - len(self.logs), 0)
+        if len(found) <= room:
+            return found
+        found.sort(key=lambda entry: not entry.topic.startswith(_INTERNAL))
+        error = TooManyPartitions(self.partition_limit)
+        rest = found[room:]
+        for entry in rest:
+            key = entry.topic, entry.partition
+            self.offline[key] = error
+            self._offline_in[key] = [os.path.dirname(entry.directory)]
+            self._unopened[key] = entry.directory
+            if entry.clean:
+                self._untouched.add(key)
+        _log.critical("%d of %d partitions are offline, from %s-%d on: %s", len(rest), len(found), rest[0].topic,
+                      rest[0].partition, error)  # fmt: skip
+        return found[:room]
 
     def _load_one(self, found: Found, config_of: ConfigOf | None) -> Found:
         key = found.topic, found.partition
@@ -382,6 +412,8 @@ class LogManager:
                 return known
             if key in self.offline:
                 raise self.offline[key]
+            if len(self.logs) >= self.partition_limit and not topic.startswith(_INTERNAL):
+                raise TooManyPartitions(self.partition_limit)
             left = [entry for entry in self.directories if entry.failure is None]
             if not left:
                 raise NoLogDirectory("every data directory has failed")
@@ -409,17 +441,34 @@ class LogManager:
         """Take the log away; its files go after the delay. An unknown one is no error."""
         taken = self._take(topic, partition)
         if taken is None:
+            self._delete_unopened((topic, partition))
             return
         log, entry = taken
         try:
             with log.maintenance:
                 log.abandon()
-                target = entry.take_away(log)
+                target = entry.take_away(log.directory)
             entry.doomed.append((self._seconds() + log.config.file_delete_delay_ms / 1000, target))
             self._forget_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
+
+    def _delete_unopened(self, key: TopicPartition) -> None:
+        """Delete a log that was never opened, if it is one."""
+        path = self._unopened.pop(key, None)
+        if path is None:
+            return
+        entry = next(entry for entry in self.directories if entry.path == os.path.dirname(path))
+        try:
+            target = entry.take_away(path)
+        except StorageFailure as error:
+            self.storage_failed(error)
+            raise
+        with self._lock:
+            self.offline.pop(key, None)
+            self._offline_in.pop(key, None)
+        entry.doomed.append((self._seconds() + self.config.file_delete_delay_ms / 1000, target))
 
     def keep_aside(self, topic: str, partition: int) -> str | None:
         """Close a log that the metadata does not know and rename its directory to `-stray`, where it stays.
@@ -432,7 +481,7 @@ class LogManager:
         log, entry = taken
         try:
             log.close()
-            target = entry.take_away(log, STRAY_SUFFIX)
+            target = entry.take_away(log.directory, STRAY_SUFFIX)
             self._forget_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
@@ -545,7 +594,9 @@ class LogManager:
 
     def _checkpoint(self, entry: LogDirectory) -> None:
         logs = [(key, log) for key, log in list(self.logs.items()) if entry.holds(log)]
-        entry.write_offsets(checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs})
+        points = {key: point for key, point in entry.recovery_points.items() if key in self._unopened}
+        points |= {key: log.recovery_point for key, log in logs}
+        entry.write_offsets(checkpoints.RECOVERY_POINTS, points)
         starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
         starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
         entry.write_offsets(checkpoints.LOG_STARTS, starts)

@@ -159,7 +159,7 @@ class Broker:
     `epoch` grows with each registration (KIP-903): it is the version of the broker's node below `BROKER_EPOCHS`, -1
     before the first. `directories` are the ids of the data directories that are in use. `fenced`: it is registered, and
     still finds out which of its copies are lost; until then it is not a live broker. `outages`: which of its replicas
-    its disks keep from serving.
+    its disks keep from serving. `partition_limit`: how many partitions it may hold, None if it does not say.
     """
 
     node_id: int
@@ -172,6 +172,7 @@ class Broker:
     directories: tuple[str, ...] = ()
     fenced: bool = False
     outages: Outages = field(default_factory=Outages)
+    partition_limit: int | None = None
 
     @property
     def host(self) -> str:

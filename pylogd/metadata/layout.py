@@ -214,6 +214,7 @@ def encode_broker(broker: Broker) -> bytes:
             "fenced": broker.fenced,
             "offline_replicas": _by_topic(broker.outages.offline),
             "full_replicas": _by_topic(broker.outages.full),
+            "partition_limit": broker.partition_limit,
         }
     )
 
@@ -238,6 +239,7 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
             outages=Outages(
                 _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {}))
             ),
+            partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

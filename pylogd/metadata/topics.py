@@ -14,6 +14,7 @@ Must not know: requests, logs.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -119,6 +120,7 @@ class TopicRegistry:
         self._by_id: dict[bytes, Topic] = {}
         self._entries: dict[str, Entry] = {}
         self._isr = IsrWriter(self, cluster, feed, now_ms)
+        self._held: Counter[int] = Counter()  # partitions by broker, those in the making among them
         #: Names by `collision_key`, those of topics in the making among them.
         self._collisions: dict[str, str] = {}
         self._listeners: list[TopicListener] = []
@@ -356,6 +358,10 @@ class TopicRegistry:
                 _tell(listener, change)
 
     def _replace(self, before: Topic | None, after: Topic | None) -> None:
+        placed = [[] if one is None else [state.replicas for state in one.partitions] for one in (before, after)]
+        if placed[0] != placed[1]:
+            self._held.subtract(node for nodes in placed[0] for node in nodes)
+            self._held.update(node for nodes in placed[1] for node in nodes)
         if before is not None:
             self._by_id.pop(before.topic_id, None)
         if after is not None:
@@ -388,13 +394,17 @@ class TopicRegistry:
             raise InvalidTopicName(f'topic "{name}" collides with "{other}": they differ only in "." and "_"')
         checked = self._check_configs(configs)
         replicas = self._place(name, partitions, factor, assignment)
+        self._check_room(name, replicas)
         topic = Topic(name, new_id(), _initial(replicas), checked)
         if dry:
             return topic
         self._collisions[key] = name
+        making = Counter(node for nodes in replicas for node in nodes)
+        self._held.update(making)
         try:
             await self._write_new(topic)
         finally:
+            self._held.subtract(making)
             if name not in self._by_name and self._collisions.get(key) == name:
                 del self._collisions[key]
         return self._by_name.get(name, topic)
@@ -430,6 +440,24 @@ class TopicRegistry:
             self._check_count(count)
         racks = {broker.node_id: broker.rack for broker in live.values()}
         return assign_replicas(racks, count, copies, start=_start(name))
+
+    def room_on(self, broker: int) -> int | None:
+        """How many more partitions a live broker may hold, None if it has no limit."""
+        found = self._cluster.brokers.get(broker)
+        limit = None if found is None else found.partition_limit
+        return None if limit is None else max(limit - self._held[broker], 0)
+
+    def _check_room(self, name: str, replicas: Sequence[Replicas]) -> None:
+        """Refuse partitions that a broker could not open the files of. The broker's own topics are always made."""
+        if name in INTERNAL_TOPICS:
+            return
+        for broker, count in Counter(node for nodes in replicas for node in nodes).items():
+            room = self.room_on(broker)
+            if room is not None and count > room:
+                raise InvalidPartitions(
+                    f"broker {broker} has room for {room} more partitions, not for {count}: it may hold as many as its "
+                    "limit of open files allows (LimitNOFILE= of the service, ulimit -n)"
+                )
 
     def _check_count(self, count: int) -> None:
         most = self._settings.integer("max.partitions.per.request")
@@ -477,6 +505,7 @@ class TopicRegistry:
         for _ in range(ATTEMPTS):
             topic = self._now(name)
             more = self._place_more(name, [state.target for state in topic.partitions], total, assignment)
+            self._check_room(name, more)
             after = topic.partitions + _initial(more, first=len(topic.partitions))
             if dry:
                 return Topic(name, topic.topic_id, after, topic.configs)

@@ -11,9 +11,11 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from pylogd.client.blocking.producer import Producer
-from tests.brokers import pylogd_command
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.brokers import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
-from tests.rawclient import RawClient, create_topic, end_offset, wait_until
+from tests.rawclient import RawClient, create_topic, end_offset, open_files, wait_until
 from tests.zookeeper import ZooKeeper
 
 
@@ -29,6 +31,17 @@ def has_records(client: RawClient, topic: str, count: int) -> bool:
     with contextlib.suppress(AssertionError):
         return end_offset(client, topic) == count
     return False
+
+
+def auto_create(address: str, topics: list[str]) -> dict[str, int]:
+    """Ask for the metadata of topics, as a client that is about to write to them; the error code of each."""
+    codes = {}
+    with RawClient(address) as client:
+        for start in range(0, len(topics), 100):
+            asked = [MetadataRequestTopic(name=name) for name in topics[start : start + 100]]
+            reply = client.request(MetadataRequest(asked, True), 9)
+            codes.update({topic.name: topic.error_code for topic in reply.topics})
+    return codes
 
 
 def test_an_older_copy_of_the_metadata_store_costs_no_record(start_broker: StartBroker, tmp_path: Path) -> None:
@@ -104,3 +117,52 @@ def test_a_plan_from_the_latest_offset_names_what_would_lose_its_state(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "would lose the state of internal and compacted topics: compacted. " in done.stderr
+
+
+def test_topics_are_made_only_as_long_as_the_broker_can_open_their_files(tmp_path: Path) -> None:
+    few = ["prlimit", "--nofile=512:512", "--"]
+    names = [f"auto-{number:04d}" for number in range(300)]
+    first = BrokerProcess(tmp_path / "data", tmp_path / "log", prefix=few)
+    try:
+        codes = auto_create(first.address, names)
+        made = [name for name, code in codes.items() if code != ErrorCode.INVALID_PARTITIONS]
+        assert made == names[: len(made)]
+        assert len(made) == 128
+        fill(first.address, made[-1], 10)
+        assert open_files(first.pid) < 512
+        first.kill()
+        second = BrokerProcess(tmp_path / "data", tmp_path / "log", prefix=few)
+        with RawClient(second.address) as client:
+            wait_until(lambda: has_records(client, made[-1], 10), "the last topic is served")
+        assert second.stop() == 0
+    finally:
+        first.kill()
+    assert "Traceback" not in first.log()
+
+
+def test_a_broker_starts_with_more_partitions_than_it_can_open_the_files_of(tmp_path: Path) -> None:
+    first = BrokerProcess(tmp_path / "data", tmp_path / "log")
+    try:
+        auto_create(first.address, [f"auto-{number:04d}" for number in range(200)])
+        fill(first.address, "auto-0000", 10)
+        fill(first.address, "auto-0199", 10)
+        assert first.stop() == 0
+        second = BrokerProcess(tmp_path / "data", tmp_path / "log", prefix=["prlimit", "--nofile=512:512", "--"])
+        try:
+            with RawClient(second.address) as client:
+                wait_until(lambda: has_records(client, "auto-0000", 10), "the first topic is served")
+                assert not has_records(client, "auto-0199", 10)
+            assert "72 of 200 partitions are offline, from auto-0128-0 on: this broker may hold 128" in second.log()
+            assert second.stop() == 0
+        finally:
+            second.kill()
+        third = BrokerProcess(tmp_path / "data", tmp_path / "log")
+        try:
+            with RawClient(third.address) as client:
+                wait_until(lambda: has_records(client, "auto-0199", 10), "the last topic is back")
+            assert third.stop() == 0
+        finally:
+            third.kill()
+    finally:
+        first.kill()
+    assert "Traceback" not in first.log()

@@ -10,7 +10,8 @@ import pytest
 
 from pylogd.log import checkpoints, retention
 from pylogd.log.config import LogConfig
-from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure
+from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRange, StorageFailure, TooManyPartitions
+from pylogd.log.files import most_partitions
 from pylogd.log.manager import LogManager
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, names, read_all, values
@@ -409,3 +410,33 @@ def test_what_is_appended_while_retention_judges_stays(monkeypatch: pytest.Monke
     retention.retain(log, house.now_ms)
     assert values(log)[-appended:] == late
     house.check()
+
+
+def test_no_more_logs_are_opened_than_there_are_descriptors_for() -> None:
+    house = House()
+    for topic in ("a", "b", "c", "__own"):
+        append(house.create(topic), b"value")
+    house.manager.close()
+    manager = LogManager([DATA], fs=house.fs, now_ms=lambda: START_MS, node_id=1, partition_limit=2)
+    manager.load()
+    assert set(manager.logs) == {("__own", 0), ("a", 0)}
+    assert set(manager.offline) == {("b", 0), ("c", 0)}
+    for topic in ("b", "new"):
+        with pytest.raises(TooManyPartitions):
+            manager.create(topic, 0, TOPIC_ID)
+    assert not house.fs.exists(f"{DATA}/new-0")
+    manager.create("__another", 0, TOPIC_ID)
+    manager.delete("c", 0)
+    assert not house.fs.exists(f"{DATA}/c-0")
+    manager.close()
+    assert house.fs.exists(f"{DATA}/.kafka_cleanshutdown")
+    house.start()
+    assert set(house.manager.logs) == {("__own", 0), ("__another", 0), ("a", 0), ("b", 0)}
+    assert values(house.manager.logs["b", 0]) == [b"value"]
+    house.check()
+
+
+@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 262_144])
+def test_partitions_leave_descriptors_for_the_rest(descriptors: int) -> None:
+    most = most_partitions(descriptors)
+    assert descriptors // 4 <= most <= descriptors * 3 // 4

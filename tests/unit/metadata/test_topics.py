@@ -23,9 +23,11 @@ from pylogd.metadata.errors import (
 )
 from pylogd.metadata.image import PartitionState, TopicChange, TopicUpdate
 from pylogd.metadata.layout import (
+    BROKERS,
     TOPICS,
     Assignment,
     broker_config_path,
+    encode_broker,
     encode_topic,
     state_path,
     topic_config_path,
@@ -339,3 +341,22 @@ def test_a_node_has_its_limit(store: SqliteStore) -> None:
     with pytest.raises(InvalidPartitions, match="too many"):
         result_of(peer.topics.create_topic("wider", partitions=200_000))
     assert peer.topics.get("wider") is None
+
+
+def test_a_broker_gets_no_more_partitions_than_it_may_hold(store: SqliteStore) -> None:
+    peer = Peer(store, 1)
+    registered = peer.cluster.brokers[1]
+    result_of(store.set(f"{BROKERS}/1", encode_broker(replace(registered, partition_limit=5))))
+    peer = Peer(store, 2)
+    result_of(peer.topics.create_topic("a", assignment={index: [1] for index in range(3)}))
+    with pytest.raises(InvalidPartitions, match="broker 1 has room for 2 more partitions, not for 3"):
+        result_of(peer.topics.create_topic("b", assignment={index: [1, 2] for index in range(3)}))
+    result_of(peer.topics.create_topic("b", assignment={0: [1, 2]}))
+    with pytest.raises(InvalidPartitions, match="room for 1"):
+        result_of(peer.topics.add_partitions("a", 5, assignment=[[1], [1]]))
+    result_of(peer.topics.delete_topic("a"))
+    assert peer.topics.room_on(1) == 4
+    assert peer.topics.room_on(2) is None
+    result_of(peer.topics.create_topic("c", assignment={index: [1] for index in range(4)}))
+    many = {index: [1] for index in range(50)}
+    result_of(peer.topics.create_topic("__consumer_offsets", assignment=many))
