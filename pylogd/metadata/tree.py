@@ -365,7 +365,8 @@ def _own(path: Path) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         if os.fstat(fd).st_mode & 0o077:
-            os.fchmod(fd, _MODE)
+            with suppress(PermissionError):  # another user's file, which we may write to
+                os.fchmod(fd, _MODE)
     finally:
         os.close(fd)
 

@@ -172,7 +172,7 @@ class ReplicaManager:
         except StoreError as error:
             log.warn("logs are not compared with the metadata, which can't be read for now: {error}", error=error)
             return
-        for key, stored in self._logs.logs.items():
+        for key, stored in list(self._logs.logs.items()):  # a disk may fail meanwhile, in another thread
             reason = self._stray_reason(stored)
             if reason is not None:
                 self._condemned.setdefault(key[0], []).append((key, reason))
