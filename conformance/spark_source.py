@@ -6,10 +6,14 @@ and stands in `KNOWN` with a reason is told so, and any other difference makes t
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import shutil
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +25,8 @@ import pyspark
 from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
+from pylogd.spark.options import by_partition, offsets_json
+from pylogd.spark.stream_offsets import topics_of
 from tests.brokers import BrokerProcess
 from tests.sparks import running_spark
 
@@ -28,26 +34,35 @@ POM = HERE / "spark" / "pom.xml"
 JARS = CACHE / "spark" / "jars"
 FORMATS = ("kafka", "pylogd")
 SECONDS = 120
+LIVE_ROWS = 1000
+LIVE_PAUSE = 0.002  # seconds from one record to the next
 #: case -> why it is not the same
 KNOWN: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A query: options of the source, and what is done with what it reads."""
+    """A query: options of the source, and what is done with what it reads.
+
+    live: a stream over a topic that is written to meanwhile, which dies in its first batch and is started again.
+    """
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
     where: str = "true"
     stream: bool = False
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a source made of a case: rows, and for a stream the end of each batch; or why it refused."""
+    """What a source made of a case: rows, and for a stream the end of each batch, or what became of it; or why it
+    refused.
+    """
 
     rows: tuple[Any, ...] = ()
     batches: tuple[str, ...] = ()
+    outcome: str = ""
     error: str | None = None
 
     def agrees(self, other: Result) -> bool:
@@ -119,6 +134,7 @@ STREAM = [
     Case("stream: from a time", {"startingTimestamp": "1020000"}, stream=True),
     Case("stream: deleted", {"subscribe": "cut", "startingOffsets": "earliest"}, stream=True),
     Case("stream: ending offsets", {"endingOffsets": "latest"}, stream=True),
+    Case("stream: latest, of a topic that is written to", {"subscribe": "live"}, stream=True, live=True),
     Case("stream: least over most", {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, stream=True),
 ]
 
@@ -148,6 +164,7 @@ def fill(address: str) -> None:
     """Topics with nulls, headers, all codecs, a broker's time stamps, deleted records."""
     with Admin(address) as admin:
         admin.create_topic("numbers", 2, configs={"retention.ms": "-1"})
+        admin.create_topic("live", 1)
         admin.create_topic("appended", 1, configs={"message.timestamp.type": "LogAppendTime"})
     for at, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         with Producer(address, compression=codec) as producer:
@@ -164,6 +181,27 @@ def fill(address: str) -> None:
         admin.delete_records({TopicPartition("cut", 0): 11})
 
 
+@contextmanager
+def traffic(address: str, topic: str) -> Iterator[None]:
+    """A record after the other in a partition while this lasts."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with Producer(address, linger_ms=0) as producer:
+            for number in itertools.count():
+                producer.send(topic, b"%d" % number, partition=0)
+                if ended.wait(LIVE_PAUSE):
+                    return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 class Side:
     """One of the two sources on one session."""
 
@@ -177,6 +215,8 @@ class Side:
         given |= {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
         options = {name: value for name, value in given.items() if value}
         try:
+            if case.live:
+                return self._live(case, options)
             return self._stream(case, options) if case.stream else self._batch(case, options)
         except Exception as error:  # any refusal is a result
             return Result(error=reason(error))
@@ -201,7 +241,43 @@ class Side:
         finally:
             query.stop()
         ends = [progress.sources[0].endOffset for progress in query.recentProgress if progress.numInputRows]
-        return Result(_rows(found), tuple("".join(str(end).split()) for end in ends))
+        return Result(_rows(found), tuple(offsets_json(by_partition(topics_of(json.loads(end)))) for end in ends))
+
+    def _live(self, case: Case, options: Mapping[str, str]) -> Result:
+        """A query from the latest offsets on, which dies in the first batch that has rows, and then goes on."""
+        died: list[int] = []
+        seen: list[int] = []
+
+        def keep(batch: Any, _: int) -> None:
+            found = sorted(row.offset for row in batch.select("offset").collect())
+            if found and not died:
+                died.extend(found)
+                raise RuntimeError("dies in its first batch")
+            seen.extend(found)
+
+        frame = self.spark.readStream.format(self.name).options(**options).load()
+        checkpoint = str(self.folder / f"{self.name}-live")
+        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
+        with traffic(self.address, "live"):
+            query = writer.start()
+            try:
+                if query.awaitTermination(SECONDS):
+                    return Result(error="the query ended")
+                return Result(error=f"no batch had rows in {SECONDS} s")
+            except Exception as error:
+                if not died:
+                    return Result(error=reason(error))
+            query = writer.start()
+            deadline = time.monotonic() + SECONDS
+            while len(seen) < len(died) + LIVE_ROWS and query.isActive and time.monotonic() < deadline:
+                time.sleep(0.1)
+            failed = query.exception()
+            query.stop()
+        if failed is not None:
+            return Result(error=reason(failed))
+        if seen[: len(died)] != died or seen != list(range(seen[0], seen[0] + len(seen))):
+            return Result(outcome=f"died with {died[0]} to {died[-1]}, went on with {seen[:1]} to {seen[-1:]}")
+        return Result(outcome="the first batch again, then on without a gap")
 
 
 def _rows(rows: list[Any]) -> tuple[Any, ...]:
@@ -252,6 +328,8 @@ def _told(result: Result) -> str:
     if result.error is not None:
         text = re.sub(r"127\.0\.0\.1:\d+", "BROKER", result.error)
         return "refused: " + text.replace("|", "\\|").replace("<", "&lt;")
+    if result.outcome:
+        return result.outcome
     batches = f" in {len(result.batches)} batches" if result.batches else ""
     return f"{len(result.rows)} rows{batches}"
 

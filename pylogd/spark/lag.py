@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pylogd.errors import PylogdError
-from pylogd.spark.options import ByPartition
+from pylogd.spark.options import ByPartition, by_partition
 from pylogd.spark.ranges import lag
+from pylogd.spark.stream_offsets import topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -118,10 +119,6 @@ def _offsets(document: Any) -> ByPartition:
     if not isinstance(document, dict):
         return {}
     try:
-        return {
-            (topic, int(index)): int(offset)
-            for topic, partitions in document.items()
-            for index, offset in partitions.items()
-        }
+        return by_partition(topics_of(document))
     except (AttributeError, TypeError, ValueError):
         return {}

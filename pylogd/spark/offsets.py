@@ -12,7 +12,8 @@ from collections.abc import Collection
 from typing import Any
 
 from pylogd.client import Admin, Consumer
-from pylogd.client.core.model import Topic
+from pylogd.client.blocking import offsets as partition_ends
+from pylogd.client.core.model import OffsetAndTime, Topic, TopicPartition
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
 
@@ -31,6 +32,7 @@ class Offsets:
         client = {name: value for name, value in options.client.items() if name in _ADMIN_ARGUMENTS}
         self._consumer = Consumer(options.bootstrap, prefetch=False, **options.client)
         self._admin = Admin(options.bootstrap, **client)
+        self._topics: dict[str, Topic] = {}
 
     def __enter__(self) -> Offsets:
         return self
@@ -63,7 +65,16 @@ class Offsets:
 
     def _known(self) -> dict[str, Topic]:
         """Asked for each time: topics get partitions while a query runs."""
-        return {topic.name: topic for topic in self._admin.list_topics(internal=True)}
+        self._topics = {topic.name: topic for topic in self._admin.list_topics(internal=True)}
+        return self._topics
+
+    def topic_ids(self, places: Collection[Place]) -> dict[str, str]:
+        """The ids of the partitions' topics, as hexadecimal digits, as they were when partitions were last asked for.
+
+        Topics of brokers that are too old to know ids are left out.
+        """
+        found = {topic: self._topics[topic].topic_id for topic, _ in places if topic in self._topics}
+        return {topic: topic_id.hex() for topic, topic_id in found.items() if any(topic_id)}
 
     def _chosen(self, known: dict[str, Topic]) -> list[Place]:
         subscription = self._options.subscription
@@ -85,14 +96,52 @@ class Offsets:
         """Where each ends. One that ends before what is `known` of it is asked for again a few times: a leader that
         has just taken over may say less for a moment than the one before it.
         """
+        return self.ends(places, known)[0]
+
+    def ends(self, places: Collection[Place], known: ByPartition | None = None) -> tuple[ByPartition, ByPartition]:
+        """As `latest`, with the leader epochs at that time, of the partitions whose leader tells it."""
         if not places:
-            return {}
+            return {}, {}
         for _ in range(self._options.offset_retries):
-            found = _plain(self._consumer.end_offsets(places))
-            if all(found[place] >= offset for place, offset in (known or {}).items() if place in found):
-                return found
+            found = self._ends(places)
+            if all(found[place].offset >= offset for place, offset in (known or {}).items() if place in found):
+                break
             time.sleep(self._options.offset_retry_ms / 1000)
-        return _plain(self._consumer.end_offsets(places))
+        else:
+            found = self._ends(places)
+        return (
+            {place: end.offset for place, end in found.items()},
+            {place: end.leader_epoch for place, end in found.items() if end.leader_epoch >= 0},
+        )
+
+    def _ends(self, places: Collection[Place]) -> dict[Place, OffsetAndTime]:
+        wanted = dict.fromkeys((TopicPartition(*place) for place in places), partition_ends.LATEST)
+        found = partition_ends.list_offsets(self._consumer.cluster, wanted)
+        return {(place.topic, place.partition): end for place, end in found.items()}
+
+    def truncations(self, read: ByPartition, leader_epochs: ByPartition) -> ByPartition:
+        """Of the partitions that were read to an offset at a leader epoch, those whose log has lost records before that
+        offset since, as after an unclean election: where what is left of that epoch ends.
+
+        Only partitions that have another leader epoch by now are asked for; those were known when partitions were last
+        asked for.
+        """
+        now = {
+            (topic.name, partition.index): partition.leader_epoch
+            for topic in self._topics.values()
+            for partition in topic.partitions
+        }
+        moved = {
+            TopicPartition(*place): epoch
+            for place, epoch in leader_epochs.items()
+            if place in read and now.get(place, epoch) != epoch
+        }
+        ends = partition_ends.end_offsets_for_epochs(self._consumer.cluster, moved) if moved else {}
+        return {
+            (place.topic, place.partition): end
+            for place, end in ends.items()
+            if end is not None and end < read[place.topic, place.partition]
+        }
 
     def first_since(self, timestamps: ByPartition) -> dict[Place, int | None]:
         """The first offset whose record is not older than that, None where there is none."""

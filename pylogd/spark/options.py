@@ -68,6 +68,7 @@ _KNOWN: Final = (
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "failOnDataLoss", "groupIdPrefix"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition"),
+    *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
 #: What would make a connection safe must not be ignored.
@@ -118,6 +119,10 @@ class SourceOptions:
     max_records_per_partition: int | None = None
     include_headers: bool = False
     group_id_prefix: str = ""
+    include_timestamp_ms: bool = False  # a column with the time stamp as a number
+    null_timestamps: bool = False  # what Spark can't represent is null, or else an error
+    restart_recreated: bool = False  # streams: read a topic that was created again from its beginning, or fail
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # batch: the ids that topics must have
     poll_timeout_ms: int = 120_000
     offset_retries: int = 3  # how often ends are asked for while one lies before what was read already
     offset_retry_ms: int = 1000
@@ -143,7 +148,10 @@ class SourceOptions:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if given.text(name) is not None:
                 _log.warning("%s option ignored in batch queries", name)
-        return cls(start=start, end=end, **given.common())
+        if given.text("onRecreatedTopic") is not None:
+            _log.warning("onRecreatedTopic option ignored in batch queries")
+        ids = given.parsed("topicIds", _topic_ids, 'topic ids by topic, such as {"flights":"0f3c..."}')
+        return cls(start=start, end=end, topic_ids=ids or {}, **given.common())
 
     @classmethod
     def for_stream(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -159,12 +167,15 @@ class SourceOptions:
                 f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
             )
         delay = given.parsed("maxTriggerDelay", _duration_ms, "a duration such as 15m")
+        if given.text("topicIds") is not None:
+            raise OptionError("topicIds not valid in streaming queries: the checkpoint has the ids")
         return cls(
             start=given.start(Start(everywhere=LATEST)),
             end=Start(everywhere=LATEST),
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=15 * 60_000 if delay is None else delay,
+            restart_recreated=given.choice("onRecreatedTopic", "error", "restart") == "restart",
             **given.common(),
         )
 
@@ -216,10 +227,24 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
     """The inverse of `parse_offsets`, in a fixed order."""
-    document: dict[str, dict[str, int]] = {}
+    return json.dumps(nested(offsets), separators=(",", ":"))
+
+
+def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    """By topic, then by partition as text, in order."""
+    found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        document.setdefault(topic, {})[str(partition)] = offset
-    return json.dumps(document, separators=(",", ":"))
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
+    """The inverse of `nested`. Raises AttributeError, TypeError or ValueError."""
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
 
 
 class _Given:
@@ -261,6 +286,13 @@ class _Given:
         value = self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false")
         return default if value is None else value
 
+    def choice(self, name: str, default: str, other: str) -> str:
+        """One of two words, without case."""
+        value = (self.text(name) or default).lower()
+        if value not in (default, other):
+            raise OptionError(f"{name} is {default!r} or {other!r}, got {value!r}")
+        return value
+
     def bootstrap(self) -> str:
         """Where the brokers are."""
         text = self.text("kafka.bootstrap.servers")
@@ -272,9 +304,6 @@ class _Given:
 
     def common(self) -> dict[str, Any]:
         """What batch and streaming queries share, as arguments of `SourceOptions`."""
-        strategy = (self.text("startingOffsetsByTimestampStrategy") or "error").lower()
-        if strategy not in ("error", "latest"):
-            raise OptionError(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', got {strategy!r}")
         timeout = self.positive("kafkaConsumer.pollTimeoutMs")
         retries = self.positive("fetchOffset.numRetries", 0)
         pause = self.positive("fetchOffset.retryIntervalMs", 0)
@@ -282,10 +311,12 @@ class _Given:
             "bootstrap": self.bootstrap(),
             "subscription": self.subscription(),
             "fail_on_data_loss": self.flag("failOnDataLoss", True),
-            "start_strategy_latest": strategy == "latest",
+            "start_strategy_latest": self.choice("startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
             "min_partitions": self.positive("minPartitions"),
             "max_records_per_partition": self.positive("maxRecordsPerPartition"),
             "include_headers": self.flag("includeHeaders", False),
+            "include_timestamp_ms": self.flag("includeTimestampMs", False),
+            "null_timestamps": self.choice("invalidTimestamps", "error", "null") == "null",
             "group_id_prefix": self.text("groupIdPrefix") or "spark-pylogd-source",
             "poll_timeout_ms": 120_000 if timeout is None else timeout,
             "offset_retries": 3 if retries is None else retries,
@@ -419,6 +450,13 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise OptionError(f"option 'subscribePattern' has to be a regular expression, got {text!r}: {error}") from error
     return text
+
+
+def _topic_ids(text: str) -> dict[str, str]:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError(text)
+    return {str(topic): bytes.fromhex(found).hex() for topic, found in document.items()}
 
 
 def _timestamp(text: str) -> int:

@@ -97,3 +97,8 @@ def _cut(piece: OffsetRange, count: int) -> list[OffsetRange]:
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:
     """How many offsets each partition is behind."""
     return {partition: max(end - consumed.get(partition, 0), 0) for partition, end in latest.items()}
+
+
+def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """By the ids of topics, those that were deleted and created again, in order. One whose id is not known is not."""
+    return sorted(topic for topic, known in before.items() if now.get(topic, known) != known)

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylogd.client import Consumer, RequestTimedOut
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.errors import ErrorCode, KafkaError
+from pylogd.spark.errors import InvalidTimestamp
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.ranges import OffsetRange
 
@@ -40,11 +42,18 @@ _FIELDS: Final = (
     pa.field("timestamp", pa.timestamp("us", "UTC")),
     pa.field("timestampType", pa.int32()),
 )
+#: Milliseconds since 1970 of what Spark's timestamps cover: the years 1 to 9999.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """All that an executor needs: it is sent there."""
+    """All that an executor needs: it is sent there.
+
+    topic_id: the id that the topic has to have, as hexadecimal digits, None for any. null_timestamps: whether a time
+    stamp that Spark can't represent becomes null, or fails the task.
+    """
 
     bootstrap: str
     client: Mapping[str, Any]
@@ -52,18 +61,23 @@ class ReadTask:
     include_headers: bool
     fail_on_data_loss: bool
     poll_timeout_ms: int
+    topic_id: str | None = None
+    null_timestamps: bool = False
+    include_timestamp_ms: bool = False
 
 
-def arrow_schema(include_headers: bool) -> pa.Schema:
+def arrow_schema(include_headers: bool, include_timestamp_ms: bool = False) -> pa.Schema:
     """The columns, as Spark expects them."""
-    return pa.schema([*_FIELDS, pa.field("headers", _HEADERS)] if include_headers else _FIELDS)
+    headers = [pa.field("headers", _HEADERS)] if include_headers else []
+    number = [pa.field("timestampMs", pa.int64())] if include_timestamp_ms else []
+    return pa.schema([*_FIELDS, *headers, *number])
 
 
 def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The records of the range. Raises `DataLoss`, and what the client raises."""
+    """The records of the range. Raises `DataLoss`, `InvalidTimestamp`, and what the client raises."""
     wanted = task.range
     place = (wanted.topic, wanted.partition)
-    schema = arrow_schema(task.include_headers)
+    schema = arrow_schema(task.include_headers, task.include_timestamp_ms)
     settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
     with Consumer(task.bootstrap, auto_offset_reset="none", prefetch=False, **settings) as consumer:
         consumer.assign({place: wanted.start})
@@ -75,8 +89,10 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
             except KafkaError as error:
                 position = _after_loss(consumer, task, position, error)
                 continue
+            if chunks and _is_another_topic(consumer, task):
+                return
             for _, columns in chunks:
-                yield from _rows(columns, wanted, schema, task.include_headers)
+                yield from _rows(columns, task, schema)
             moved = consumer.position(place)
             if moved > position:
                 position, deadline = moved, time.monotonic() + task.poll_timeout_ms / 1000
@@ -85,6 +101,20 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
                     f"Cannot fetch record for offset {position} of {wanted.topic}-{wanted.partition} in "
                     f"{task.poll_timeout_ms} milliseconds"
                 )
+
+
+def _is_another_topic(consumer: Consumer, task: ReadTask) -> bool:
+    """Whether the records are of a topic that was created again since the query was planned; raises `DataLoss`.
+
+    Records are fetched by the topic's id, which the client learns anew when brokers refuse the one that it knows. So
+    what was fetched is of the expected topic if the client knows it by the expected id after the fetch.
+    """
+    topic = task.range.topic
+    known = task.topic_id and consumer.cluster.try_topic(topic).topic_id
+    if not known or not any(known) or known.hex() == task.topic_id:  # all zero: a broker without ids
+        return False
+    report_loss(f"topic {topic!r} was deleted and created again", fail=task.fail_on_data_loss)
+    return True
 
 
 def _after_loss(consumer: Consumer, task: ReadTask, position: int, error: KafkaError) -> int:
@@ -109,7 +139,8 @@ def _after_loss(consumer: Consumer, task: ReadTask, position: int, error: KafkaE
     return first
 
 
-def _rows(columns: pa.RecordBatch, wanted: OffsetRange, schema: pa.Schema, headers: bool) -> Iterator[pa.RecordBatch]:
+def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    wanted = task.range
     offsets = columns.column("offset")
     count = len(offsets)
     if count and offsets[count - 1].as_py() >= wanted.end:
@@ -123,18 +154,33 @@ def _rows(columns: pa.RecordBatch, wanted: OffsetRange, schema: pa.Schema, heade
         pa.repeat(pa.scalar(wanted.topic), count),
         pa.repeat(pa.scalar(wanted.partition, pa.int32()), count),
         columns.column("offset"),
-        columns.column("timestamp").cast(pa.timestamp("us", "UTC")),
+        _times(columns, task).cast(pa.timestamp("us", "UTC")),
         columns.column("timestampType"),
     ]
-    if headers:
+    if task.include_headers:
         arrays.append(_null_if_empty(columns.column("headers")))
+    if task.include_timestamp_ms:
+        arrays.append(columns.column("timestamp").cast(pa.int64()))
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
+    """The time stamps that Spark can represent, null for others; raises `InvalidTimestamp` where that is not wanted."""
+    stamps = columns.column("timestamp")
+    numbers = stamps.cast(pa.int64())
+    bounds = pc.min_max(numbers)
+    if bounds["min"].as_py() >= _FIRST_MS and bounds["max"].as_py() <= _LAST_MS:
+        return stamps
+    is_valid = pc.and_(pc.greater_equal(numbers, _FIRST_MS), pc.less_equal(numbers, _LAST_MS))
+    if not task.null_timestamps:
+        at = pc.index(is_valid, False).as_py()
+        offset = columns.column("offset")[at].as_py()
+        raise InvalidTimestamp(task.range.topic, task.range.partition, offset, numbers[at].as_py())
+    return pc.if_else(is_valid, stamps, pa.scalar(None, stamps.type))
 
 
 def _null_if_empty(headers: pa.Array) -> pa.Array:
     """Spark's Kafka source has null, not an empty list, for a record without headers."""
     if not len(headers.flatten()):
         return pa.nulls(len(headers), _HEADERS)
-    import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and few ask for headers
-
     return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers).cast(_HEADERS)

@@ -3,17 +3,17 @@
 Strategy: Spark makes these objects in Python processes of its own on the driver and sends what reads and writes to the
 executors' workers. They only join the parts: options, the brokers' offsets, ranges, tasks.
 
-Not as in Spark's Kafka source: where a streaming query starts is not kept before its first batch is committed (the API
-has no place for it), so a query with `startingOffsets=latest` that dies in its first batch starts at what is latest
-then. A save mode other than append is not possible.
+Where a streaming query starts, of which topics and at which leader epochs, is part of its offsets (`stream_offsets`).
+Not as in Spark's Kafka source: a save mode other than append is not possible.
 Source: PySpark, Python Data Source API; Structured Streaming + Kafka Integration Guide.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -44,17 +44,20 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pylogd.spark import reading, writing
-from pylogd.spark.errors import PlanError, WriteError
+from pylogd.spark.errors import PlanError, TopicRecreated, WriteError
 from pylogd.spark.offsets import Offsets, Place
 from pylogd.spark.options import ByPartition, SinkOptions, SourceOptions
 from pylogd.spark.ranges import OffsetRange, between, limited, split
+from pylogd.spark.stream_offsets import Document, StreamOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
+
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
-StreamOffset = dict[str, dict[str, int]]
+_NUMBER = ", timestampMs bigint"
 
 
 class PylogdDataSource(DataSource):
@@ -67,7 +70,14 @@ class PylogdDataSource(DataSource):
 
     def schema(self) -> str:
         """That of Spark's Kafka source."""
-        return SCHEMA + _HEADERS if str(self.options.get("includeHeaders", "")).lower() == "true" else SCHEMA
+        return (
+            SCHEMA
+            + (_HEADERS if self._asks_for("includeHeaders") else "")
+            + (_NUMBER if self._asks_for("includeTimestampMs") else "")
+        )
+
+    def _asks_for(self, option: str) -> bool:
+        return str(self.options.get(option, "")).strip().lower() == "true"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch query."""
@@ -103,13 +113,14 @@ class Task(InputPartition):
         super().__init__(task)
 
 
-def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange]) -> list[Task]:
+def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> list[Task]:
     pieces = split(ranges, least_tasks=options.min_partitions, most_records=options.max_records_per_partition)
     return [
         Task(
             reading.ReadTask(
                 options.bootstrap, dict(options.client), piece, options.include_headers, options.fail_on_data_loss,
-                options.poll_timeout_ms,
+                options.poll_timeout_ms, topic_ids.get(piece.topic), options.null_timestamps,
+                options.include_timestamp_ms,
             )
         )
         for piece in pieces
@@ -194,6 +205,10 @@ class PylogdReader(DataSourceReader):
         """The tasks."""
         with Offsets(self._options) as offsets:
             places = offsets.partitions()
+            topic_ids = offsets.topic_ids(places)
+            for topic, wanted in self._options.topic_ids.items():
+                if topic_ids.get(topic, wanted) != wanted:
+                    offsets.lost(f"topic {topic!r} was deleted and created again")
             start, end = offsets.start(places), offsets.end(places)
             for place in places:
                 if start[place] > end[place]:
@@ -201,7 +216,8 @@ class PylogdReader(DataSourceReader):
                         f"The start offset {start[place]} of {place[0]}-{place[1]} is greater than its end offset "
                         f"{end[place]}."
                     )
-            return list(_tasks(self._options, self._narrowed(offsets, between(start, end))))
+            ranges = self._narrowed(offsets, between(start, end))
+            return list(_tasks(self._options, ranges, {**topic_ids, **self._options.topic_ids}))
 
     def _narrowed(self, offsets: Offsets, ranges: list[OffsetRange]) -> list[OffsetRange]:
         if self._partitions is not None:
@@ -225,12 +241,13 @@ class PylogdReader(DataSourceReader):
 
 
 class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. Offsets are `{"topic": {"0": 23}}`, as in the checkpoints of Spark's Kafka source."""
+    """A streaming query. Its offsets are those of `stream_offsets`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._offsets: Offsets | None = None
-        self._target: ByPartition | None = None
+        self._initial: StreamOffset | None = None
+        self._target: StreamOffset | None = None
         self._latest: ByPartition = {}
         self._last_trigger = -math.inf  # a first batch waits for nothing
 
@@ -247,9 +264,13 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["_options"])  # type: ignore[misc]
 
-    def initialOffset(self) -> StreamOffset:
-        """Where a query without a checkpoint starts."""
-        return _document(self.offsets.start(self.offsets.partitions()))
+    def initialOffset(self) -> Document:
+        """Where a query without a checkpoint starts: decided once, for Spark asks again until a batch is committed."""
+        if self._initial is None:
+            places = self.offsets.partitions()
+            start = self.offsets.start(places)
+            self._initial = StreamOffset(start, self.offsets.topic_ids(places), start=start)
+        return self._initial.document()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxOffsetsPerTrigger`, else `minOffsetsPerTrigger`; with both, `latestOffset` minds the second itself."""
@@ -260,37 +281,60 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Where the query ends, whatever comes meanwhile."""
-        self._target = self.offsets.latest(self.offsets.existing())
+        self._target = self._ends(StreamOffset({}))
 
-    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
-        """Where the next micro-batch ends."""
-        begun = _by_place(start)
-        latest = self._latest = self._known_latest(begun)
-        begun = {**self.offsets.earliest([place for place in latest if place not in begun]), **begun}
-        if isinstance(limit, ReadAllAvailable):
-            return _document(latest)
-        if self._should_wait(begun, latest):
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
+        """Where the next micro-batch ends. `start` as it is if there is nothing new: Spark makes no batch then."""
+        read = StreamOffset.read(start)
+        latest = self._known_latest(read)
+        self._latest = end = latest.offsets
+        begun = self._still_there(read, latest.topic_ids)
+        begun = {**self.offsets.earliest([place for place in end if place not in begun]), **begun}
+        if not isinstance(limit, ReadAllAvailable):
+            if self._should_wait(begun, end):
+                return start
+            self._last_trigger = time.monotonic()
+            if isinstance(limit, ReadMaxRows):
+                end = limited(begun, end, limit.max_rows)
+        if end == read.offsets and not read.recreated(latest.topic_ids):
             return start
-        self._last_trigger = time.monotonic()
-        if isinstance(limit, ReadMaxRows):
-            latest = limited(begun, latest, limit.max_rows)
-        return _document(latest)
+        return replace(latest, offsets=end, start=read.offsets if read.is_initial else None).document()
 
-    def _known_latest(self, begun: ByPartition) -> ByPartition:
+    def _ends(self, read: StreamOffset) -> StreamOffset:
+        places = self.offsets.existing()
+        topic_ids = self.offsets.topic_ids(places)
+        ends, epochs = self.offsets.ends(places, self._still_there(read, topic_ids))
+        return StreamOffset(ends, topic_ids, epochs)
+
+    def _still_there(self, read: StreamOffset, topic_ids: Mapping[str, str]) -> ByPartition:
+        """How far partitions were read, without those of topics that were created again; raises `TopicRecreated`."""
+        recreated = read.recreated(topic_ids)
+        if recreated and not self._options.restart_recreated:
+            raise _recreated(recreated[0], read, topic_ids)
+        return {place: offset for place, offset in read.offsets.items() if place[0] not in recreated}
+
+    def _known_latest(self, read: StreamOffset) -> StreamOffset:
         target = self._target
-        latest = dict(target) if target is not None else self.offsets.latest(self.offsets.existing(), begun)
-        for place in begun.keys() - latest.keys():
+        latest = self._ends(read) if target is None else target
+        begun = self._still_there(read, latest.topic_ids)
+        ends, epochs = dict(latest.offsets), dict(latest.leader_epochs)
+        for place in begun.keys() - ends.keys():
             self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
-        for place in begun.keys() & latest.keys():
-            if latest[place] >= begun[place]:
+        for place, at in self.offsets.truncations(begun, read.leader_epochs).items():
+            self.offsets.lost(
+                f"the log of {place[0]}-{place[1]} was cut back to {at}, and was read to {begun[place]} before"
+            )
+        for place in begun.keys() & ends.keys():
+            if ends[place] >= begun[place]:
                 continue
             if target is not None:  # it was read further before this run
-                latest[place] = begun[place]
+                ends[place] = begun[place]
+                epochs[place] = read.leader_epochs.get(place, epochs.get(place, -1))
             else:
                 self.offsets.lost(
-                    f"{place[0]}-{place[1]} ends with {latest[place]}, and was read to {begun[place]} before"
+                    f"{place[0]}-{place[1]} ends with {ends[place]}, and was read to {begun[place]} before"
                 )
-        return latest
+        return replace(latest, offsets=ends, leader_epochs=epochs)
 
     def _should_wait(self, begun: ByPartition, latest: ByPartition) -> bool:
         """Whether there is too little yet, and it was not waited long enough."""
@@ -301,13 +345,21 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         return sum(latest[place] - begun[place] for place in latest) < least
 
-    def reportLatestOffset(self) -> StreamOffset | None:
+    def reportLatestOffset(self) -> Document | None:
         """Where the partitions end, for the query's progress."""
-        return _document(self._latest) if self._latest else None
+        return StreamOffset(self._latest).document() if self._latest else None
 
-    def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """The tasks of a micro-batch. Partitions that are new are read from their beginning."""
-        begun, ended = _by_place(start), _by_place(end)
+    def partitions(self, start: Document, end: Document) -> list[InputPartition]:
+        """The tasks of a micro-batch. Partitions that are new are read from their beginning.
+
+        The end of a first batch says where that begins: `start` is what is latest by now, if Spark had to ask again.
+        """
+        read, until = StreamOffset.read(start), StreamOffset.read(end)
+        if until.start is not None:
+            read = StreamOffset(until.start, until.topic_ids)
+        replaced = read.recreated(until.topic_ids)  # from one batch to the next: this one begins with the new topic
+        begun = {place: offset for place, offset in read.offsets.items() if place[0] not in replaced}
+        ended = self._still_to_read(begun, until)
         fresh = self._fresh(ended.keys() - begun.keys())
         for place in ended.keys() - begun.keys() - fresh.keys():
             self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
@@ -315,12 +367,29 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, offset in fresh.items():
             if offset:
                 self.offsets.lost(f"the new partition {place[0]}-{place[1]} begins with offset {offset}, not with 0")
-        for place in begun.keys() - ended.keys():
+        for place in begun.keys() - until.offsets.keys():
             self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
         for place in begun.keys() & ended.keys():
             if begun[place] > ended[place]:
                 self.offsets.lost(f"{place[0]}-{place[1]}: the batch ends with {ended[place]}, before {begun[place]}")
-        return list(_tasks(self._options, between({**begun, **fresh}, ended)))
+        return list(_tasks(self._options, between({**begun, **fresh}, ended), until.topic_ids))
+
+    def _still_to_read(self, begun: ByPartition, until: StreamOffset) -> ByPartition:
+        """The ends of a batch, without topics that were created again after it was planned; raises `TopicRecreated`."""
+        if begun == until.offsets:
+            return dict(until.offsets)
+        topic_ids = self.offsets.topic_ids(self.offsets.existing())
+        gone = {
+            topic
+            for topic in until.recreated(topic_ids)
+            if any(begun.get(place) != end for place, end in until.offsets.items() if place[0] == topic)
+        }
+        for topic in sorted(gone):
+            error = _recreated(topic, until, topic_ids)
+            if not self._options.restart_recreated:
+                raise error
+            _log.warning("%s The batch goes without the records of the old one.", error)
+        return {place: offset for place, offset in until.offsets.items() if place[0] not in gone}
 
     def _fresh(self, places: Set[Place]) -> ByPartition:
         """Where partitions that were not read before begin, of those that there still are."""
@@ -330,7 +399,7 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of a task."""
         return _read(partition)
 
-    def commit(self, end: StreamOffset) -> None:
+    def commit(self, end: Document) -> None:
         """Nothing to do: the checkpoint has the offsets."""
 
     def stop(self) -> None:
@@ -340,19 +409,12 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._offsets = None
 
 
-def _document(offsets: ByPartition) -> StreamOffset:
-    document: StreamOffset = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        document.setdefault(topic, {})[str(partition)] = offset
-    return document
-
-
-def _by_place(document: StreamOffset) -> ByPartition:
-    return {
-        (topic, int(partition)): int(offset)
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
-    }
+def _recreated(topic: str, read: StreamOffset, topic_ids: Mapping[str, str]) -> TopicRecreated:
+    return TopicRecreated(
+        topic, read.topic_ids[topic], topic_ids[topic],
+        "What the query had not read of the old one is gone. To go on with the new one, from its beginning, set the "
+        "source option 'onRecreatedTopic' to 'restart'.",
+    )  # fmt: skip
 
 
 @dataclass

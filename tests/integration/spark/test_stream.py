@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from pylogd.client import Admin, Consumer, Producer, TopicPartition
 from pylogd.spark.lag import LagListener, of_progress
+from pylogd.spark.stream_offsets import topics_of
 from tests.integration.conftest import Address
 from tests.sparks import is_slow_start, retried
 
@@ -66,6 +70,9 @@ class Running:
         self._writer = writer.option("checkpointLocation", str(folder))
         self._query = self._writer.start()
 
+    def stop(self) -> None:
+        self._query.stop()
+
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
@@ -85,7 +92,7 @@ def test_a_query_goes_on_where_it_was(spark: Any, broker: Address, topic: str, t
     frame = stream(spark, broker.address, topic, maxOffsetsPerTrigger="40", minPartitions="4")
     progress = run(frame, tmp_path, rows)
     assert [each["numInputRows"] for each in progress] == [40, 40]
-    assert [each["sources"][0]["endOffset"] for each in progress] == [
+    assert [topics_of(each["sources"][0]["endOffset"]) for each in progress] == [
         {topic: {"0": 30, "1": 10}}, {topic: {"0": 60, "1": 20}},
     ]  # fmt: skip
     assert progress[0]["sources"][0]["latestOffset"] == {topic: {"0": 60, "1": 20}}
@@ -151,6 +158,99 @@ def test_a_topic_that_was_deleted(spark: Any, broker: Address, new_topic: Callab
     assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]
 
 
+@contextlib.contextmanager
+def traffic(address: str, topic: str) -> Iterator[None]:
+    """Numbers from 0 on, 500 a second, while this lasts."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with Producer(address, linger_ms=0) as producer:
+            for number in itertools.count():
+                producer.send(topic, b"%d" % number, partition=0)
+                if ended.wait(0.002):
+                    return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_the_default_start_on_a_topic_that_is_written_to(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
+    """The first batch begins where the query found the end, though the topic went on before Spark asked again. A query
+    that dies in it reads the same range when it is started again on its checkpoint.
+    """
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 1)
+    seen: list[int] = []
+    dies: list[bool] = [True]
+
+    def keep(batch: Any, number: int) -> None:
+        found = sorted(int(row.value) for row in batch.select("value").collect())
+        if dies and found:
+            dies[:] = []
+            lost.append((number, found))
+            raise RuntimeError("dies in its first batch")
+        seen.extend(found)
+
+    lost: list[Any] = []
+    frame = stream(spark, broker.address, topic, startingOffsets="latest")
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+    with traffic(broker.address, topic):
+
+        def until_it_dies() -> None:
+            query = writer.start()
+            with pytest.raises(Exception, match="dies in its first batch") as caught:
+                query.awaitTermination(SECONDS)
+            if is_slow_start(caught.value):
+                raise caught.value
+
+        retried(until_it_dies)
+        query = Running(frame.writeStream.foreachBatch(keep), tmp_path)
+        query.until(lambda: len(seen) > len(lost[0][1]) + 500)
+        query.stop()
+    assert seen[: len(lost[0][1])] == lost[0][1]
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+
+
+def test_a_topic_that_was_created_again(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    produce(broker.address, topic, range(5))
+    rows: list[int] = []
+    run(stream(spark, broker.address, topic), tmp_path, rows)
+    with Admin(broker.address) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 1)
+    produce(broker.address, topic, range(10, 20))
+    with pytest.raises(Exception, match=r"deleted and created again.*'onRecreatedTopic' to 'restart'"):
+        run(stream(spark, broker.address, topic), tmp_path, rows)
+    assert rows == [0, 1, 2, 3, 4]
+    run(stream(spark, broker.address, topic, onRecreatedTopic="restart"), tmp_path, rows)
+    assert rows == [0, 1, 2, 3, 4, *range(10, 20)]
+
+
+def test_a_time_stamp_that_spark_does_not_have(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, 1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
+    with Producer(broker.address) as producer:
+        for number, stamp in enumerate((1_700_000_000_000, (1 << 63) - 1)):
+            producer.send(topic, b"%d" % number, timestamp=stamp, partition=0)
+    rows: list[int] = []
+    with pytest.raises(Exception, match=r"offset 1 of .* time stamp 9223372036854775807 ms.*'invalidTimestamps'"):
+        run(stream(spark, broker.address, topic), tmp_path, rows)
+    run(stream(spark, broker.address, topic, invalidTimestamps="null"), tmp_path, rows)
+    assert rows == [0, 1]
+    reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", broker.address).option("subscribe", topic)
+    found = reader.options(invalidTimestamps="null", includeTimestampMs="true").load().collect()
+    assert [(row.timestamp is None, row.timestampMs) for row in found] == [
+        (False, 1_700_000_000_000), (True, (1 << 63) - 1),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -200,9 +300,7 @@ def test_rows_are_written(spark: Any, broker: Address, topic: str) -> None:
     ]
 
 
-def test_a_stream_into_another_topic(
-    spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path
-) -> None:
+def test_a_stream_into_another_topic(spark: Any, broker: Address, new_topic: Callable[[], str], tmp_path: Path) -> None:
     source, target = new_topic(), new_topic()
     produce(broker.address, source, range(50))
     writer = (
@@ -230,9 +328,7 @@ def test_a_stream_into_another_topic(
         ("value", {"topic": "x", "tpoic": "y"}, "unknown option 'tpoic'"),
     ],
 )
-def test_what_can_not_be_written(
-    spark: Any, broker: Address, columns: str, options: dict[str, str], text: str
-) -> None:
+def test_what_can_not_be_written(spark: Any, broker: Address, columns: str, options: dict[str, str], text: str) -> None:
     frame = spark.range(1).selectExpr("'k' as key", "'v' as value").selectExpr(*columns.split(", "))
     writer = frame.write.format("pylogd").option("kafka.bootstrap.servers", broker.address).options(**options)
     with pytest.raises(Exception, match=text):

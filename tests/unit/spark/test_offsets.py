@@ -12,8 +12,10 @@ from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.offsets import Offsets
 from pylogd.spark.options import SourceOptions
 from pylogd.wire.messages import ApiKey, list_offsets
+from pylogd.wire.messages import offset_for_leader_epoch as epochs
 from pylogd.wire.records import NewRecord, encode_batch
-from tests.fakes.broker import FakeBroker
+from pylogd.wire.values import ZERO_UUID
+from tests.fakes.broker import TOPIC_ID, FakeBroker, close
 
 STAMPS = (1000, 2000, 3000)
 
@@ -138,6 +140,41 @@ def test_an_end_that_goes_back_is_asked_for_again(broker: FakeBroker) -> None:
         broker.on(ApiKey.LIST_OFFSETS, less, less, less, less)
         assert asked.latest([("t", 0)], {("t", 0): 3}) == {("t", 0): 2}
         assert asked.latest([("t", 0)], {("u", 0): 3}) == {("t", 0): 3}
+
+
+def test_the_ids_and_epochs_of_topics(broker: FakeBroker) -> None:
+    with offsets(broker) as asked:
+        places = asked.partitions()
+        assert asked.topic_ids(places) == {"t": TOPIC_ID.hex()}
+        assert asked.ends(places) == ({("t", 0): 3, ("t", 1): 0}, {("t", 0): 0, ("t", 1): 0})
+        broker.topic_id = b"another topic id"
+        asked.existing()
+        assert asked.topic_ids(places) == {"t": b"another topic id".hex()}
+        broker.topic_id = ZERO_UUID  # as a broker that knows of no ids
+        asked.existing()
+        assert asked.topic_ids(places) == {}
+
+
+@pytest.mark.parametrize(
+    ("end", "found"), [(2, {("t", 0): 2}), (3, {}), (9, {}), (-1, {})]
+)  # -1: the leader does not know that epoch
+def test_a_log_that_was_cut_back(broker: FakeBroker, end: int, found: Any) -> None:
+    """Only leaders of another epoch are asked where the one that was known ends."""
+
+    def answer(request: epochs.OffsetForLeaderEpochRequest) -> epochs.OffsetForLeaderEpochResponse:
+        (topic,) = request.topics
+        (partition,) = topic.partitions
+        assert (topic.topic, partition.partition, partition.leader_epoch) == ("t", 0, 7)
+        result = epochs.EpochEndOffset(0, 0, -1 if end < 0 else 7, end)
+        return epochs.OffsetForLeaderEpochResponse(topics=[epochs.OffsetForLeaderTopicResult("t", [result])])
+
+    with offsets(broker) as asked:
+        places = asked.partitions()
+        read = dict.fromkeys(places, 3)
+        assert asked.truncations(read, dict.fromkeys(places, 0)) == {}  # no other leader since
+        assert broker.asked(ApiKey.OFFSET_FOR_LEADER_EPOCH) == []
+        broker.on(ApiKey.OFFSET_FOR_LEADER_EPOCH, close, answer)
+        assert asked.truncations(read, {("t", 0): 7, ("t", 1): 0, ("u", 0): 7}) == found
 
 
 def test_nothing_to_ask() -> None:

@@ -58,6 +58,8 @@ def test_names_are_compared_without_case() -> None:
         ({"includeHeaders": "true"}, "include_headers", True),
         ({"minPartitions": "7"}, "min_partitions", 7),
         ({"maxRecordsPerPartition": "9"}, "max_records_per_partition", 9),
+        ({"invalidTimestamps": "NULL"}, "null_timestamps", True),
+        ({"includeTimestampMs": "true"}, "include_timestamp_ms", True),
         ({"maxOffsetsPerTrigger": "10"}, "max_offsets_per_trigger", 10),
         ({"minOffsetsPerTrigger": "4"}, "min_offsets_per_trigger", 4),
         ({"maxTriggerDelay": "2m"}, "max_trigger_delay_ms", 120_000),
@@ -264,3 +266,28 @@ def test_what_the_sink_refuses(options: dict[str, str], text: str) -> None:
 def test_the_sink_needs_brokers() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
         SinkOptions.read({"topic": "t"})
+
+
+def test_topic_ids() -> None:
+    assert batch().topic_ids == batch(topicIds="{}").topic_ids == {}
+    assert batch(topicIds='{"t":"0aFF"}').topic_ids == {"t": "0aff"}
+
+
+@pytest.mark.parametrize("given", ["[]", "{", '{"t":5}', '{"t":"xy"}'])
+def test_topic_ids_that_are_none(given: str) -> None:
+    with pytest.raises(OptionError, match="option 'topicIds' has to be topic ids by topic"):
+        batch(topicIds=given)
+
+
+def test_topics_that_are_created_again() -> None:
+    assert not stream().restart_recreated
+    assert stream(onRecreatedTopic="restart").restart_recreated
+    with pytest.raises(OptionError, match="onRecreatedTopic is 'error' or 'restart', got 'ignore'"):
+        stream(onRecreatedTopic="ignore")
+    with pytest.raises(OptionError, match="topicIds not valid in streaming queries"):
+        stream(topicIds="{}")
+
+
+def test_time_stamps_that_are_clamped_are_refused() -> None:
+    with pytest.raises(OptionError, match="invalidTimestamps is 'error' or 'null', got 'clamp'"):
+        batch(invalidTimestamps="clamp")

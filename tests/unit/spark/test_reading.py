@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,12 @@ import pytest
 from pylogd.client import RequestTimedOut
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.spark import reading
-from pylogd.spark.errors import DataLoss
+from pylogd.spark.errors import DataLoss, InvalidTimestamp
 from pylogd.spark.ranges import OffsetRange
 from pylogd.spark.reading import ReadTask, arrow_schema, read
 from pylogd.wire.messages import ApiKey, fetch
 from pylogd.wire.records import NewRecord, encode_batch
-from tests.fakes.broker import FakeBroker, close, garbage
+from tests.fakes.broker import TOPIC_ID, FakeBroker, close, garbage
 
 
 def batch(*values: bytes, stamp: int = 5, headers: Any = ()) -> bytes:
@@ -122,6 +123,38 @@ def test_a_topic_that_is_gone(broker: FakeBroker) -> None:
     with pytest.raises(DataLoss, match="topic 't' is gone"):
         offsets(read(task(broker, 0, 13)))
     assert offsets(read(task(broker, 0, 13, fail=False))) == []
+
+
+def test_a_topic_that_was_created_again(broker: FakeBroker) -> None:
+    """With as many records as the range has: nothing of the new topic is taken for the old one's."""
+    planned = replace(task(broker, 0, 13), topic_id=TOPIC_ID.hex())
+    assert offsets(read(planned)) == [0, 1, 2, 10, 11, 12]
+    broker.topic_id = b"another topic id"
+    with pytest.raises(DataLoss, match="topic 't' was deleted and created again"):
+        offsets(read(planned))
+    assert offsets(read(replace(planned, fail_on_data_loss=False))) == []
+
+
+@pytest.mark.parametrize(
+    ("stamp", "year"),
+    [(0, 1970), (-62_135_596_800_000, 1), (253_402_300_799_999, 9999)]
+    + [(stamp, None) for stamp in (-62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1, -(1 << 63))],
+)
+def test_time_stamps_beyond_those_of_spark(broker: FakeBroker, stamp: int, year: int | None) -> None:
+    broker.append(0, batch(b"good", stamp=1_700_000_000_000))
+    broker.append(0, batch(b"a", stamp=stamp))
+    strict = task(broker, 13, 15)
+    if year is None:
+        with pytest.raises(InvalidTimestamp, match=f"offset 14 of t-0 has the time stamp {stamp} ms"):
+            offsets(read(strict))
+    lenient = replace(strict, null_timestamps=True, include_timestamp_ms=True)
+    rows = []
+    for found in read(lenient):
+        assert found.schema == arrow_schema(False, True)
+        found.validate(full=True)
+        rows += found.to_pylist()
+    assert [row["timestampMs"] for row in rows] == [1_700_000_000_000, stamp]
+    assert [row["timestamp"].year if row["timestamp"] else None for row in rows] == [2023, year]
 
 
 def test_an_end_that_never_comes(broker: FakeBroker) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pylogd.spark import source
-from pylogd.spark.errors import DataLoss, PlanError
+from pylogd.spark.errors import DataLoss, PlanError, TopicRecreated
 from pylogd.spark.offsets import report_loss
 from pylogd.spark.options import ByPartition, SourceOptions
 from pylogd.spark.source import PylogdReader, PylogdStreamReader
@@ -34,9 +34,12 @@ class FakeOffsets:
     """What `Offsets` would say, from two dicts; losses are kept, and raised if they have to be."""
 
     def __init__(self, ends: ByPartition, begins: ByPartition | None = None, fail: bool = True) -> None:
-        self.ends = ends
+        self.log_ends = ends
         self.begins = begins or {}
         self.fail = fail
+        self.ids: dict[str, str] = {}
+        self.epochs: ByPartition = {}
+        self.cut: ByPartition = {}
         self.losses: list[str] = []
         self.closed = False
 
@@ -47,7 +50,7 @@ class FakeOffsets:
         self.close()
 
     def partitions(self) -> list[Any]:
-        return sorted(self.ends)
+        return sorted(self.log_ends)
 
     existing = partitions
 
@@ -55,13 +58,22 @@ class FakeOffsets:
         return {place: self.begins.get(place, 0) for place in places}
 
     def latest(self, places: Any, known: ByPartition | None = None) -> ByPartition:
-        return {place: self.ends[place] for place in places}
+        return {place: self.log_ends[place] for place in places}
+
+    def ends(self, places: Any, known: ByPartition | None = None) -> tuple[ByPartition, ByPartition]:
+        return self.latest(places), {place: self.epochs[place] for place in places if place in self.epochs}
+
+    def topic_ids(self, places: Any) -> dict[str, str]:
+        return {topic: self.ids[topic] for topic, _ in places if topic in self.ids}
+
+    def truncations(self, read: ByPartition, epochs: ByPartition) -> ByPartition:
+        return {place: at for place, at in self.cut.items() if epochs[place] != self.epochs[place] and at < read[place]}
 
     start = earliest
     end = latest
 
     def first_since(self, timestamps: ByPartition) -> dict[Any, int | None]:
-        return {place: None if at >= self.ends[place] else at for place, at in timestamps.items()}  # ms are offsets
+        return {place: None if at >= self.log_ends[place] else at for place, at in timestamps.items()}  # ms are offsets
 
     def lost(self, what: str) -> None:
         self.losses.append(what)
@@ -112,23 +124,23 @@ def test_at_least_so_many_or_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     made, fake = reader({("t", 0): 3}, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7", maxTriggerDelay="10s")
     start = {"t": {"0": 0}}
     assert made.latestOffset(start, ReadMaxRows(7)) == {"t": {"0": 3}}  # the first waits for nothing
-    fake.ends[("t", 0)] = 7
+    fake.log_ends[("t", 0)] = 7
     assert made.latestOffset({"t": {"0": 3}}, ReadMaxRows(7)) == {"t": {"0": 3}}
-    fake.ends[("t", 0)] = 8
+    fake.log_ends[("t", 0)] = 8
     assert made.latestOffset({"t": {"0": 3}}, ReadMaxRows(7)) == {"t": {"0": 8}}
-    fake.ends[("t", 0)] = 9
+    fake.log_ends[("t", 0)] = 9
     now[0] += 9
     assert made.latestOffset({"t": {"0": 8}}, ReadMinRows(5)) == {"t": {"0": 8}}
     now[0] += 1
     assert made.latestOffset({"t": {"0": 8}}, ReadMinRows(5)) == {"t": {"0": 9}}
-    fake.ends[("t", 0)] = 40
+    fake.log_ends[("t", 0)] = 40
     assert made.latestOffset({"t": {"0": 9}}, ReadMaxRows(7)) == {"t": {"0": 16}}
 
 
 def test_available_now_ends_where_it_was_when_it_began() -> None:
     made, fake = reader({("t", 0): 10}, minOffsetsPerTrigger="100")
     made.prepareForTriggerAvailableNow()
-    fake.ends = {("t", 0): 99, ("t", 1): 5}
+    fake.log_ends = {("t", 0): 99, ("t", 1): 5}
     assert made.latestOffset({"t": {"0": 0}}, ReadMaxRows(6)) == {"t": {"0": 6}}
     assert made.latestOffset({"t": {"0": 6}}, ReadMaxRows(6)) == {"t": {"0": 10}}
     assert made.latestOffset({"t": {"0": 10}}, ReadMaxRows(6)) == {"t": {"0": 10}}
@@ -175,6 +187,123 @@ def test_a_partition_that_ends_before_what_was_read() -> None:
     assert made.partitions(start, {"t": {"0": 10}}) == []
 
 
+# Where a query starts
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(4)])
+def test_the_start_is_decided_once(limit: Any) -> None:
+    """Spark asks for it before it plans the first batch and again when it runs it; the topic goes on meanwhile."""
+    made, fake = reader({("t", 0): 10})
+    fake.start = fake.latest  # type: ignore[method-assign]
+    start = made.initialOffset()
+    fake.log_ends = {("t", 0): 13}
+    end = made.latestOffset(start, limit)
+    fake.log_ends = {("t", 0): 20}
+    assert made.initialOffset() == start
+    assert tasks(list(made.partitions(start, end))) == [(0, 10, 13)]
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(4)])
+def test_a_query_that_died_in_its_first_batch_reads_the_same_range_again(limit: Any) -> None:
+    made, fake = reader({("t", 0): 10})
+    fake.start = fake.latest  # type: ignore[method-assign]
+    start = made.initialOffset()
+    fake.log_ends = {("t", 0): 13}
+    logged = json.dumps(made.latestOffset(start, limit))
+    again, other = reader({("t", 0): 50})
+    other.start = other.latest  # type: ignore[method-assign]
+    assert tasks(list(again.partitions(again.initialOffset(), json.loads(logged)))) == [(0, 10, 13)]
+    # The second batch begins where the first one ended, and names no start.
+    end = again.latestOffset(json.loads(logged), ReadAllAvailable())
+    assert end == {"t": {"0": 50}}
+    assert tasks(list(again.partitions(json.loads(logged), end))) == [(0, 13, 50)]
+
+
+def test_a_first_batch_without_records() -> None:
+    """Spark makes one, for nothing is committed; what comes then is read from where it ended."""
+    made, fake = reader({("t", 0): 10})
+    fake.start = fake.latest  # type: ignore[method-assign]
+    start = made.initialOffset()
+    logged = made.latestOffset(start, ReadAllAvailable())
+    assert made.partitions(start, logged) == []
+    assert made.latestOffset(logged, ReadAllAvailable()) == logged
+    fake.log_ends = {("t", 0): 12}
+    end = made.latestOffset(logged, ReadAllAvailable())
+    assert tasks(list(made.partitions(logged, end))) == [(0, 10, 12)]
+
+
+def test_nothing_new_is_the_same_offset_though_the_leader_changed() -> None:
+    """Spark compares offsets as text: another one would be a batch without records for each election."""
+    made, fake = reader({("t", 0): 10})
+    fake.ids, fake.epochs = {"t": "aa"}, {("t", 0): 3}
+    end = made.latestOffset({"t": {"0": 4}}, ReadAllAvailable())
+    assert end == {"t": {"0": 10}, "pylogd:topicIds": {"t": "aa"}, "pylogd:leaderEpochs": {"t": {"0": 3}}}
+    fake.epochs = {("t", 0): 4}
+    assert made.latestOffset(end, ReadAllAvailable()) == end
+    old = {"t": {"0": 10}}  # of a version without ids
+    assert made.latestOffset(old, ReadAllAvailable()) == old
+
+
+# Topics that are created again
+
+
+def read_to(made: PylogdStreamReader, fake: FakeOffsets, topic_id: str) -> Any:
+    fake.ids = {"t": topic_id}
+    return made.latestOffset({"t": {"0": 0}}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("end", [10, 90, 4])
+@pytest.mark.parametrize("more", [{}, {"failOnDataLoss": "false"}])
+def test_a_topic_that_was_created_again_is_an_error(end: int, more: dict[str, str]) -> None:
+    made, fake = reader({("t", 0): 10}, **more)
+    start = read_to(made, fake, "aa")
+    fake.ids, fake.log_ends = {"t": "bb"}, {("t", 0): end}
+    with pytest.raises(TopicRecreated, match=r"'t' was deleted .* topic id aa, .* has bb now.*'onRecreatedTopic' to"):
+        made.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("end", [10, 90, 4])
+def test_a_topic_that_was_created_again_is_read_from_its_beginning_where_asked_for(end: int) -> None:
+    made, fake = reader({("t", 0): 10, ("t", 1): 0}, onRecreatedTopic="restart")
+    start = read_to(made, fake, "aa")
+    fake.ids, fake.log_ends = {"t": "bb"}, {("t", 0): end}  # with fewer partitions
+    logged = made.latestOffset(start, ReadMaxRows(1000))
+    assert logged == {"t": {"0": end}, "pylogd:topicIds": {"t": "bb"}}
+    planned = list(made.partitions(start, logged))
+    assert tasks(planned) == [(0, 0, end)]
+    assert [task.value.topic_id for task in planned] == ["bb"]
+    assert made.latestOffset(logged, ReadAllAvailable()) == logged
+    assert fake.losses == []
+
+
+def test_a_topic_that_is_created_again_before_its_batch_is_read() -> None:
+    made, fake = reader({("t", 0): 10})
+    start = read_to(made, fake, "aa")
+    fake.log_ends = {("t", 0): 12}
+    end = made.latestOffset(start, ReadAllAvailable())
+    fake.ids = {"t": "bb"}
+    with pytest.raises(TopicRecreated):
+        made.partitions(start, end)
+    lenient, other = reader({("t", 0): 12}, onRecreatedTopic="restart")
+    other.ids = {"t": "bb"}
+    assert lenient.partitions(start, end) == []
+
+
+def test_a_log_that_was_cut_back_is_a_loss_though_it_is_longer_by_now() -> None:
+    made, fake = reader({("t", 0): 10})
+    fake.epochs = {("t", 0): 3}
+    start = read_to(made, fake, "aa")
+    fake.epochs, fake.cut, fake.log_ends = {("t", 0): 5}, {("t", 0): 7}, {("t", 0): 30}
+    with pytest.raises(DataLoss, match="the log of t-0 was cut back to 7, and was read to 10 before"):
+        made.latestOffset(start, ReadAllAvailable())
+    made, fake = reader({("t", 0): 30}, failOnDataLoss="false")
+    fake.epochs, fake.cut = {("t", 0): 5}, {("t", 0): 7}
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert tasks(list(made.partitions(start, end))) == [(0, 10, 30)]
+    assert made.latestOffset(end, ReadAllAvailable()) == end
+    assert len(fake.losses) == 1
+
+
 def test_the_reader_travels_without_its_connections() -> None:
     made, fake = reader({("t", 0): 1})
     again = pickle.loads(pickle.dumps(made))
@@ -182,6 +311,18 @@ def test_the_reader_travels_without_its_connections() -> None:
     made.stop()
     made.stop()
     assert fake.closed
+
+
+def test_a_batch_query_of_topics_with_given_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeOffsets({("t", 0): 5})
+    fake.ids = {"t": "bb"}
+    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    (planned,) = PylogdReader(SourceOptions.for_batch(BASE)).partitions()
+    assert planned.value.topic_id == "bb"
+    (planned,) = PylogdReader(SourceOptions.for_batch(BASE | {"topicIds": '{"t":"bb"}'})).partitions()
+    assert planned.value.topic_id == "bb"
+    with pytest.raises(DataLoss, match="topic 't' was deleted and created again"):
+        PylogdReader(SourceOptions.for_batch(BASE | {"topicIds": '{"t":"aa"}'})).partitions()
 
 
 # Batch queries: what filters spare
