@@ -36,6 +36,8 @@ _MEGABYTE = 1 << 20
 @click.option("--interval", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
               help="With --follow: time from one load's start to the next.")  # fmt: skip
 @click.option("--accept-data-loss", is_flag=True, help="Go on where records were deleted before they were loaded.")
+@click.option("--on-recreated", type=click.Choice(["error", "restart"]), default="error", show_default=True,
+              help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
 @click.option("--compact", is_flag=True, help="Load nothing: write small files of the lake together.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
 @click.option("--history", is_flag=True, help="Load nothing: show what was committed.")
@@ -46,8 +48,8 @@ def load(
     """Load TOPICS into a lake of Parquet files, from where the lake is to what is there now.
 
     Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
-    together: run it again after any failure, nothing is lost or twice. Needs the extra `pylogd-broker[spark]`, and
-    Java.
+    together: run it again after any failure, nothing is lost or twice. Records whose time stamps lie outside of the
+    years 1 to 9999 are put aside, in `_pylogd/quarantine`. Needs the extra `pylogd-broker[spark]`, and Java.
 
     \b
     pylogd load flights --to /data/lake
@@ -89,17 +91,28 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             tasks=given["min_tasks"],
             by=given["by"],
             gather=given["gather"],
+            restart_recreated=given["on_recreated"] == "restart",
         )
         if given["follow"]:
             loading.follow(
-                spark, root, plan, seconds=given["interval"], told=lambda commit: _tell([commit], as_json),
+                spark, root, plan, seconds=given["interval"], told=lambda commit: _tell_loaded(root, commit, as_json),
                 wait=threading.Event().wait,
             )  # fmt: skip
         done = loading.load(spark, root, plan)
     if done is None:
         click.echo("nothing to do: the lake has it all", err=True)
     else:
-        _tell([done], as_json)
+        _tell_loaded(root, done, as_json)
+
+
+def _tell_loaded(root: str, commit: Commit, as_json: bool) -> None:
+    _tell([commit], as_json)
+    if quarantined := sum(file.rows for file in commit.quarantined):
+        click.echo(
+            f"{quarantined} of the records are not in the lake's tables but in {root.rstrip('/')}/_pylogd/quarantine, "
+            "with the reason",
+            err=True,
+        )
 
 
 def _tell(commits: list[Commit], as_json: bool) -> None:
@@ -111,7 +124,7 @@ def _tell(commits: list[Commit], as_json: bool) -> None:
             print_json(row)
         return
     print_table(
-        ["commit", "kind", "at", "offsets", "rows", "files", "bytes", "replaced"],
+        ["commit", "kind", "at", "offsets", "rows", "quarantined", "files", "bytes", "replaced"],
         [
             (
                 row["commit"],
@@ -119,6 +132,7 @@ def _tell(commits: list[Commit], as_json: bool) -> None:
                 format_time(row["at_ms"]),
                 row["offsets"],
                 row["rows"],
+                row["quarantined"],
                 row["files"],
                 format_bytes(row["bytes"]),
                 row["replaced"],

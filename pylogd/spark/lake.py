@@ -5,6 +5,7 @@ Layout below the lake's root (what begins with an underscore is passed over by r
     topic=flights/date=2026-11-21/hour=07/000042-part-….parquet     data
     _pylogd/commits/00000000000000000042.json                       what commit 42 added, and up to which offsets
     _pylogd/commits/00000000000000000042.done                       its files are in their places
+    _pylogd/quarantine/topic=flights/000042-part-….parquet          records of commit 42 that fit no directory
     _pylogd/staging/42/9f3c…/…                                      what an attempt at commit 42 has written
 
 Strategy: a commit is decided by one rename that fails if the name is taken: of its document, which lists every file in
@@ -32,13 +33,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from pylogd.errors import PylogdError
-from pylogd.spark.options import ByPartition
+from pylogd.spark.options import ByPartition, by_partition
+from pylogd.spark.ranges import recreated
 
 _META: Final = "_pylogd"
 _COMMITS: Final = f"{_META}/commits"
 _STAGING: Final = f"{_META}/staging"
+_QUARANTINE: Final = f"{_META}/quarantine"
 _DIGITS: Final = 20
-_VERSION: Final = 1
+_VERSION: Final = 2
+_VERSIONS: Final = (1, _VERSION)  # 1 has no ids, epochs and quarantine
 
 
 class LakeError(PylogdError):
@@ -87,6 +91,9 @@ class Commit:
 
     kind: "load" or "compaction". offsets: topic -> partition -> the offset behind the last that the lake has, for all
     that it ever loaded. read: the same form, how many offsets this commit took in. removed: files that it replaced.
+    quarantined: files of records that are kept aside, with the reason. topic_ids: topic -> the id of the topic that the
+    offsets belong to, as hexadecimal digits. leader_epochs: in the form of `offsets`, the leader's epoch when they were
+    looked up. Of these two, what was never known is left out.
     """
 
     number: int
@@ -97,6 +104,9 @@ class Commit:
     added: Sequence[DataFile] = ()
     removed: Sequence[str] = ()
     version: int = _VERSION
+    quarantined: Sequence[DataFile] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -117,12 +127,23 @@ class Commit:
         """The inverse; `LakeError`."""
         try:
             document = json.loads(data)
-            if document["version"] != _VERSION:
-                raise ValueError(f"version {document['version']}, where {_VERSION} is known")
-            document["added"] = tuple(DataFile(**each) for each in document["added"])
+            if document["version"] not in _VERSIONS:
+                raise ValueError(f"version {document['version']}, where {_VERSION} is the last that is known")
+            for files in ("added", "quarantined"):
+                document[files] = tuple(DataFile(**each) for each in document.get(files, ()))
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:
             raise LakeError(f"{path} is not a commit of a pylogd lake: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What a load reads: from `start` to before `end`, of topics with these ids, at these leader epochs."""
+
+    start: ByPartition
+    end: ByPartition
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: ByPartition = field(default_factory=dict)
 
 
 class Lake:
@@ -147,13 +168,17 @@ class Lake:
     @property
     def offsets(self) -> ByPartition:
         """Up to where each partition is in the lake."""
-        if self.last is None:
-            return {}
-        return {
-            (topic, int(partition)): offset
-            for topic, partitions in self.last.offsets.items()
-            for partition, offset in partitions.items()
-        }
+        return {} if self.last is None else by_partition(self.last.offsets)
+
+    @property
+    def leader_epochs(self) -> ByPartition:
+        """The leader epoch of each partition's offset, where it is known."""
+        return {} if self.last is None else by_partition(self.last.leader_epochs)
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of the topics that the offsets belong to, where they are known."""
+        return {} if self.last is None else self.last.topic_ids
 
     def files(self) -> dict[str, DataFile]:
         """The data files of all commits, by their paths: what a reader should read."""
@@ -164,6 +189,10 @@ class Lake:
             found.update((file.path, file) for file in commit.added)
         return found
 
+    def quarantined(self) -> list[DataFile]:
+        """The files of records that are kept aside, the oldest first."""
+        return [file for commit in self.history() for file in commit.quarantined]
+
     @property
     def next_number(self) -> int:
         """The number of the next commit."""
@@ -173,12 +202,14 @@ class Lake:
         """Where the next commit's files are to be written: a directory that nobody else writes to."""
         return f"{_STAGING}/{self.next_number}/{self._attempt}"
 
-    def place_of(self, staged: str) -> str:
-        """Where a file that was written below `staging` belongs: the same directories, the commit's number in front."""
-        inner = staged.removeprefix(f"{self.staging()}/")
+    def place_of(self, staged: str, below: str = "", *, quarantine: bool = False) -> str:
+        """Where a file that was written to the directory `below` in `staging` belongs: the same directories from there,
+        in the lake or in its quarantine, with the commit's number in front of its name.
+        """
+        inner = staged.removeprefix(f"{self.staging()}/").removeprefix(f"{below}/" if below else "")
         directory, _, name = inner.rpartition("/")
-        name = f"{self.next_number:06d}-{name}"
-        return f"{directory}/{name}" if directory else name
+        parts = [_QUARANTINE if quarantine else "", directory, f"{self.next_number:06d}-{name}"]
+        return "/".join(part for part in parts if part)
 
     def commit(self, commit: Commit) -> None:
         """Decide it, then put its files in place. `CommitConflict` if its number is taken."""
@@ -203,7 +234,7 @@ class Lake:
                 self._files.delete(f"{_STAGING}/{name}")
 
     def _apply(self, commit: Commit) -> None:
-        for file in commit.added:
+        for file in (*commit.added, *commit.quarantined):
             self._place(commit, file)
         for path in commit.removed:
             self._files.delete(path)
@@ -220,17 +251,33 @@ class Lake:
                 ) from None
 
 
-def loaded(last: Commit | None, number: int, at_ms: int, start: ByPartition, end: ByPartition,
-           added: Sequence[DataFile]) -> Commit:  # fmt: skip
-    """The commit of a load that read from `start` to `end`."""
-    offsets = {topic: dict(partitions) for topic, partitions in (last.offsets if last else {}).items()}
+def loaded(
+    last: Commit | None, number: int, at_ms: int, loading: Loading, added: Sequence[DataFile],
+    quarantined: Sequence[DataFile] = (),
+) -> Commit:  # fmt: skip
+    """The commit of a load. What was known of topics that it did not read stays, but for those that were replaced."""
+    replaced = recreated(last.topic_ids, loading.topic_ids) if last else []
+    offsets = _kept(last.offsets if last else {}, replaced)
+    epochs = _kept(last.leader_epochs if last else {}, replaced)
     read: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(end.items()):
+    for (topic, partition), offset in sorted(loading.end.items()):
         offsets.setdefault(topic, {})[str(partition)] = offset
-        count = offset - start[topic, partition]
+        epoch = loading.leader_epochs.get((topic, partition))
+        if epoch is None:
+            epochs.get(topic, {}).pop(str(partition), None)
+        else:
+            epochs.setdefault(topic, {})[str(partition)] = epoch
+        count = offset - loading.start[topic, partition]
         if count:
             read.setdefault(topic, {})[str(partition)] = count
-    return Commit(number, "load", at_ms, offsets, read, tuple(added))
+    return Commit(
+        number, "load", at_ms, offsets, read, tuple(added), quarantined=tuple(quarantined),
+        topic_ids={**(last.topic_ids if last else {}), **loading.topic_ids}, leader_epochs=epochs,
+    )  # fmt: skip
+
+
+def _kept(document: Mapping[str, Mapping[str, int]], replaced: Sequence[str]) -> dict[str, dict[str, int]]:
+    return {topic: dict(partitions) for topic, partitions in document.items() if topic not in replaced}
 
 
 def compacted(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
@@ -243,6 +290,8 @@ def compacted(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequ
         read={},
         added=tuple(added),
         removed=tuple(removed),
+        quarantined=(),
+        version=_VERSION,
     )
 
 
@@ -274,6 +323,7 @@ def as_table(commits: Sequence[Commit]) -> list[dict[str, Any]]:
             "at_ms": commit.at_ms,
             "offsets": sum(sum(partitions.values()) for partitions in commit.read.values()),
             "rows": commit.rows,
+            "quarantined": sum(file.rows for file in commit.quarantined),
             "files": len(commit.added),
             "bytes": commit.size,
             "replaced": len(commit.removed),

@@ -7,12 +7,18 @@ dates by integer arithmetic, and a task keeps a few files open at once, so that 
 of sorted first: both cost more than the compression. So do Parquet's dictionaries where each value comes once: offsets,
 and times, above all in INT96, which is Spark's default: times are written as microseconds in 64 bits.
 
+Records whose time stamps Spark can't represent have no date. The same pass writes them to a directory of their own in
+staging, and only where there are any a second job makes the quarantine's files of them. The pass has one schema, that
+of the lake: what the quarantine needs beyond it, the time stamp as a number and the value as bytes, travels in `value`.
+
 Rules: a load that fails adds nothing, and the next one starts where it started. Partitions that are new are read from
-their beginning. Must not know: file systems beyond `hadoop`.
+their beginning. A topic that was created again is another topic: its offsets are not compared with those of the old
+one. Must not know: file systems beyond `hadoop`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +26,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pylogd.clock import wall_ms
-from pylogd.spark.errors import OptionError
+from pylogd.spark.errors import OptionError, TopicRecreated
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Commit, DataFile, Lake, compacted, loaded, small_files
+from pylogd.spark.lake import Commit, DataFile, Lake, Loading, compacted, loaded, small_files
 from pylogd.spark.offsets import Offsets
-from pylogd.spark.options import ByPartition, SourceOptions, offsets_json
-from pylogd.spark.ranges import limited
+from pylogd.spark.options import SourceOptions, offsets_json
+from pylogd.spark.ranges import limited, recreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +42,11 @@ _SETTINGS: Final = {
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+#: Directories in staging: what goes to the lake, what Spark set aside, and what the quarantine gets.
+_LAKE: Final = "side=lake"
+_ASIDE: Final = "side=aside"
+_QUARANTINED: Final = "quarantined"
+_REASON: Final = "the time stamp lies outside of the years 1 to 9999"
 _PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.dictionary#timestamp": "false"}
 
 
@@ -46,7 +57,8 @@ class LoadPlan:
     subscription: one of the source's options `subscribe`, `subscribePattern`, `assign` with its value. client: options
     that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds. by: a
     directory for each "hour", each "day", or only each "topic". gather: one file a directory and commit, at the
-    price of a shuffle, instead of one for each task.
+    price of a shuffle, instead of one for each task. restart_recreated: load a topic that was deleted and created again
+    from its beginning, instead of failing.
     """
 
     bootstrap: str
@@ -59,6 +71,7 @@ class LoadPlan:
     tasks: int | None = None
     by: str = "hour"
     gather: bool = False
+    restart_recreated: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
@@ -81,16 +94,25 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now_ms: Callable[[],
     """Load what is new, up to the plan's limit; the commit, None if there was nothing. Raises PylogdError."""
     files = HadoopFiles(spark, root)
     lake = Lake(files)
-    start, end = _what_is_new(lake, plan)
-    if start == end:
+    loading = _what_is_new(lake, plan)
+    if loading.start == loading.end and not recreated(lake.topic_ids, loading.topic_ids):
         return None
-    options = {**plan.options(), "startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
+    options = {
+        **plan.options(),
+        "startingOffsets": offsets_json(loading.start),
+        "endingOffsets": offsets_json(loading.end),
+        "topicIds": json.dumps(dict(loading.topic_ids)),
+        "invalidTimestamps": "null",
+        "includeTimestampMs": "true",
+    }
     find_source(spark)
     rows = spark.read.format("pylogd").options(**options).load()
     staging = lake.staging()
     _write(_with_time(rows, plan.value), files.path(staging), plan)
-    added = _staged(lake, files, staging)
-    commit = loaded(lake.last, lake.next_number, now_ms(), start, end, added)
+    added = _staged(lake, files, _LAKE)
+    aside = _staged(lake, files, _ASIDE)
+    quarantined = _quarantine(spark, lake, files, aside, plan.codec) if aside else ()
+    commit = loaded(lake.last, lake.next_number, now_ms(), loading, added, quarantined)
     lake.commit(commit)
     return commit
 
@@ -148,7 +170,7 @@ def compact(
         rows = rows.repartitionByRange(pieces, "partition", "offset").sortWithinPartitions("partition", "offset")
         with _set(spark, _SETTINGS):
             rows.write.options(compression=codec, **_PARQUET).parquet(files.path(f"{staging}/{directory}"))
-    added = _staged(lake, files, staging)
+    added = _staged(lake, files)
     removed = [file.path for group in small.values() for file in group]
     before = sum(file.rows for group in small.values() for file in group)
     if sum(file.rows for file in added) != before:
@@ -158,33 +180,76 @@ def compact(
     return commit
 
 
-def _what_is_new(lake: Lake, plan: LoadPlan) -> tuple[ByPartition, ByPartition]:
+def _what_is_new(lake: Lake, plan: LoadPlan) -> Loading:
+    """What to load; raises `TopicRecreated`, `DataLoss`."""
     with Offsets(SourceOptions.for_batch(plan.options())) as offsets:
         places = offsets.partitions()
-        known = lake.offsets
+        topic_ids = offsets.topic_ids(places)
+        replaced = recreated(lake.topic_ids, topic_ids)
+        for topic in replaced if not plan.restart_recreated else ():
+            raise TopicRecreated(
+                topic, lake.topic_ids[topic], topic_ids[topic],
+                "What was not loaded of the old one is gone. To load the new one from its beginning, beside the rows "
+                "of the old one, use --on-recreated restart; to keep them apart, load into another lake.",
+            )  # fmt: skip
+        known = {place: offset for place, offset in lake.offsets.items() if place[0] not in replaced}
         fresh = offsets.earliest([place for place in places if place not in known])
         start = {place: known.get(place, fresh.get(place, 0)) for place in places}
-        latest = offsets.latest(places)
+        latest, epochs = offsets.ends(places)
+        for place, at in offsets.truncations(known, lake.leader_epochs).items():
+            offsets.lost(
+                f"the log of {place[0]}-{place[1]} was cut back to {at}, and the lake has it up to {known[place]}"
+            )
         for place in places:
             if latest[place] < start[place]:
                 offsets.lost(
                     f"{place[0]}-{place[1]} ends with {latest[place]}, and the lake has it up to {start[place]}"
                 )
                 latest[place] = start[place]
-    return start, latest if plan.max_offsets is None else limited(start, latest, plan.max_offsets)
+    end = latest if plan.max_offsets is None else limited(start, latest, plan.max_offsets)
+    return Loading(start, end, topic_ids, epochs)
 
 
 def _with_time(rows: DataFrame, value: str) -> DataFrame:
-    from pyspark.sql.functions import col, expr  # noqa: PLC0415 - needs a session
+    """Columns for the directories; where there is no time, `value` is what `_quarantine` needs instead."""
+    from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
 
     seconds = "unix_seconds(timestamp)"
-    found = rows.withColumns(
+    packed = "concat_ws(':', timestampMs, hex(value))"  # only the number where the value is null
+    return rows.withColumns(
         {
+            "side": expr("if(timestamp is null, 'aside', 'lake')"),
             "date": expr(f"date_from_unix_date(cast(({seconds} - pmod({seconds}, 86400)) div 86400 as int))"),
             "hour": expr(f"lpad(cast(pmod({seconds}, 86400) div 3600 as string), 2, '0')"),
+            "value": expr(f"if(timestamp is null, cast({packed} as {value}), cast(value as {value}))"),
+        }
+    ).drop("timestampMs")
+
+
+def _quarantine(
+    spark: SparkSession, lake: Lake, files: HadoopFiles, aside: Sequence[DataFile], codec: str
+) -> Sequence[DataFile]:
+    """Of the files that were written aside, those of the quarantine, with all of each record and the reason."""
+    from pyspark.sql.functions import expr, lit  # noqa: PLC0415 - needs a session
+
+    staging = lake.staging()
+    with _set(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):  # topics are not numbers
+        rows = spark.read.option("basePath", files.path(f"{staging}/{_ASIDE}")).parquet(
+            *(files.path(file.staged) for file in aside)
+        )
+    kept = rows.withColumns({"value": expr("cast(value as string)"), "reason": lit(_REASON)}).withColumns(
+        {
+            "timestampMs": expr("cast(substring_index(value, ':', 1) as bigint)"),
+            "value": expr("if(instr(value, ':') = 0, null, unhex(substring_index(value, ':', -1)))"),
         }
     )
-    return found.withColumn("value", col("value").cast("string")) if value == "string" else found
+    kept = kept.drop("timestamp", "date", "hour").repartition("topic")
+    kept.write.partitionBy("topic").options(compression=codec).parquet(files.path(f"{staging}/{_QUARANTINED}"))
+    found = _staged(lake, files, _QUARANTINED)
+    before, after = sum(file.rows for file in aside), sum(file.rows for file in found)
+    if before != after:
+        raise RuntimeError(f"{before} rows were to be quarantined, {after} were written")
+    return found
 
 
 def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
@@ -193,7 +258,7 @@ def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
     if plan.gather:
         rows = rows.repartition(*directories).sortWithinPartitions(*directories, "partition", "offset")
     with _set(rows.sparkSession, _SETTINGS):
-        rows.write.partitionBy(*directories).options(compression=plan.codec, **_PARQUET).parquet(path)
+        rows.write.partitionBy("side", *directories).options(compression=plan.codec, **_PARQUET).parquet(path)
 
 
 @contextmanager
@@ -209,8 +274,10 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def _staged(lake: Lake, files: HadoopFiles, staging: str) -> Sequence[DataFile]:
-    """What lies in staging, with the rows that Parquet's footers tell."""
+def _staged(lake: Lake, files: HadoopFiles, below: str = "") -> list[DataFile]:
+    """What lies in a directory of staging, with the rows that Parquet's footers tell."""
+    directory = f"{lake.staging()}/{below}" if below else lake.staging()
     return [
-        DataFile(lake.place_of(path), path, size, files.parquet_rows(path)) for path, size in files.data_files(staging)
+        DataFile(lake.place_of(path, below, quarantine=below == _QUARANTINED), path, size, files.parquet_rows(path))
+        for path, size in files.data_files(directory)
     ]

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from typing import Any
 
 from pylogd.client import Admin, Consumer
-from pylogd.client.blocking import offsets as partition_ends
+from pylogd.client.blocking.offsets import end_offsets_for_epochs, list_offsets
+from pylogd.client.core.admin.offsets import LATEST as END
 from pylogd.client.core.model import OffsetAndTime, Topic, TopicPartition
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
 from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
@@ -115,8 +116,8 @@ class Offsets:
         )
 
     def _ends(self, places: Collection[Place]) -> dict[Place, OffsetAndTime]:
-        wanted = dict.fromkeys((TopicPartition(*place) for place in places), partition_ends.LATEST)
-        found = partition_ends.list_offsets(self._consumer.cluster, wanted)
+        wanted = dict.fromkeys((TopicPartition(*place) for place in places), END)
+        found = list_offsets(self._consumer.cluster, wanted)
         return {(place.topic, place.partition): end for place, end in found.items()}
 
     def truncations(self, read: ByPartition, leader_epochs: ByPartition) -> ByPartition:
@@ -136,7 +137,7 @@ class Offsets:
             for place, epoch in leader_epochs.items()
             if place in read and now.get(place, epoch) != epoch
         }
-        ends = partition_ends.end_offsets_for_epochs(self._consumer.cluster, moved) if moved else {}
+        ends = end_offsets_for_epochs(self._consumer.cluster, moved) if moved else {}
         return {
             (place.topic, place.partition): end
             for place, end in ends.items()

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
-from pylogd.client import Admin, NewTopic
+from pylogd.client import Admin, NewTopic, Producer
 from pylogd.spark.hadoop import HadoopFiles
 from pylogd.spark.lake import Commit, Lake
 from pylogd.spark.load import LoadPlan, follow
@@ -173,6 +173,90 @@ def test_records_that_are_gone(
     (done,) = documents(run("load", topic, "--to", tmp_path, "--accept-data-loss", "--json"))
     assert done["rows"] == 20
     assert [row.offset for row in lake_of(spark, tmp_path, topic)] == [*range(10), *range(20, 40)]
+
+
+@pytest.mark.parametrize("way", [("--by", "hour"), ("--by", "topic", "--value", "string", "--gather")])
+def test_time_stamps_that_spark_does_not_have(
+    spark: Any, broker: Address, run: Command, new_topic: Callable[[], str], tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    """Records outside of the years 1 to 9999 are put aside, whole and with the reason; all others are loaded."""
+    topic = f"{new_topic()}.007"
+    stamps = [0, START_MS, 253_402_300_799_999, 253_402_300_800_000, START_MS * 1000, (1 << 63) - 1, START_MS + 1]
+    keep = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    with Admin(broker.address) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, keep)])
+    values = [b"0", b"1", b"2", b"\xff3", b"", None, b"6"]
+    with Producer(broker.address) as producer:
+        for number, (stamp, value) in enumerate(zip(stamps[1:], values[1:], strict=True), start=1):
+            producer.send(
+                topic, value, key=b"k%d" % number, timestamp=stamp, partition=0, headers=[("n", b"%d" % number)]
+            )
+    (done,) = documents(run("load", topic, "--to", tmp_path, "--json", *way))
+    assert (done["offsets"], done["rows"], done["quarantined"]) == (6, 3, 3)
+    assert [row.offset for row in lake_of(spark, tmp_path, topic)] == [0, 1, 5]
+    kept = [
+        (row["offset"], row["timestampMs"], row["key"], row["value"], [(h["key"], h["value"]) for h in row["headers"]])
+        for path in sorted((tmp_path / "_pylogd/quarantine" / f"topic={topic}").glob("*.parquet"))
+        for row in pq.ParquetFile(path).read().to_pylist()
+        if "outside of the years 1 to 9999" in row["reason"] and row["partition"] == 0 and row["timestampType"] == 0
+    ]
+    assert kept == [
+        (number - 1, stamps[number], b"k%d" % number, values[number], [("n", b"%d" % number)]) for number in (3, 4, 5)
+    ]
+    assert len(Lake(HadoopFiles(spark, str(tmp_path))).quarantined()) == 1
+    fill(broker.address, topic, range(3), partitions=1)
+    again = run("load", topic, "--to", tmp_path, *way)
+    assert (again.stdout.split("\t")[3:6], again.stderr) == (["3", "3", "0"], "")
+    assert len(lake_of(spark, tmp_path, topic)) == 6
+
+
+def recreate(address: str, topic: str, partitions: int) -> None:
+    with Admin(address) as admin:
+        admin.delete_topic(topic)
+        admin.create_topics([NewTopic(topic, partitions, 1, {"retention.ms": "-1"})])
+
+
+@pytest.mark.parametrize("count", [30, 20, 6])
+def test_a_topic_that_was_created_again(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path, count: int
+) -> None:
+    """Longer than what the lake has of the old one, as long, or shorter: it is another topic."""
+    create(topic, 2)
+    fill(broker.address, topic, range(20), partitions=2)
+    run("load", topic, "--to", tmp_path)
+    recreate(broker.address, topic, 1)
+    fill(broker.address, topic, range(100, 100 + count), partitions=1)
+    for more in ((), ("--accept-data-loss",)):
+        failed = run("load", topic, "--to", tmp_path, *more)
+        assert failed.exit_code == 1
+        assert "deleted and created again" in failed.stderr and "--on-recreated restart" in failed.stderr
+    assert len(lake_of(spark, tmp_path, topic)) == 20
+    (done,) = documents(run("load", topic, "--to", tmp_path, "--on-recreated", "restart", "--json"))
+    assert (done["rows"], done["offsets"]) == (count, count)
+    values = [row.value for row in lake_of(spark, tmp_path, topic)]
+    assert len(values) == 20 + count and set(values) >= {row.value for row in log_of(broker.address, topic)}
+    assert Lake(HadoopFiles(spark, str(tmp_path))).offsets == {(topic, 0): count}
+    fill(broker.address, topic, range(3), partitions=1)
+    assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 3
+
+
+def test_a_lake_of_a_version_without_topic_ids(
+    spark: Any, broker: Address, run: Command, create: Callable[..., None], topic: str, tmp_path: Path
+) -> None:
+    create(topic, 1)
+    fill(broker.address, topic, range(10), partitions=1)
+    run("load", topic, "--to", tmp_path)
+    (path,) = (tmp_path / "_pylogd/commits").glob("*.json")
+    document = json.loads(path.read_text())
+    for name in ("topic_ids", "leader_epochs", "quarantined"):
+        del document[name]
+    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's
+    path.write_text(json.dumps({**document, "version": 1}))
+    fill(broker.address, topic, range(5), partitions=1)
+    assert documents(run("load", topic, "--to", tmp_path, "--json"))[0]["rows"] == 5
+    recreate(broker.address, topic, 1)
+    fill(broker.address, topic, range(30), partitions=1)
+    assert "deleted and created again" in run("load", topic, "--to", tmp_path).stderr
 
 
 @pytest.mark.parametrize(

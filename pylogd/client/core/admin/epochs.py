@@ -51,4 +51,3 @@ async def find_end_offsets(
 
     await calls.call(attempt, timeout)
     return found
-
