@@ -8,8 +8,13 @@ producer's id and its number in the topic. What was delivered is counted by topi
 a window is over and nothing sent in it is under way, its counts go to the audit topic as a report. Whoever receives the
 messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
 
-Rules: a message that was not delivered is not counted. Reports add up: the same window may have several, told apart by
-their number. `close` waits for what is under way and reports all. One thread or many may send.
+Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
+has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
+nothing to do for it.
+
+Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
+lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
+and reports all. One thread or many may send.
 Source: the Kafka paper (NetDB 2011), section 3.3, "auditing".
 """
 
@@ -19,11 +24,12 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.core.producer.accumulator import Batch
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Header
@@ -31,6 +37,8 @@ from pylogd.wire.records import Header
 HEADER: Final = "pylogd.audit"
 AUDIT_TOPIC: Final = "pylogd-audit"
 WINDOW_MS: Final = 60_000
+_SETTLE_BATCHES: Final = 1000  # a window with more batches looks for those that have their result
+_MOST_RANGES: Final = 10_000  # of numbers in a report, which has to fit into a message
 
 
 class NotStamped(PylogdError):
@@ -61,7 +69,11 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How many messages a producer delivered to a topic in a window, beyond its reports before this one."""
+    """How many messages a producer delivered to a topic in a window, beyond its reports before this one.
+
+    first, last: the numbers that it gave to messages of the window, -1 for both where they are not known. failed: of
+    these the ranges, from the first to the last number, that were not delivered, or not known to be.
+    """
 
     producer: str
     server: str
@@ -70,6 +82,9 @@ class Report:
     window_ms: int
     count: int
     number: int
+    first: int = -1
+    last: int = -1
+    failed: Sequence[tuple[int, int]] = ()
 
     def encode(self) -> bytes:
         """The message in the audit topic."""
@@ -77,13 +92,49 @@ class Report:
 
 
 class _Window:
-    """The counts of one topic in one window."""
+    """The messages that were sent to a topic in one go within a window: `first` is the number of the first of them."""
 
-    __slots__ = ("delivered", "under_way")
+    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "settle_at", "settled", "start", "topic")
+
+    def __init__(self, topic: str, start: int, end: int, first: int) -> None:
+        self.topic = topic
+        self.start = start
+        self.end = end
+        self.first = first
+        self.behind = -1  # the number behind its last, once there is a window after it
+        self.batches: dict[Batch, list[int]] = {}  # the numbers in each batch that had no result when last looked at
+        self.delivered = 0
+        self.failed: list[int] = []
+        self.settled = 0
+        self.settle_at = _SETTLE_BATCHES
+
+    def settle(self, behind: int) -> bool:
+        """Count what has its result, of the numbers before `behind`; whether that is all of them."""
+        if behind - self.first != self.settled + sum(map(len, self.batches.values())):
+            return False  # a thread has taken a number, and its record has no batch yet
+        for batch, numbers in [*self.batches.items()]:
+            if batch.result is None:
+                continue
+            del self.batches[batch]
+            self.settled += len(numbers)
+            if batch.result.error is None:
+                self.delivered += len(numbers)
+            else:
+                self.failed += numbers
+        return not self.batches
+
+
+_CLOSED: Final = _Window("", 0, 0, 0)  # takes no message
+
+
+class _Topic:
+    """Where a producer is in a topic: the next number, and the window that messages go to."""
+
+    __slots__ = ("number", "window")
 
     def __init__(self) -> None:
-        self.delivered = 0
-        self.under_way = 0
+        self.number = 0
+        self.window = _CLOSED
 
 
 class AuditedProducer:
@@ -102,16 +153,18 @@ class AuditedProducer:
         if window_ms < 1:
             raise ValueError(f"a window takes at least a millisecond, not {window_ms}")
         self._producer = producer
+        self._send = producer.send
         self._topic = topic
         self._window_ms = window_ms
         self._server = server or socket.gethostname()
         self._now_ms = now_ms
         self._id = uuid.uuid4().hex
         self._lock = threading.Lock()
-        self._numbers: dict[str, int] = {}
-        self._windows: dict[tuple[str, int], _Window] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
-        self._next_look = 0
+        self._stamped_ms = -1
+        self._stamp_head, self._stamp_tail = b"", f"/{self._server}".encode()
 
     def __enter__(self) -> AuditedProducer:
         return self
@@ -125,72 +178,124 @@ class AuditedProducer:
         value: bytes | None,
         key: bytes | None = None,
         *,
+        partition: int | None = None,
+        timestamp: int | None = None,
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
-        **options: Any,
     ) -> Delivery:
         """As `Producer.send`."""
-        now = self._now_ms()
-        start = now - now % self._window_ms
         with self._lock:
-            number = self._numbers.get(topic, 0)
-            self._numbers[topic] = number + 1
-            window = self._windows.setdefault((topic, start), _Window())
-            window.under_way += 1
-
-        def delivered(delivery: Delivery) -> None:
-            with self._lock:
-                window.under_way -= 1
-                window.delivered += delivery.error is None
-            if on_delivery is not None:
-                on_delivery(delivery)
-
-        stamp = (HEADER, Stamp(now, self._server, self._id, number).encode())
+            now = self._now_ms()
+            state = self._topics.get(topic) or self._topics.setdefault(topic, _Topic())
+            window = state.window
+            is_new = not window.start <= now < window.end
+            if is_new:
+                window = self._open(topic, state, now)
+            number = state.number
+            state.number = number + 1
+            if now != self._stamped_ms:  # `Stamp.encode`, of which the most part stays for a millisecond
+                self._stamped_ms = now
+                self._stamp_head = f"{now}/{self._id}/".encode()
+            stamp = (HEADER, b"%b%d%b" % (self._stamp_head, number, self._stamp_tail))
         try:
-            delivery = self._producer.send(
-                topic, value, key, headers=[*headers, stamp], on_delivery=delivered, **options
-            )
+            delivery = self._send(
+                topic, value, key, partition=partition, timestamp=timestamp,
+                headers=(*headers, stamp) if headers else (stamp,), on_delivery=on_delivery,
+            )  # fmt: skip
         except BaseException:
-            with self._lock:
-                window.under_way -= 1
+            self._refused(state, window, number)
             raise
-        if now >= self._next_look:
-            self._next_look = start + self._window_ms
+        batch = delivery._batch
+        numbers = window.batches.get(batch)
+        if numbers is None:
+            self._join(window, batch, number)
+        else:
+            numbers.append(number)
+        if is_new:
             self.report()
         return delivery
 
+    def _open(self, topic: str, state: _Topic, now: int) -> _Window:
+        state.window.behind = state.number
+        start = now - now % self._window_ms
+        state.window = window = _Window(topic, start, start + self._window_ms, state.number)
+        self._windows.append(window)
+        return window
+
+    def _refused(self, state: _Topic, window: _Window, number: int) -> None:
+        """The producer did not take the message: its number goes to the next one, if no other thread has that."""
+        with self._lock:
+            if state.number == number + 1 and state.window is window:
+                state.number = number
+            else:
+                window.failed.append(number)
+                window.settled += 1
+
+    def _join(self, window: _Window, batch: Batch, number: int) -> None:
+        """A message went to a batch that is new to its window."""
+        with self._lock:
+            window.batches.setdefault(batch, []).append(number)
+            if len(window.batches) > window.settle_at:
+                window.settle(self._behind(window))
+                window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
+
+    def _behind(self, window: _Window) -> int:
+        return self._topics[window.topic].number if window.behind < 0 else window.behind
+
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
-        now = self._now_ms()
         with self._lock:
+            now = self._now_ms()
             due = [
-                key
-                for key, window in sorted(self._windows.items())
-                if not window.under_way and (everything or key[1] + self._window_ms <= now)
+                window
+                for window in self._windows
+                if (everything or window.end <= now) and window.settle(self._behind(window))
             ]
-        for key in due:
-            self._report(*key)
+            for window in due:
+                self._windows.remove(window)
+                state = self._topics[window.topic]
+                if state.window is window:
+                    window.behind, state.window = state.number, _CLOSED
+        while due:
+            try:
+                self._report(due[0])
+            except BaseException:
+                with self._lock:  # they are for the next time
+                    self._windows = due + self._windows
+                raise
+            del due[0]
 
-    def _report(self, topic: str, start: int) -> None:
-        with self._lock:
-            window = self._windows.get((topic, start))
-            if window is None or window.under_way:
-                return  # another thread was faster
-            del self._windows[topic, start]
-            self._reports += 1
-            number = self._reports
-        if not window.delivered:
-            return
-        report = Report(self._id, self._server, topic, start, self._window_ms, window.delivered, number)
-        try:
-            self._producer.send(self._topic, report.encode(), key=self._id.encode(), timestamp=start)
-        except BaseException:
-            with self._lock:  # it is for the next time
-                self._windows.setdefault((topic, start), _Window()).delivered += window.delivered
-            raise
+    def _report(self, window: _Window) -> None:
+        failed = _ranges(window.failed)
+        delivered = window.delivered
+        while delivered or failed:
+            with self._lock:
+                self._reports += 1
+                number = self._reports
+            report = Report(
+                self._id, self._server, window.topic, window.start, self._window_ms, delivered, number,
+                window.first, window.behind - 1, failed[:_MOST_RANGES],
+            )  # fmt: skip
+            self._send(self._topic, report.encode(), key=self._id.encode(), timestamp=window.start)
+            window.delivered = delivered = 0
+            failed = failed[_MOST_RANGES:]
+            window.failed = [number for first, last in failed for number in range(first, last + 1)]
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for what is under way, then report all."""
-        self._producer.flush(timeout)
-        self.report(everything=True)
-        self._producer.flush(timeout)
+        """Wait for what is under way, then report all; raises as `Producer.flush`."""
+        try:
+            self._producer.flush(timeout)
+        finally:
+            self.report(everything=True)
+            self._producer.flush(timeout)
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of numbers, in order."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, cast
 
 import pytest
@@ -10,33 +11,41 @@ import pytest
 from pylogd.client.blocking.audit import HEADER, AuditedProducer, NotStamped, Stamp
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.errors import BufferFull
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.errors import PylogdError
 
 
 class Sent:
-    """A delivery that the test completes."""
+    """A delivery that the test completes, with all others of its batch."""
 
-    def __init__(self, on_delivery: Any) -> None:
-        self.error: Exception | None = None
-        self._on_delivery = on_delivery
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
 
-    def done(self, error: Exception | None = None) -> None:
-        self.error = error
-        self._on_delivery(self)
+    def done(self, error: PylogdError | None = None) -> None:
+        self._batch.result = BatchResult(self._batch.partition, 1, 0, -1, error)
 
 
 class ListProducer:
-    """Keeps the messages of each topic, and the reports apart."""
+    """Keeps the messages of each topic, and the reports apart. A batch takes `batch_records` messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_records: int = 1) -> None:
+        self._left = 0
+        self._batch_records = batch_records
         self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
         self.reports: list[dict[str, Any]] = []
         self.full = False
+        self.listeners: list[Any] = []
 
     def send(self, topic: str, value: Any, key: Any = None, *, headers: Any = (), on_delivery: Any = None,
-             timestamp: Any = None) -> Sent:  # fmt: skip
+             timestamp: Any = None, partition: Any = None) -> Sent:  # fmt: skip
         if self.full:
             raise BufferFull("no room")
-        sent = Sent(on_delivery)
+        if not self._left:
+            self._left, self._batch = self._batch_records, Batch(TopicPartition(topic, 0), 0, 0.0, 0.0)
+        self._left -= 1
+        sent = Sent(self._batch)
+        self.listeners.append(on_delivery)
         if topic == "audit":
             self.reports.append(json.loads(value))
             assert timestamp == self.reports[-1]["window_start_ms"]
@@ -46,16 +55,15 @@ class ListProducer:
 
     def flush(self, _timeout: float | None = None) -> None:
         for *_, sent in self.sent:
-            if sent._on_delivery is not None:
-                sent.done(sent.error)
-                sent._on_delivery = None
+            if sent._batch.result is None:
+                sent.done()
 
 
 class House:
-    def __init__(self) -> None:
+    def __init__(self, batch_records: int = 1) -> None:
         self.now = 1_700_000_000_000
         self.now -= self.now % 1000
-        self.producer = ListProducer()
+        self.producer = ListProducer(batch_records)
         self.audited = AuditedProducer(
             cast("Producer", self.producer), topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now
         )
@@ -94,10 +102,12 @@ def test_a_window_is_reported_when_it_is_over_and_nothing_of_it_is_under_way() -
     house.now += 1000
     house.audited.send("t", b"v")
     assert house.counts() == [], "two are under way"
-    b.done(ValueError("not delivered"))
+    b.done(PylogdError("not delivered"))
     c.done()
     house.audited.report()
     assert house.counts() == [("t", first, 2)], "what failed does not count"
+    (report,) = house.producer.reports
+    assert (report["first"], report["last"], report["failed"]) == (0, 2, [[1, 1]])
     house.producer.flush()
     house.audited.close()
     assert house.counts()[1:] == [("t", first + 1000, 1)]
@@ -139,12 +149,75 @@ def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
     assert [count for *_, count in house.counts()] == [1]
 
 
-def test_the_callers_callback_is_called() -> None:
+def test_the_callers_callback_goes_to_the_producer() -> None:
     house = House()
-    told: list[Any] = []
-    house.audited.send("t", b"v", on_delivery=told.append)
+    house.audited.send("t", b"v", on_delivery=print)
+    assert house.producer.listeners == [print]
+
+
+def test_a_batch_of_two_windows_counts_for_each() -> None:
+    house = House(batch_records=5)
+    first = house.now
+    for _ in range(2):
+        house.audited.send("t", b"v")
+    house.now += 1000
+    for _ in range(3):
+        house.audited.send("t", b"v")
+    house.producer.flush()
     house.audited.close()
-    assert len(told) == 1
+    assert house.counts() == [("t", first, 2), ("t", first + 1000, 3)]
+    assert [(report["first"], report["last"]) for report in house.producer.reports] == [(0, 1), (2, 4)]
+
+
+def test_many_batches_are_let_go_of_before_their_window_ends() -> None:
+    house = House()
+    for _ in range(10_000):
+        house.audited.send("t", b"v")
+        house.producer.sent.pop()[-1].done()
+    (window,) = house.audited._windows
+    assert len(window.batches) <= 2000
+    house.audited.close()
+    assert [count for *_, count in house.counts()] == [10_000]
+
+
+def test_numbers_that_were_never_delivered_are_told_in_reports_that_fit() -> None:
+    house = House()
+    for number in range(50_000):
+        house.audited.send("t", b"v")
+        house.producer.sent.pop()[-1].done(PylogdError("no") if number % 2 else None)
+    house.audited.close()
+    assert [count for *_, count in house.counts()] == [25_000, 0, 0]
+    told = [tuple(each) for report in house.producer.reports for each in report["failed"]]
+    assert told == [(number, number) for number in range(1, 50_000, 2)]
+
+
+def test_threads_that_send_together() -> None:
+    """Each number is given once, and each message is counted once, with batches that end at any moment."""
+    house = House(batch_records=7)
+    lock = threading.Lock()
+    plain = house.producer.send
+
+    def send(*args: Any, **options: Any) -> Sent:
+        with lock:
+            sent = plain(*args, **options)
+            sent.done()
+            return sent
+
+    house.audited._send = send  # type: ignore[assignment]
+
+    def work() -> None:
+        for _ in range(3000):
+            house.audited.send("t", b"v")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    house.audited.close()
+    assert [count for *_, count in house.counts()] == [12_000]
+    stamps = sorted(Stamp.decode(headers[-1][1]).number for _, _, _, headers, _ in house.producer.sent)
+    assert stamps == list(range(12_000))
 
 
 def test_a_window_of_no_time_is_refused() -> None:
