@@ -16,14 +16,20 @@ from pylogd.clock import wall_ms
 if TYPE_CHECKING:
     from pylogd.spark.audit import Completeness
 
-INCOMPLETE = 1
+#: Exit codes by verdict.
+EXIT_INCOMPLETE = 1
+EXIT_UNKNOWN = 3
 
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
 @bootstrap_option
 @click.option("--reports", default=AUDIT_TOPIC, show_default=True, metavar="TOPIC", help="The audit topic.")
-@click.option("--received", metavar="HOST:PORT", help="Count what arrived on the cluster there, not on this one.")
+@click.option(
+    "--received",
+    metavar="HOST:PORT",
+    help="Count what arrived on the cluster there, not on this one; or in a lake that was loaded from there.",
+)
 @click.option("--lake", metavar="PATH", help="Count what arrived in a lake of `pylogd load`.")
 @click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
               help="Judge windows that ended so long ago.")  # fmt: skip
@@ -37,15 +43,18 @@ def audit(
 ) -> None:  # fmt: skip
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
-    Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`). Exit code 0 if all is
-    there once, 1 if not. Needs the extra `pylogd-broker[spark]`, and Java.
+    Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`). A window is complete if
+    all that was delivered is there once; incomplete if not; unknown where what was delivered is not known (a producer
+    died before its report, or the report has expired) or what is missing may have been deleted by retention, or is in
+    the topic and not loaded yet. A lake is judged up to its committed offsets.
+
+    Exit code 0 if all windows are complete, 1 if one is incomplete, or after an error, 3 if none is incomplete and
+    one is unknown, or if there is none. Needs the extra `pylogd-broker[spark]`, and Java.
 
     \b
     pylogd audit flights --lake /data/lake
     pylogd audit flights --received mirror:9092 --plot completeness.svg
     """
-    if received and lake:
-        raise click.UsageError("say --received or --lake, not both")
     until = wall_ms() - int(grace * 1000)
     check_there(bootstrap, [reports] if received or lake else [reports, *topics])
     if received:
@@ -55,7 +64,15 @@ def audit(
     if picture is not None:
         _draw(windows, picture)
     _tell(windows, as_json)
-    ctx.exit(0 if windows and all(window.is_complete for window in windows) else INCOMPLETE)
+    ctx.exit(_exit_code(windows))
+
+
+def _exit_code(windows: list[Completeness]) -> int:
+    from pylogd.spark.audit import INCOMPLETE
+
+    if any(window.verdict == INCOMPLETE for window in windows):
+        return EXIT_INCOMPLETE
+    return 0 if windows and all(window.is_complete for window in windows) else EXIT_UNKNOWN
 
 
 def _compare(
@@ -68,23 +85,20 @@ def _compare(
     until: int,
 ) -> list[Completeness]:
     from pylogd.spark.audit import compare
-    from pylogd.spark.hadoop import HadoopFiles
-    from pylogd.spark.lake import Lake
+    from pylogd.spark.load import find_source
+    from pylogd.spark.stages import of_lake, of_topics
 
-    def rows_of(address: str, names: str) -> Any:
-        reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", address).option("subscribe", names)
-        return reader.option("includeHeaders", "true").load()
-
-    if lake is None:
-        arrived = rows_of(received or bootstrap, ",".join(topics))
-    else:
-        files = HadoopFiles(spark, lake)
-        paths = [files.path(path) for path in sorted(Lake(files).files())]
-        if not paths:
-            raise click.ClickException(f"{lake} holds nothing")
-        arrived = spark.read.option("basePath", files.root).parquet(*paths)
-        arrived = arrived.where(arrived["topic"].isin(*topics))
-    found = compare(rows_of(bootstrap, reports), arrived, until_ms=until)
+    find_source(spark)
+    address = received or bootstrap
+    stage = of_lake(spark, lake, address, topics) if lake else of_topics(spark, address, topics)
+    if stage.unsure:
+        click.echo(
+            f"{', '.join(stage.unsure)}: the lake was loaded from another topic than that on {address}, or nothing of "
+            "it was: what is still to be loaded is not known. Name the cluster with --received",
+            err=True,
+        )
+    reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", bootstrap).option("subscribe", reports)
+    found = compare(reader.load(), stage, until_ms=until)
     return [window for window in found if window.topic in topics]
 
 
@@ -100,11 +114,17 @@ def _draw(windows: list[Completeness], picture: Path) -> None:
 def _tell(windows: list[Completeness], as_json: bool) -> None:
     if not windows:
         click.echo("no window has ended yet: nothing to compare", err=True)
-    columns = ["topic", "window", "reported", "received", "missing", "duplicates", "unreported", "complete"]
+    columns = [
+        "topic", "window", "reported", "received", "missing", "duplicates", "unreported", "pending", "gaps", "complete",
+        "verdict",
+    ]  # fmt: skip
     rows = [
-        (w.topic, format_time(w.start_ms), w.reported, w.rows, w.missing, w.duplicates, w.unreported, f"{w.share:.2%}")
+        (
+            w.topic, format_time(w.start_ms), w.reported, w.rows, w.missing, w.duplicates, w.unreported, w.pending,
+            w.gaps, f"{w.share:.2%}", w.verdict,
+        )
         for w in windows
-    ]
+    ]  # fmt: skip
     if as_json:
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))

@@ -93,7 +93,7 @@ def explore(address: str, topic: str, directory: Path, picture: Path | None, say
 
 
 def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | None, clock: _Clock) -> Findings:
-    from pylogd.spark.audit import compare
+    from pylogd.spark.audit import Stage, compare
     from pylogd.spark.load import LoadPlan, load
 
     plan = LoadPlan(address, ("subscribe", topic), by="topic")  # a year of hours would be thousands of files
@@ -111,7 +111,7 @@ def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | N
     else:
         picture = None
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", address)
-    windows = compare(reader.option("subscribe", AUDIT_TOPIC).load(), lake)
+    windows = compare(reader.option("subscribe", AUDIT_TOPIC).load(), Stage(lake))
     reported, missing = sum(each.reported for each in windows), sum(each.missing for each in windows)
     twice = sum(each.duplicates for each in windows)
     clock.told(f"audit: {reported:,} delivered by their producer, of which the lake lacks {missing:,}; {twice:,} twice")

@@ -1,40 +1,58 @@
 """Completeness: what producers say that they delivered, compared with what was received at a later stage.
 
-Strategy: the audit topic has reports (`client.audit`): counts by producer, topic and window. The messages carry who
-sent them, when, and as which number, so at any later stage (this cluster's topic, another cluster's, a lake) the
-distinct messages of each window can be counted. Fewer than reported are a loss; more rows than distinct messages,
+Strategy: the audit topic has reports (`client.blocking.audit`): counts by producer, topic and window. The messages
+carry who sent them, when, and as which number, so at any later stage (this cluster's topic, another cluster's, a lake)
+the distinct messages of each window can be counted. Fewer than reported are a loss; more rows than distinct messages,
 duplicates.
 
+What is not there need not be lost. A lake is judged up to the offsets that it has committed: what lies behind them in
+the topic is not loaded yet. Where a log or a lake does not begin with offset 0, messages of the time before its first
+record may have been deleted by retention. And of what a producer sent in a window that it did not report (it died, or
+its report has expired) nobody knows how much was delivered: neither what is there nor the gaps in its numbers prove
+anything. Each of these makes the verdict on a window "unknown", unless the window is shown to be incomplete by what is
+known.
+
+A message that was copied by an audited producer has several stamps: the last one whose producer reports on this topic
+counts, or else the last one.
+
 Rules: only windows that ended before `until_ms` are judged, since later ones may be under way. Reports that came twice
-count once. Messages of a window that nobody reported (their producer died before it could) are shown as unreported.
-Must not know: how the received rows were made.
+count once. Must not know: how the received rows were made, but for `stages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pylogd.client.blocking.audit import HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+COMPLETE: Final = "complete"
+INCOMPLETE: Final = "incomplete"
+UNKNOWN: Final = "unknown"
+
+_REQUIRED: Final = ("producer", "server", "topic", "window_start_ms", "window_ms", "count", "number")
 _REPORT: Final = (
-    "producer string, server string, topic string, "
-    "window_start_ms bigint, window_ms bigint, count bigint, number bigint"
+    "producer string, server string, topic string, window_start_ms bigint, window_ms bigint, count bigint, "
+    "number bigint, first bigint, last bigint, failed array<array<bigint>>"
 )
 _STAMP: Final = r"^(\d+)/([^/]*)/(\d+)/(.*)$"
+_WINDOW: Final = ("topic", "window_start_ms", "window_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """A topic's window: messages reported, rows received, and of those the distinct messages.
 
-    missing: messages that were delivered and not received. unreported: received, and in no report. Both are counted for
-    each producer by itself, so that the one does not make up for the other.
+    missing: messages that were delivered and not received. unreported: received, and in no report. pending: reported or
+    not, in the topic behind what is loaded. gaps: numbers of a producer that neither its reports nor its messages
+    account for, counted in its last window. All are counted for each producer by itself, so that the one does not make
+    up for the other. may_be_deleted: whether what is missing may have been deleted by retention.
     """
 
     topic: str
@@ -45,6 +63,9 @@ class Completeness:
     distinct: int
     missing: int
     unreported: int
+    pending: int = 0
+    gaps: int = 0
+    may_be_deleted: bool = False
 
     @property
     def duplicates(self) -> int:
@@ -52,59 +73,163 @@ class Completeness:
         return self.rows - self.distinct
 
     @property
+    def verdict(self) -> str:
+        """COMPLETE: every message that was delivered is there once. INCOMPLETE: one is not. Or UNKNOWN."""
+        if self.duplicates or (self.missing and not self.may_be_deleted):
+            return INCOMPLETE
+        return UNKNOWN if self.missing or self.unreported or self.pending or self.gaps else COMPLETE
+
+    @property
     def is_complete(self) -> bool:
-        """Whether every message is there once."""
-        return not self.missing and not self.duplicates
+        """Whether every message is known to be there once."""
+        return self.verdict == COMPLETE
 
     @property
     def share(self) -> float:
-        """Of the messages that were reported, those that were received, from 0 to 1."""
+        """Of the messages that were reported, those that are not missing, from 0 to 1."""
         return 1.0 if not self.reported else 1.0 - self.missing / self.reported
 
 
-def compare(reports: DataFrame, received: DataFrame, *, until_ms: int | None = None) -> list[Completeness]:
-    """Each topic's windows, in order.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where messages are looked for.
 
-    reports: rows of the audit topic, with `value`. received: rows with `topic` and `headers` (array of key and value),
-    of messages of audited producers; others are not looked at.
+    received: rows with `topic`, `partition`, `offset` and `headers` (array of key and value). unloaded: the same of
+    what is still to come there. cut: the partitions that do not begin with offset 0. unsure: the topics of which it is
+    not known what is still to come.
+    """
+
+    received: DataFrame
+    unloaded: DataFrame | None = None
+    cut: Collection[tuple[str, int]] = ()
+    unsure: Collection[str] = ()
+
+
+def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) -> list[Completeness]:
+    """Each topic's windows, in order. `reports`: rows of the audit topic, with `value`.
+
+    Of the stage's rows those of audited producers count; others are not looked at.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs a session
 
     parsed = reports.select(f.from_json(reports["value"].cast("string"), _REPORT).alias("r")).select("r.*")
-    parsed = parsed.dropna().dropDuplicates(["producer", "number"])
-    widths = parsed.select("producer", "topic", "window_ms").distinct()
-    window = ["topic", "window_start_ms", "window_ms"]
-    expected = parsed.groupBy(*window, "producer").agg(f.sum("count").alias("reported"))
-
-    header = f.expr(f"get(filter(headers, h -> h.key = '{HEADER}'), 0).value").cast("string")
-    stamped = received.select("topic", header.alias("stamp")).where(f.col("stamp").rlike(_STAMP))
-    parts = [f.regexp_extract("stamp", _STAMP, group) for group in (1, 2, 3)]
-    messages = stamped.select(
-        "topic", parts[0].try_cast("bigint").alias("time_ms"), parts[1].alias("producer"), parts[2].alias("n")
-    ).dropna()
-    counted = (
-        messages.join(widths, ["producer", "topic"], "left")
-        .fillna({"window_ms": 60_000})
-        .withColumn("window_start_ms", f.expr("time_ms - time_ms % window_ms"))
-        .groupBy(*window, "producer", "n").count()
-        .groupBy(*window, "producer")
-        .agg(f.sum("count").alias("rows"), f.count("*").alias("distinct"))
-    )  # fmt: skip
-    joined = expected.join(counted, [*window, "producer"], "full").fillna(0)
+    parsed = parsed.dropna(subset=list(_REQUIRED)).dropDuplicates(["producer", "number"])
+    failed = f.expr("coalesce(aggregate(failed, 0L, (sum, run) -> sum + run[1] - run[0] + 1), 0L)")
+    expected = parsed.groupBy(*_WINDOW, "producer").agg(
+        f.sum("count").alias("reported"),
+        f.sum(failed).alias("failed"),
+        f.min(f.expr("if(first >= 0, first, null)")).alias("first"),
+        f.max(f.expr("if(last >= 0, last, null)")).alias("last"),
+    )
+    messages = _messages(stage, parsed)
+    joined = expected.join(_counted(messages, parsed), [*_WINDOW, "producer"], "full")
+    joined = joined.fillna(0, ["reported", "failed", "rows", "distinct", "found", "awaited"])
     if until_ms is not None:
         joined = joined.where(f.col("window_start_ms") + f.col("window_ms") <= until_ms)
     sums = {
         "reported": "reported",
         "rows": "rows",
         "distinct": "`distinct`",  # a word of SQL
-        "missing": "greatest(reported - `distinct`, 0)",
-        "unreported": "greatest(`distinct` - reported, 0)",
+        "missing": "greatest(reported - found - awaited, 0)",
+        "unreported": "greatest(found + awaited - reported, 0)",
+        "pending": "pending",
+        "gaps": "gaps",
     }
-    totals = joined.groupBy(*window).agg(*(f.sum(f.expr(each)).alias(name) for name, each in sums.items()))
+    totals = _with_gaps(joined).groupBy(*_WINDOW).agg(*(f.sum(f.expr(each)).alias(name) for name, each in sums.items()))
+    rows = totals.orderBy(*_WINDOW).collect()
+    deleted = _deleted_until(messages, stage)
     return [
-        Completeness(row[0], row[1], row[1] + row[2], **{name: row[name] for name in sums})
-        for row in totals.orderBy(*window).collect()
-    ]
+        Completeness(
+            row[0], row[1], row[1] + row[2], **{name: row[name] or 0 for name in sums},
+            may_be_deleted=row[1] <= deleted.get(row[0], -math.inf),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _messages(stage: Stage, reports: DataFrame) -> DataFrame:
+    """Who sent each row, when, and as which number; `is_loaded` is 1, or 0 for what is still to come."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    columns = ("topic", "partition", "offset", "headers")
+    rows = stage.received.select(*columns, f.lit(1).alias("is_loaded"))
+    if stage.unloaded is not None:
+        rows = rows.unionByName(stage.unloaded.select(*columns, f.lit(0).alias("is_loaded")))
+    known = [f"{row[0]}/{row[1]}" for row in reports.select("topic", "producer").distinct().collect()]
+    all_stamps = f.expr(f"transform(filter(headers, h -> h.key = '{HEADER}'), h -> cast(h.value as string))")
+    stamped = rows.withColumn("stamps", all_stamps).where(f.size("stamps") > 0)
+
+    def is_known(stamp: Any) -> Any:
+        return f.concat(f.col("topic"), f.lit("/"), f.regexp_extract(stamp, _STAMP, 2)).isin(known)
+
+    copied = f.when(f.size("stamps") > 1, f.get(f.reverse(f.filter("stamps", is_known)), f.lit(0))) if known else None
+    last = f.try_element_at("stamps", f.lit(-1))
+    stamped = stamped.withColumn("stamp", last if copied is None else f.coalesce(copied, last))
+    parts = [f.regexp_extract("stamp", _STAMP, group) for group in (1, 2, 3)]
+    return stamped.where(f.col("stamp").rlike(_STAMP)).select(
+        "topic", "partition", "offset", "is_loaded", parts[0].try_cast("bigint").alias("time_ms"),
+        parts[1].alias("producer"), parts[2].try_cast("bigint").alias("n"),
+    ).dropna()  # fmt: skip
+
+
+def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
+    """By window and producer: rows, distinct messages, and without those that the producer reported as failed, how many
+    are there (found) and how many are still to come (awaited).
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    widths = reports.select("producer", "topic", "window_ms").distinct()
+    failed = (
+        reports.select("producer", "topic", f.explode("failed").alias("run"))
+        .select("producer", "topic", f.explode(f.expr("sequence(run[0], run[1])")).alias("n"))
+        .distinct()
+        .withColumn("has_failed", f.lit(1))
+    )
+    each = (
+        messages.join(widths, ["producer", "topic"], "left")
+        .fillna({"window_ms": 60_000})
+        .withColumn("window_start_ms", f.expr("time_ms - time_ms % window_ms"))
+        .groupBy(*_WINDOW, "producer", "n")
+        .agg(f.sum("is_loaded").alias("rows"))
+        .join(failed, ["producer", "topic", "n"], "left")
+        .fillna({"has_failed": 0})
+    )
+    return each.groupBy(*_WINDOW, "producer").agg(
+        f.sum("rows").alias("rows"),
+        f.sum(f.expr("int(rows > 0)")).alias("distinct"),
+        f.sum(f.expr("int(rows = 0)")).alias("pending"),
+        f.sum(f.expr("int(rows > 0 and has_failed = 0)")).alias("found"),
+        f.sum(f.expr("int(rows = 0 and has_failed = 0)")).alias("awaited"),
+        f.min("n").alias("least"),
+        f.max("n").alias("most"),
+    )
+
+
+def _with_gaps(joined: DataFrame) -> DataFrame:
+    """The numbers of each producer that nothing accounts for, from the first that is known to the last."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    whole = Window.partitionBy("topic", "producer")
+    begin = f.min(f.least("first", "least")).over(whole)
+    end = f.max(f.greatest("last", "most")).over(whole)
+    accounted = f.sum(f.expr("greatest(reported, found + awaited) + failed")).over(whole)
+    is_last = f.row_number().over(whole.orderBy(f.desc("window_start_ms"))) == 1
+    return joined.withColumn("gaps", f.when(is_last, f.greatest(end - begin + 1 - accounted, f.lit(0))).otherwise(0))
+
+
+def _deleted_until(messages: DataFrame, stage: Stage) -> Mapping[str, float]:
+    """Up to which time, in milliseconds, messages of a topic may have been deleted, where that may be."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    found: dict[str, float] = dict.fromkeys(stage.unsure, math.inf)
+    if not stage.cut:
+        return found
+    loaded = messages.where("is_loaded = 1").groupBy("topic", "partition").agg(f.min_by("time_ms", "offset"))
+    first = {(row[0], row[1]): row[2] for row in loaded.collect()}
+    for topic, partition in stage.cut:  # nothing of it is there: who knows until when there was
+        found[topic] = max(found.get(topic, -math.inf), first.get((topic, partition), math.inf))
+    return found
 
 
 def plot(windows: Sequence[Completeness], path: Path) -> None:
@@ -123,11 +248,12 @@ def plot(windows: Sequence[Completeness], path: Path) -> None:
         moments = [datetime.fromtimestamp(window.start_ms / 1000, UTC) for window in mine]
         times = [float(at) for at in dates.date2num(moments)]  # type: ignore[no-untyped-call]
         axes.step(times, [100 * window.share for window in mine], where="post", label=topic)
-        faults = [(at, window) for at, window in zip(times, mine, strict=True) if not window.is_complete]
-        axes.plot([at for at, _ in faults], [100 * window.share for _, window in faults], "rx")
+        for verdict, mark in ((INCOMPLETE, "rx"), (UNKNOWN, "k.")):
+            marked = [(at, window) for at, window in zip(times, mine, strict=True) if window.verdict == verdict]
+            axes.plot([at for at, _ in marked], [100 * window.share for _, window in marked], mark)
     axes.xaxis_date()
     axes.set_ylabel("received, % of reported")
-    axes.set_xlabel("window (UTC); x marks a loss or a duplicate")
+    axes.set_xlabel("window (UTC); x: a loss or a duplicate, dot: unknown")
     axes.legend()
     figure.savefig(path)
     plt.close(figure)
