@@ -201,7 +201,7 @@ class Sender:
             if self._abandoned or (self._ending and not self.accumulator.unfinished):
                 return False
             now = self._clock.monotonic()
-            if self.flushing or self._ending or self._starved():
+            if self._must_seal():
                 self.accumulator.seal_all()
             else:
                 self.accumulator.seal_due(now)
@@ -216,6 +216,10 @@ class Sender:
         if not self._tell():
             self._sleep()
         return True
+
+    def _must_seal(self) -> bool:
+        """Whether somebody waits for batches that have not lingered enough."""
+        return bool(self.flushing or self._ending or self._starved())
 
     def _starved(self) -> bool:
         """Whether callers wait for room that only open batches can make."""
@@ -245,6 +249,8 @@ class Sender:
                 return
             if any(request.reply.done for request in self._under_way):
                 return  # as with acks=0
+            if self.accumulator.open and self._must_seal():
+                return  # a caller began to wait behind this turn's look
             now = self._clock.monotonic()
             until = self._next_time(now)
             if until <= now:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -284,6 +285,26 @@ def test_the_buffer_is_bounded(server: FakeBroker, make: Make) -> None:
         assert producer._accumulator.buffered <= 10_000 + 1000
     producer.close()
     assert len(server.stored(0)) == 100
+
+
+@pytest.mark.parametrize("waiting", ["needing_room", "flushing"])
+def test_a_caller_that_begins_to_wait_before_the_thread_sleeps(
+    server: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch, waiting: str
+) -> None:
+    """Nobody rouses a thread that is awake: it has to see by itself that batches are waited for."""
+    producer = make(linger_ms=10**6)
+    sender = producer._sender
+    monkeypatch.setattr(sender, "start", lambda: None)  # the test takes the thread's turns
+    producer.send("t", b"v", partition=0)
+    setattr(sender, waiting, 1)
+    sender._wake = socket.socketpair()
+    monkeypatch.setattr("select.poll", lambda: pytest.fail("it sleeps"))
+    sender._sleep()
+    for end in sender._wake:
+        end.close()
+    setattr(sender, waiting, 0)
+    sender._thread = None
+    producer.abandon()
 
 
 def test_a_full_buffer_is_an_error_in_time(server: FakeBroker, make: Make) -> None:
