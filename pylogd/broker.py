@@ -46,6 +46,7 @@ from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
+from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.outages import OutageReporter
@@ -105,7 +106,9 @@ class Broker:
             self.replicas, self.logs, self.cluster.report_outages, reactor, self.in_thread,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
-        self.replication = Replication(self.replicas, self._connect, settings, reactor, self.node_id)
+        self.replication = Replication(
+            self.replicas, self._connect, settings, reactor, self.node_id, lambda: self.cluster.epoch
+        )
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
         self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor, wall_ms)
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, wall_ms)
@@ -198,13 +201,11 @@ class Broker:
     async def _register(self) -> None:
         """Make this broker known, and wait until the controller, which it may become itself, has dealt with that."""
         endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
-        await self.cluster.register(
-            BrokerInfo(
-                self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
-                directories=tuple(sorted(self.logs.directory_ids)), partition_limit=self.logs.partition_limit,
-            )
+        broker = BrokerInfo(
+            self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
+            partition_limit=self.logs.partition_limit,
         )  # fmt: skip
-        await self.in_thread(self.logs.trust)
+        await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
         await self.controller.start()
         seconds = 2 * self.settings.integer("zookeeper.session.timeout.ms") / 1000 + _ACCEPT_SECONDS

@@ -3,8 +3,8 @@
 Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
 `response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
 to go on. A cursor whose topic is gone goes on with the next name.
-Gaps: there are no eligible leader replicas yet. Their lists are empty and not null, which the schema would allow: the
-Java client takes them apart without looking.
+The lists of eligible leader replicas are empty and not null where there are none: the Java client takes them apart
+without looking.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _describe(
                 state.leader_epoch,
                 list(state.replicas),
                 list(state.isr),
-                [],
-                [],
+                list(state.elr),
+                list(state.last_known_elr),
                 offline_replicas(context.broker.cluster.brokers, topic.topic_id, state),
             )
             for state in page

@@ -136,8 +136,8 @@ class FetchJob:
     """
 
     __slots__ = (
-        "_aborted", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_request", "due",
-        "entries", "find", "follower", "max_bytes", "rack", "served", "session", "total",
+        "_aborted", "_broker_epoch", "_by_id", "_cold", "_context", "_now", "_opens_session", "_progress", "_request",
+        "due", "entries", "find", "follower", "max_bytes", "rack", "served", "session", "total",
     )  # fmt: skip
 
     def __init__(
@@ -164,6 +164,7 @@ class FetchJob:
         if self.follower >= 0:
             self._progress = []
             self._now = replicas.seconds()
+            self._broker_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
         if session is not None:
@@ -329,7 +330,8 @@ class FetchJob:
         if self._progress is not None:
             replicas = self._context.broker.replicas
             came = replicas.selector is not None and partition.followers[node_id].log_end != offset
-            moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now) or came
+            moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now, self._broker_epoch)
+            moved = moved or came
             if moved or node_id not in partition.isr:
                 self._progress.append((partition, moved))
         if self.session is not None and self.is_urgent(entry, partition):

@@ -264,10 +264,12 @@ def _when_replicated(
 def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
     """Why an append that was waited for is not done, None if it is."""
     partition = append.partition
-    if append.committed:
-        return None if partition.enough_in_sync else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    if append.committed and not append.short:
+        return None
     if partition.role is Role.OFFLINE:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if partition.role is Role.DELETED:
         return why_absent(context.broker, partition.topic, partition.index)
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if append.gone else ErrorCode.REQUEST_TIMED_OUT
+    if append.gone:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if append.short else ErrorCode.REQUEST_TIMED_OUT

@@ -22,12 +22,13 @@ from pylogd.cli.common import (
     print_table,
 )
 from pylogd.client import Admin
-from pylogd.client.core.model import Broker, LogDir, Partition, Topic
-from pylogd.errors import ErrorCode
+from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Topic, TopicPartition
+from pylogd.errors import ErrorCode, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
 #: How often `up` looks whether its brokers are still there.
 _LOOK_SECONDS = 0.2
+_NOBODY = EligibleReplicas((), ())
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,12 +81,13 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
     """Show the controller, what each broker leads, and which replicas are not in sync.
 
     In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
-    replicas.
+    replicas, eligible replicas, last known eligible replicas.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.describe_cluster()
         topics = admin.list_topics(internal=True)
-    lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
+        lagging = [(topic, one) for topic in topics for one in topic.partitions if len(one.isr) < len(one.replicas)]
+        eligible = _eligible(admin, {topic.name for topic, _ in lagging})
     summary = [_summary(broker, topics) for broker in found.brokers]
     if as_json:
         print_json(
@@ -94,7 +96,7 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
                 "controller": found.controller,
                 "brokers": summary,
                 "leaderless": sum(one.leader < 0 for topic in topics for one in topic.partitions),
-                "under_replicated": [_partition(topic, one) for topic, one in lagging],
+                "under_replicated": [_partition(topic, one, eligible) for topic, one in lagging],
             }
         )
         return
@@ -105,8 +107,12 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
         if not lagging:
             click.echo("every replica is in sync")
             return
-    rows = [[t.name, one.index, str(one.leader), _ids(one.replicas), _ids(one.isr)] for t, one in lagging]
-    print_table(["topic", ">partition", ">leader", "replicas", "in sync"], rows)
+    rows = []
+    for topic, one in lagging:
+        may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOBODY)
+        nodes = (one.replicas, one.isr, may_lead.eligible, may_lead.last_known)
+        rows.append([topic.name, one.index, str(one.leader), *map(_ids, nodes)])
+    print_table(["topic", ">partition", ">leader", "replicas", "in sync", "eligible", "last eligible"], rows)
 
 
 @cluster.command()
@@ -215,13 +221,23 @@ def _summary(broker: Broker, topics: Sequence[Topic]) -> dict[str, Any]:
     }
 
 
-def _partition(topic: Topic, one: Partition) -> dict[str, Any]:
+def _eligible(admin: Admin, topics: set[str]) -> dict[TopicPartition, EligibleReplicas]:
+    try:
+        return admin.eligible_replicas(topics)
+    except UnsupportedByBroker:
+        return {}
+
+
+def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
+    may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOBODY)
     return {
         "topic": topic.name,
         "partition": one.index,
         "leader": one.leader,
         "replicas": list(one.replicas),
         "isr": list(one.isr),
+        "elr": list(may_lead.eligible),
+        "last_known_elr": list(may_lead.last_known),
     }
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -29,6 +30,7 @@ from pylogd.config import Settings
 from pylogd.controller import decisions, internal
 from pylogd.controller.decisions import Snapshot
 from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.errors import BadVersion, NodeError, NodeExists, NoNode, StalePartition, StoreError
 from pylogd.metadata.image import NO_LEADER, TopicChange, TopicUpdate
 from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, SessionState, SetData, WatchEvent
@@ -130,7 +132,12 @@ class Controller:
         node = self._cluster.node_id
         snapshot = self._snapshot()
         return any(
-            decisions.settle(state, snapshot.of(topic.topic_id, state.index)) is not state
+            decisions.settle(
+                state,
+                snapshot.of(topic.topic_id, state.index),
+                min_insync=partial(min_insync_of, self._settings, topic),
+            )
+            is not state
             for topic in self._topics.all()
             for state in topic.partitions
             if node in state.isr and topic.name not in self._topics.unreadable
@@ -229,7 +236,7 @@ class Controller:
         self._look_again_later()
 
     def _settings_changed(self, names: frozenset[str]) -> None:
-        if "unclean.leader.election.enable" in names:
+        if not names.isdisjoint(("unclean.leader.election.enable", "min.insync.replicas")):
             self._all_dirty = True
             self._wake()
 
@@ -273,7 +280,7 @@ class Controller:
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
         snapshot = self._snapshot()
         unclean = frozenset(topic.name for topic in topics if self._allows_unclean(topic.configs))
-        updates = decisions.settle_all(snapshot, topics, unclean)
+        updates = decisions.settle_all(snapshot, topics, unclean, partial(min_insync_of, self._settings))
         settled = {update.before.name for update in updates}  # what they become, they are looked at for again
         updates += internal.grow(snapshot, [topic for topic in topics if topic.name not in settled], self._settings)
         known = snapshot.incarnations

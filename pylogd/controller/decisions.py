@@ -5,11 +5,12 @@ a broker died, came back, came back unnoticed, is stopping, a reassignment is do
 to look again, one pass decides for all partitions, and a pass over its own result changes nothing.
 
 Rules:
-- A leader comes from the in-sync set. Only where the topic allows unclean elections, and nobody of it is alive, another
-  replica may lead; it is then the only one in sync.
-- A broker that registered anew since the last decisions has died in between, even if nobody saw it: its log may be
-  shorter now. It leaves the in-sync sets, unless nobody else alive is in one; where it leads on, it does so in a new
-  leader epoch, so that its followers see where their logs part.
+- A leader comes from the in-sync set; if nobody of it is alive, from the eligible replicas (`metadata.eligibility`); if
+  nobody is in either, the last known leader leads on with what its disk kept. Only where the topic allows unclean
+  elections another replica may lead; it is then the only one in sync, and nobody is eligible.
+- A broker that registered anew since the last decisions has died in between, even if nobody saw it. It leaves the
+  in-sync sets, unless nobody else alive is in one; where it leads on, it does so in a new leader epoch, so that its
+  followers see where their logs part. What it has lost it has said itself before it registered.
 - The last of an in-sync set stay in it when they die: one of them has to lead next.
 - A broker that is stopping is given nothing, leads on only where nobody else can, and follows nobody.
 - A replica that its broker reports as offline (its log directory has failed) counts as on a dead broker. One on a full
@@ -26,7 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from pylogd.metadata.eligibility import led_by, with_isr
 from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, TopicUpdate
 
 
@@ -74,23 +77,31 @@ class Snapshot:
         return broker is not None and not broker.stopping
 
 
-def settle_all(snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[str]) -> list[TopicUpdate]:
+def settle_all(
+    snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[str], min_insync: Callable[[Topic], int]
+) -> list[TopicUpdate]:
     """Every topic of which a partition should have another state. `unclean`: names of those that allow unclean
-    elections.
+    elections. `min_insync`: a topic's `min.insync.replicas`.
     """
-    if not any(broker.outages for broker in snapshot.brokers.values()):
-        return updates_of(topics, lambda topic, state: settle(state, snapshot, topic.name in unclean))
-    return updates_of(
-        topics,
-        lambda topic, state: settle(state, snapshot.of(topic.topic_id, state.index), topic.name in unclean),
-    )
+    def change(topic: Topic, state: PartitionState) -> PartitionState:
+        seen = snapshot.of(topic.topic_id, state.index) if outages else snapshot
+        return settle(state, seen, topic.name in unclean, partial(min_insync, topic))
+
+    outages = any(broker.outages for broker in snapshot.brokers.values())
+    return updates_of(topics, change)
 
 
-def settle(state: PartitionState, snapshot: Snapshot, unclean: bool = False) -> PartitionState:
-    """The state that a partition should have; the state itself if that is it."""
-    if state.leader in snapshot.open and snapshot.open.issuperset(state.isr) and not (state.adding or state.removing):
+def settle(
+    state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: Callable[[], int] = lambda: 1
+) -> PartitionState:
+    """The state that a partition should have; the state itself if that is it.
+
+    `min_insync`: its topic's `min.insync.replicas`, asked for where it matters.
+    """
+    usual = not (state.adding or state.removing or state.elr or state.last_known_elr)
+    if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
         return state
-    after = _finish_move(_fail_over(state, snapshot, unclean), snapshot)
+    after = _finish_move(_fail_over(state, snapshot, unclean, min_insync()), snapshot)
     if after is state or after == state:
         return state
     return replace(after, partition_epoch=state.partition_epoch + 1)
@@ -101,14 +112,15 @@ def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
     preferred = state.replicas[0]
     if preferred not in state.isr or preferred not in snapshot.open:
         return None
-    return state if state.leader == preferred else _led_by(state, preferred, state.isr)
+    return state if state.leader == preferred else led_by(state, preferred)
 
 
 def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
     """The state with somebody leading, in sync before or not; None if no replica is alive."""
     if state.leader in snapshot.brokers:
         return state
-    after = settle(state, snapshot, unclean=True)
+    # Whoever may be eligible stays so: the controller, which knows the topic's settings, says when it is over.
+    after = settle(state, snapshot, unclean=True, min_insync=lambda: len(state.replicas))
     return None if after.leader == NO_LEADER else after
 
 
@@ -154,12 +166,15 @@ def move(
     if not isr:
         return None
     until = latest_until_ms if adding else None
-    after = replace(state, replicas=replicas, adding=adding, removing=removing, isr=isr, latest_until_ms=until)
+    after = replace(
+        state, replicas=replicas, adding=adding, removing=removing, isr=isr, latest_until_ms=until,
+        elr=_of(replicas, state.elr), last_known_elr=_of(replicas, state.last_known_elr),
+    )  # fmt: skip
     if state.leader not in replicas and state.leader != NO_LEADER:
         successor = next((node for node in replicas if node in isr and snapshot.may_lead(node)), None)
         if successor is None:
             return None
-        return _led_by(after, successor, isr)
+        return led_by(after, successor)
     return state if after == state else replace(after, partition_epoch=state.partition_epoch + 1)
 
 
@@ -178,31 +193,47 @@ def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState]
     return updates
 
 
-def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool) -> PartitionState:
+def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_insync: int) -> PartitionState:
     if len(state.replicas) == 1 and state.leader in snapshot.brokers:
         return state
     staying = tuple(node for node in state.isr if node in snapshot.open)
     if not staying:  # full volumes alone have it: they serve reads
         staying = tuple(node for node in state.isr if node in snapshot.full and node in snapshot.steady)
     if state.leader in snapshot.steady and (state.leader in staying or not staying):
-        return replace(state, isr=staying or (state.leader,))
-    leader = _choose(state, snapshot, unclean)
-    if leader is None:
-        return state if state.leader == NO_LEADER else _led_by(state, NO_LEADER, state.isr)
-    return _led_by(state, leader, staying if leader in staying else (leader,))
+        return with_isr(state, staying or (state.leader,), min_insync)
+    leader = _choose(state, snapshot)
+    if leader is not None:
+        return led_by(with_isr(state, staying if leader in staying else (leader,), min_insync), leader)
+    if unclean:
+        leader = _choose_unclean(state, snapshot)
+    if leader is not None:
+        return led_by(replace(state, isr=(leader,), elr=(), last_known_elr=()), leader)
+    return state if state.leader == NO_LEADER else led_by(state, NO_LEADER)
 
 
-def _choose(state: PartitionState, snapshot: Snapshot, unclean: bool) -> int | None:
+def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
     """Who leads next: of those in sync the first replica with room on its volume that did not die in between, or the
-    first; else, where it is allowed, the first replica alive.
+    first; then likewise of those that are eligible; then the last known leader, if nobody is in sync or eligible and it
+    has its copy still.
     """
-    in_sync = [node for node in state.replicas if node in state.isr and snapshot.may_lead(node)]
-    in_sync.sort(key=lambda node: (node in snapshot.full, node not in snapshot.steady))
-    if in_sync:
-        return in_sync[0]
+    for candidates in (state.isr, state.elr):
+        alive = [node for node in state.replicas if node in candidates and snapshot.may_lead(node)]
+        alive.sort(key=lambda node: (node in snapshot.full, node not in snapshot.steady))
+        if alive:
+            return alive[0]
     if state.leader in snapshot.brokers:
         return state.leader  # it is stopping, and came back unnoticed before that
-    return next((node for node in state.replicas if unclean and snapshot.may_lead(node)), None)
+    last = state.last_known_leader
+    if not state.isr and not state.elr and last in state.last_known_elr and snapshot.may_lead(last):
+        return last
+    return None
+
+
+def _choose_unclean(state: PartitionState, snapshot: Snapshot) -> int | None:
+    """The first replica alive, one that was eligible once before the others."""
+    alive = [node for node in state.replicas if snapshot.may_lead(node)]
+    alive.sort(key=lambda node: node not in state.last_known_elr)
+    return alive[0] if alive else None
 
 
 def _finish_move(state: PartitionState, snapshot: Snapshot) -> PartitionState:
@@ -214,18 +245,18 @@ def _finish_move(state: PartitionState, snapshot: Snapshot) -> PartitionState:
     after = replace(
         state,
         replicas=target,
-        isr=tuple(node for node in state.isr if node in target),
+        isr=_of(target, state.isr),
         adding=(),
         removing=(),
         latest_until_ms=None,
+        elr=(),
+        last_known_elr=(),
     )
     if state.leader in target:
         return after
     successor = next((node for node in target if node in snapshot.open), None)
-    return state if successor is None else _led_by(after, successor, after.isr)
+    return state if successor is None else led_by(after, successor)
 
 
-def _led_by(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    return replace(
-        state, leader=leader, isr=isr, leader_epoch=state.leader_epoch + 1, partition_epoch=state.partition_epoch + 1
-    )
+def _of(replicas: Sequence[int], nodes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(node for node in nodes if node in replicas)

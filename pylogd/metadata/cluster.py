@@ -81,6 +81,7 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._self: Broker | None = None
         self._registered_in = 0
+        self._registering = False
         self._watched = False
         self._next_id, self._ids_end = 0, 0
         self._id_lock = DeferredLock()
@@ -192,6 +193,10 @@ class Cluster:
         look()
         return done
 
+    async def look_again(self) -> None:
+        """Read who lives, sooner than a watch tells."""
+        await self._reload()
+
     async def reload(self, store: IMetadataStore) -> None:
         """Read all that changes here by a write. Who lives is heard by a watch."""
         await self.refresh(store, Change([BROKERS, INCARNATIONS]))
@@ -227,6 +232,18 @@ class Cluster:
 
     async def _register(self, broker: Broker, clock: IReactorTime | None) -> None:
         """With a clock, an earlier registration may take its time to go."""
+        self._registering = True
+        try:
+            epoch = await self._create(broker, clock)
+        finally:
+            self._registering = False
+        if self._self is not None:
+            self._self = replace(self._self, epoch=epoch)
+        self._registered_in = self._store.session_id
+        await self._reload()
+
+    async def _create(self, broker: Broker, clock: IReactorTime | None) -> int:
+        """Make the broker's node; the epoch of the registration."""
         path = f"{BROKERS}/{broker.node_id}"
         epoch_path = broker_epoch_path(broker.node_id)
         while True:
@@ -236,17 +253,12 @@ class Cluster:
             count: Operation = Create(epoch_path, directories) if epoch < 0 else SetData(epoch_path, directories, epoch)
             try:
                 await self._store.multi([count, Create(path, encode_broker(broker), ephemeral=True)])
-                break
+                return broker.epoch
             except BadVersion:
                 continue
             except NodeExists as error:
                 if error.path == path and await self._take_over(path, replace(broker, epoch=epoch), clock):
-                    broker = replace(broker, epoch=epoch)
-                    break
-        if self._self is not None:
-            self._self = replace(self._self, epoch=broker.epoch)
-        self._registered_in = self._store.session_id
-        await self._reload()
+                    return epoch
 
     async def _read_epoch(self) -> tuple[int, frozenset[str]]:
         """The epoch of this broker's last registration, and the data directories that it may have replicas in."""
@@ -348,7 +360,8 @@ class Cluster:
         if state is not SessionState.CONNECTED:
             return
         self._watched = False
-        again = self._self is not None and self._registered_in != self._store.session_id
+        registered = self._registering or self._registered_in == self._store.session_id
+        again = self._self is not None and not registered
         # Nobody is waited for now: whoever came in the meantime is served by others as the broker of this number.
         work = self._register(self._self, None) if again and self._self is not None else self._reload()
         Deferred.fromCoroutine(work).addErrback(self._failed)

@@ -38,6 +38,11 @@ class PartitionState:
 
     `latest_until_ms`: None, or those that are being added begin with the leader's latest offset instead of its first,
     and may not be in sync before that time (ms since 1970; 0: at once).
+
+    `elr` (KIP-966): who is not in sync and has all that is committed; empty while enough replicas are in sync.
+    `last_known_elr`: who was in sync or eligible until its machine stopped without warning; its copy may lack the end.
+    `last_known_leader`: who led last, while nobody leads. `lost`: the ids of the data directories with one of which the
+    last known leader's copy went, while nobody else has the committed records.
     """
 
     index: int
@@ -49,6 +54,10 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     latest_until_ms: int | None = None
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    lost: tuple[str, ...] = ()
 
     @classmethod
     def initial(cls, index: int, replicas: tuple[int, ...]) -> PartitionState:
@@ -74,7 +83,10 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What a leader wants the in-sync set to be, and the state of the partition that it wants it from."""
+    """What a leader wants the in-sync set to be, and the state of the partition that it wants it from.
+
+    `epochs`: of the brokers that are to join, the broker epoch in which each was seen to have all (KIP-903).
+    """
 
     topic: str
     topic_id: bytes
@@ -82,6 +94,7 @@ class IsrChange:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

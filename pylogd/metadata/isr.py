@@ -6,7 +6,8 @@ written again if the change still holds.
 
 Rules: only the leader of a partition, in the leader epoch in which it leads, changes its in-sync set, and only from the
 state that it knew. A broker joins it only alive, not stopping, and not before its time (`PartitionState`). Nothing has
-happened until the Deferred says so.
+happened until the Deferred says so. Who joins is the broker, in the broker epoch, that was seen to have all: the write
+fails if it has registered anew since (KIP-903).
 
 Must not know: why a replica is in sync or not.
 """
@@ -24,6 +25,7 @@ from pylogd.errors import PylogdError
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import ATTEMPTS
+from pylogd.metadata.eligibility import with_isr
 from pylogd.metadata.errors import (
     BadVersion,
     FencedLeader,
@@ -35,6 +37,8 @@ from pylogd.metadata.errors import (
     UnknownTopic,
 )
 from pylogd.metadata.image import IsrChange, PartitionState, Topic, TopicUpdate
+from pylogd.metadata.interfaces import Check, Operation
+from pylogd.metadata.layout import BROKER_EPOCHS, broker_epoch_path
 
 if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
@@ -50,9 +54,17 @@ class _Asked(NamedTuple):
 class IsrWriter:
     """The changes to in-sync sets that one broker makes."""
 
-    def __init__(self, topics: TopicRegistry, cluster: Cluster, feed: ChangeFeed, now_ms: Callable[[], int]) -> None:
-        """`now_ms`: the time of day, ms since 1970."""
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        cluster: Cluster,
+        feed: ChangeFeed,
+        now_ms: Callable[[], int],
+        min_insync: Callable[[Topic], int],
+    ) -> None:
+        """`now_ms`: the time of day, ms since 1970. `min_insync`: a topic's `min.insync.replicas`."""
         self._topics = topics
+        self._min_insync = min_insync
         self._cluster = cluster
         self._feed = feed
         self._now_ms = now_ms
@@ -86,13 +98,15 @@ class IsrWriter:
         outcomes: list[Outcome] = [StalePartition("the topic is being changed by others, try again")] * len(changes)
         left = list(range(len(changes)))
         for _ in range(ATTEMPTS):
-            left, updates = self._judge_all(changes, left, outcomes)
+            left, updates, guards = self._judge_all(changes, left, outcomes)
             if not left:
                 break
             try:
-                await self._topics.write_states(updates)
-            except (BadVersion, NoNode):
+                await self._topics.write_states(updates, guards=guards)
+            except (BadVersion, NoNode) as error:
                 try:
+                    if error.path.startswith(BROKER_EPOCHS):
+                        await self._cluster.look_again()
                     await self._feed.catch_up()
                 except StoreError as error:
                     return _fail(outcomes, left, error)
@@ -103,16 +117,19 @@ class IsrWriter:
 
     def _judge_all(
         self, changes: Sequence[IsrChange], left: Sequence[int], outcomes: list[Outcome]
-    ) -> tuple[list[int], list[TopicUpdate]]:
-        """What is still to be written, by place in `changes`, and how. The others get their outcome."""
+    ) -> tuple[list[int], list[TopicUpdate], list[Operation]]:
+        """What is still to be written, by place in `changes`, how, and under which conditions. The others get their
+        outcome.
+        """
         still = []
+        joining: dict[int, int] = {}  # broker epochs
         topics: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         for place in left:
             change = changes[place]
             try:
                 topic, states = topics.get(change.topic) or (self._find(change), {})
                 before = _state(topic, states, change.index)
-                after = self._judge(before, change)
+                after = self._judge(topic, before, change)
             except TopicError as error:
                 outcomes[place] = error
                 continue
@@ -122,11 +139,16 @@ class IsrWriter:
                 states[change.index] = after
                 topics[change.topic] = topic, states
                 still.append(place)
+                new = (node for node in after.isr if node not in before.isr)
+                joining.update((node, self._cluster.brokers[node].epoch) for node in new)
         updates = [
             TopicUpdate(topic, tuple(states.get(state.index, state) for state in topic.partitions))
             for topic, states in topics.values()
         ]
-        return still, updates
+        guards: list[Operation] = [
+            Check(broker_epoch_path(node), epoch) for node, epoch in sorted(joining.items()) if epoch >= 0
+        ]
+        return still, updates, guards
 
     def _find(self, change: IsrChange) -> Topic:
         topic = self._topics.get(change.topic)
@@ -134,7 +156,7 @@ class IsrWriter:
             raise UnknownTopic(f"there is no partition {change.topic}-{change.index} of that id")
         return topic
 
-    def _judge(self, state: PartitionState, change: IsrChange) -> PartitionState:
+    def _judge(self, topic: Topic, state: PartitionState, change: IsrChange) -> PartitionState:
         """The state after the change; the state itself if the change has been made. Raises why it can't be."""
         if state.leader != self._cluster.node_id or state.leader_epoch != change.leader_epoch:
             raise FencedLeader(f"broker {state.leader} leads in leader epoch {state.leader_epoch}")
@@ -146,10 +168,11 @@ class IsrWriter:
             raise IneligibleReplica("the leader is in sync with itself")
         for broker in change.isr:
             if broker not in state.isr:
-                self._check_may_join(state, broker, change.topic_id)
-        return replace(state, isr=change.isr, partition_epoch=state.partition_epoch + 1)
+                self._check_may_join(state, broker, change.topic_id, change.epochs.get(broker, -1))
+        after = with_isr(state, change.isr, self._min_insync(topic))
+        return replace(after, partition_epoch=state.partition_epoch + 1)
 
-    def _check_may_join(self, state: PartitionState, broker: int, topic_id: bytes) -> None:
+    def _check_may_join(self, state: PartitionState, broker: int, topic_id: bytes, epoch: int) -> None:
         if broker not in state.replicas:
             raise IneligibleReplica(f"broker {broker} has no replica of the partition")
         live = self._cluster.brokers.get(broker)
@@ -157,6 +180,8 @@ class IsrWriter:
             raise IneligibleReplica(f"broker {broker} is not alive, or stopping")
         if (topic_id, state.index) in live.outages.offline or (topic_id, state.index) in live.outages.full:
             raise IneligibleReplica(f"broker {broker} has said that its replica is offline, or its disk full")
+        if live.epoch != epoch:
+            raise IneligibleReplica(f"broker {broker} was seen in broker epoch {epoch}, it is in {live.epoch} now")
         until = state.latest_until_ms
         if broker in state.adding and until is not None and until > self._now_ms():
             raise IneligibleReplica(f"broker {broker} has only the newest records: consumers still need the others")

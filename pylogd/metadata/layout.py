@@ -151,11 +151,26 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
             "version": 1,
             "controller_epoch": controller_epoch,
             "partitions": {
-                str(state.index): (state.leader, state.leader_epoch, state.isr, state.partition_epoch)
+                str(state.index): (
+                    state.leader, state.leader_epoch, state.isr, state.partition_epoch, *_eligibility(state)
+                )
                 for state in partitions
             },
         }
     )
+
+
+def _eligibility(state: PartitionState) -> tuple[dict[str, Any], ...]:
+    """What a state says of replicas that are not in sync, in most states nothing."""
+    if state.last_known_leader == NO_LEADER and not (state.elr or state.last_known_elr):
+        return ()
+    said: dict[str, Any] = {
+        "elr": state.elr,
+        "last_known_elr": state.last_known_elr,
+        "last_known_leader": state.last_known_leader,
+        "lost": state.lost,
+    }
+    return (said,)
 
 
 def decode_states(
@@ -171,17 +186,30 @@ def decode_states(
     try:
         found = document["partitions"]
         for index, replicas in enumerate(assignment.replicas):
-            leader, leader_epoch, isr, partition_epoch = found.get(str(index)) or _NOT_YET
+            leader, leader_epoch, isr, partition_epoch, *more = found.get(str(index)) or _NOT_YET
             known = before[index] if index < len(before) else None
             if known is None or known.partition_epoch != partition_epoch or known.replicas != replicas:
                 known = PartitionState(
                     index, replicas, _ids(isr), int(leader), int(leader_epoch), int(partition_epoch),
-                    adding.get(index, ()), removing.get(index, ()), until.get(index),
+                    adding.get(index, ()), removing.get(index, ()), until.get(index), *_eligible(more),
                 )  # fmt: skip
             states.append(known)
         return int(document["controller_epoch"]), tuple(states)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptMetadata(path, repr(error)) from error
+
+
+def _eligible(more: Sequence[Any]) -> tuple[Any, ...]:
+    """The last fields of a `PartitionState`, from what `_eligibility` made."""
+    if not more:
+        return ()
+    said = more[0]
+    return (
+        _ids(said.get("elr", [])),
+        _ids(said.get("last_known_elr", [])),
+        int(said.get("last_known_leader", NO_LEADER)),
+        tuple(map(str, said.get("lost", []))),
+    )
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:

@@ -49,7 +49,7 @@ class Metadata:
             await self.cluster.start()
             await self._feed.start()
             await self.topics.make_missing_states()
-        except BaseException:
+        except Exception:
             await self.stop()
             raise
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -28,6 +29,7 @@ from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignme
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
+from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.entries import NO_NODE, Entry, read_entries, read_nodes
 from pylogd.metadata.errors import (
     BadVersion,
@@ -119,7 +121,7 @@ class TopicRegistry:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._entries: dict[str, Entry] = {}
-        self._isr = IsrWriter(self, cluster, feed, now_ms)
+        self._isr = IsrWriter(self, cluster, feed, now_ms, partial(min_insync_of, settings))
         self._held: Counter[int] = Counter()  # partitions by broker, those in the making among them
         #: Names by `collision_key`, those of topics in the making among them.
         self._collisions: dict[str, str] = {}

@@ -29,7 +29,7 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidAppend, StorageError
 from pylogd.replica.asking import FetchConversation, Key, next_epoch
 from pylogd.replica.following import PART_BYTES, Asked, Followed, Move, Step, parts
-from pylogd.replica.partition import Partition, PartitionOffline
+from pylogd.replica.partition import NO_EPOCH, Partition, PartitionOffline
 from pylogd.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -67,7 +67,7 @@ Connect = Callable[[int], "Deferred[Any]"]
 
 @dataclass(slots=True, frozen=True)
 class FetcherConfig:
-    """The `replica.*` settings of a fetcher; times in seconds."""
+    """The `replica.*` settings of a fetcher; times in seconds. `broker_epoch`: this broker's, as it is now."""
 
     node_id: int
     max_bytes: int
@@ -77,6 +77,7 @@ class FetcherConfig:
     backoff: float
     timeout: float
     cluster_id: str | None = None
+    broker_epoch: Callable[[], int] = lambda: NO_EPOCH
 
 
 class LeaderFetcher:
@@ -109,6 +110,7 @@ class LeaderFetcher:
         self._nudge: Deferred[Any] | None = None
         self._poke: IDelayedCall | None = None
         self._failures = 0
+        self._broker_epoch = NO_EPOCH  # that the leader was told
         self._stopped = False
         self._done = Deferred.fromCoroutine(self._run())
 
@@ -261,6 +263,11 @@ class LeaderFetcher:
     def _request(self) -> FetchRequest | None:
         """The next request, None where there is nothing to fetch."""
         self._end_pauses()
+        epoch = self._config.broker_epoch()
+        if epoch != self._broker_epoch:
+            self._broker_epoch = epoch
+            self._conversation.restart()  # the leader is to hear it of every partition
+            self._changed.update(dict.fromkeys(self._followed))
         changed: dict[Key, Asked] = {}
         gone: list[Key] = []
         for key in self._changed:
@@ -286,7 +293,7 @@ class LeaderFetcher:
         config = self._config
         return FetchRequest(
             cluster_id=config.cluster_id,
-            replica_state=ReplicaState(config.node_id),
+            replica_state=ReplicaState(config.node_id, self._broker_epoch),
             max_wait_ms=config.max_wait_ms if session_id else 0,  # a session can be nudged, once there is one
             min_bytes=config.min_bytes,
             max_bytes=config.max_response_bytes,

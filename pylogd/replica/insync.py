@@ -13,6 +13,7 @@ Source: KIP-16 (lag by time), KIP-497 (in-sync sets written by the leader).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 #: An offset that is not known yet.
@@ -22,7 +23,7 @@ UNKNOWN = -1
 class Follower:
     """How far one follower has come. Offsets are -1 until its first fetch in this leader epoch; times in seconds."""
 
-    __slots__ = ("caught_up_at", "fetched_at", "leader_end_then", "log_end", "log_start")
+    __slots__ = ("broker_epoch", "caught_up_at", "fetched_at", "leader_end_then", "log_end", "log_start")
 
     def __init__(self, now: float) -> None:
         self.log_end = UNKNOWN
@@ -31,6 +32,7 @@ class Follower:
         self.caught_up_at = now
         self.fetched_at = now
         self.leader_end_then = UNKNOWN
+        self.broker_epoch = UNKNOWN
 
     def fetched(self, offset: int, log_start: int, leader_end: int, now: float) -> None:
         """It asks for `offset`, and so has all before it; the leader's log ends at `leader_end`."""
@@ -56,10 +58,16 @@ class Follower:
 class PendingIsr(NamedTuple):
     """A change of the in-sync set that was asked for. It ends when a newer state of the partition is known, and only
     then: nobody can tell whether a write without an answer was done.
+
+    `epochs`: of those that are to join, the broker epoch in which each was seen to have all. `counted`: who was in
+    earlier proposals that may have been written. `unanswered`: whether a write of any of them had no answer.
     """
 
     isr: tuple[int, ...]
     asked_at: float
+    epochs: Mapping[int, int] = MappingProxyType({})
+    counted: tuple[int, ...] = ()
+    unanswered: bool = False
 
 
 def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Follower]) -> int:

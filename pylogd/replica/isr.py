@@ -7,8 +7,9 @@ from, and the new set counts when it comes back as a state of the partition. Cha
 reactor, or while a write is under way, leave together.
 
 Rules: a change that was asked for stays asked for until a newer state of the partition is known, since a write without
-an answer may have been done; it is asked for again once a second. Only one that was refused at the first try, because
-the replica may not join, is known not to have been done.
+an answer may have been done; it is asked for again once a second. One that is refused because the replica may not join
+is taken back at once where every write was answered. Otherwise the set is written as it is: that write is the newer
+state, and whatever is still under way fails by its version.
 
 Source: KIP-497.
 """
@@ -64,7 +65,6 @@ class IsrKeeper(Watcher):
         self._now_ms = now_ms
         self._unsettled: dict[Hashable, None] = {}  # where a follower may lack something, or a change is asked for
         self._asked: dict[tuple[str, int], Partition] = {}
-        self._unsure: set[tuple[str, int]] = set()  # what was asked for and not answered
         self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
         self._writing = False
         self._stopped = False
@@ -167,21 +167,24 @@ class IsrKeeper(Watcher):
         self._writing = False
         for partition, result in zip(asked, results, strict=True):
             if isinstance(result, PartitionState):
-                self._unsure.discard(partition.key)
                 self._written(partition, result)
                 continue
             if not isinstance(result, TopicError):
-                self._unsure.add(partition.key)  # the store's trouble: nobody knows whether it was written
+                partition.unanswered_isr()  # the store's trouble: nobody knows whether it was written
                 log.warn("{partition!r}: its in-sync set is not written: {error}", partition=partition, error=result)
-            elif isinstance(result, IneligibleReplica) and partition.key not in self._unsure:
+            elif isinstance(result, IneligibleReplica) and partition.pending_isr is not None:
                 self._refused[partition.key] = self._clock.seconds()
-                partition.withdraw_isr()
-                self._written(partition, None)
+                if partition.pending_isr.unanswered:
+                    self._ask(partition, partition.isr)
+                else:
+                    partition.withdraw_isr()
+                    self._written(partition, None)
         self._later()
 
     def _failed(self, failure: Failure, asked: list[Partition]) -> None:
         self._writing = False
-        self._unsure.update(partition.key for partition in asked)
+        for partition in asked:
+            partition.unanswered_isr()
         log.warn("in-sync sets could not be written, and will be again: {error}", error=failure.value)
         self._later()
 
@@ -190,5 +193,5 @@ def _change(partition: Partition) -> IsrChange:
     assert partition.state is not None and partition.pending_isr is not None
     return IsrChange(
         partition.topic, partition.topic_id, partition.index, partition.leader_epoch,
-        partition.state.partition_epoch, partition.pending_isr.isr,
+        partition.state.partition_epoch, partition.pending_isr.isr, partition.pending_isr.epochs,
     )  # fmt: skip

@@ -123,6 +123,7 @@ class ReplicaManager:
             logs, self.replicated, clock, in_thread,
             settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip
+        self._awaited: set[tuple[str, int]] = set()  # partitions whose records are in a directory that is away
         self._cutting: dict[Partition, PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
         #: Logs that have to go, by topic: where there is a reason they are strays, and kept aside.
@@ -508,6 +509,10 @@ class ReplicaManager:
             if self._node_id not in state.replicas:
                 continue
             partition = hosted.get(state.index)
+            if partition is not None and partition.key in self._awaited and not self._awaits(state):
+                self._forget(partition)
+                self._configs[topic.name] = config
+                partition = None
             if partition is not None:
                 self._refresh(partition, state, config if reconfigured else None)
                 continue
@@ -515,6 +520,10 @@ class ReplicaManager:
                 missing.append(state)
             else:
                 self._add(topic, state, stored, config)
+        for state in filter(self._awaits, missing):
+            self._awaited.add((topic.name, state.index))
+            self._add(topic, state, None, config)
+        missing = [state for state in missing if not self._awaits(state)]
         if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
             # They may well be on the disk that is away: new, empty logs would give their offsets out again.
             for state in missing:
@@ -525,6 +534,18 @@ class ReplicaManager:
             for state, stored in zip(missing, made, strict=True):
                 self._add(topic, state, stored, config)
             self._drop_gone(topic.name)  # it may have been deleted meanwhile
+
+    def _awaits(self, state: PartitionState) -> bool:
+        """Whether only a data directory of this broker, which is not there, has a partition's records: a new, empty log
+        would give their offsets out again.
+        """
+        return bool(state.lost) and state.last_known_leader == self._node_id
+
+    def _forget(self, partition: Partition) -> None:
+        """The records of a partition without a log here have been given up: it gets a new log."""
+        self._awaited.discard(partition.key)
+        self._drop(partition, None)
+        self._condemned[partition.topic].remove((partition.key, None))
 
     def _make_logs(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> list[Log | None]:
         # Runs in a thread.

@@ -9,7 +9,8 @@ Rules:
 - A partition is Leading, Following, Offline (its log could not be opened, or its disk failed) or Deleted (gone from
   here); `TRANSITIONS` has every way between them. Deleted is the end.
 - Leader epochs only grow: a state that is older than what is known here changes nothing.
-- The high watermark never goes back but where an unclean election makes a follower drop what it had.
+- The high watermark never goes back but where an unclean election makes a follower drop what it had. It does not move
+  while fewer replicas are in sync than `min.insync.replicas` asks for (KIP-966, `metadata.eligibility`).
 - Where only flushed records may be seen, the leader's own end is that of what it has flushed (`replica.flushing`).
 - Consumers see offsets below the high watermark. An offset between it and the log's end is valid and empty.
 - A leader epoch that a client sends must be ours: an older one is fenced, a newer one unknown to us (KIP-320).
@@ -28,6 +29,7 @@ from pylogd.errors import PylogdError
 from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
+from pylogd.metadata.eligibility import commits
 from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ class Partition:
     state: what the metadata says of the partition, as far as it was followed; None before the first.
     high_watermark: offset behind the last committed record that this broker knows of.
     isr: broker ids of the in-sync replicas as written in the metadata. alone: whether nobody else counts for the high
-        watermark, with a replica that was asked to join counted in.
+        watermark, with a replica that was asked to join counted in, so that what a leader appends is committed at once.
+    committing: of a leader, whether the high watermark may move: enough replicas are in sync (KIP-966).
     enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` asks for, or all.
     followers: of a leader, by broker id. epoch_start: of a leader, the log's end when it became one.
     flush_at: an append of this offset or a later one has to be told to the partition's flusher.
@@ -99,9 +102,9 @@ class Partition:
     """
 
     __slots__ = (
-        "_log", "_on_failure", "_writable", "alone", "enough_in_sync", "epoch_start", "flush_at", "flush_visible",
-        "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id", "min_insync_replicas",
-        "node_id", "pending_isr", "role", "state", "topic", "topic_id",
+        "_log", "_on_failure", "_writable", "alone", "committing", "enough_in_sync", "epoch_start", "flush_at",
+        "flush_visible", "followers", "high_watermark", "index", "isr", "key", "leader_epoch", "leader_id",
+        "min_insync_replicas", "node_id", "pending_isr", "role", "state", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +129,7 @@ class Partition:
         self.leader_epoch = NO_EPOCH
         self.epoch_start = UNKNOWN
         self.isr: tuple[int, ...] = ()
-        self.alone = False
+        self.alone = self.committing = False
         self.pending_isr: PendingIsr | None = None
         self.followers: dict[int, Follower] = {}
         self.min_insync_replicas = 1
@@ -169,7 +172,7 @@ class Partition:
         self.role = role
         self._writable = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
-            self.alone = False
+            self.alone = self.committing = False
             self.followers = {}
             self.pending_isr = None
 
@@ -201,7 +204,7 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.isr = state.isr
-        self.configure(self.min_insync_replicas)
+        self._count_in_sync()
         if not self.online:
             return newer
         if state.leader == self.node_id:
@@ -210,12 +213,6 @@ class Partition:
             self.become(Role.FOLLOWING)
         self._protect(self.high_watermark)
         return (self.role, self.leader_epoch) != before
-
-    def configure(self, min_insync_replicas: int) -> None:
-        """Go by another `min.insync.replicas`."""
-        self.min_insync_replicas = min_insync_replicas
-        state = self.state
-        self.enough_in_sync = state is not None and len(state.isr) >= state.effective_min_insync(min_insync_replicas)
 
     def _lead(self, state: PartitionState, newer: bool, now: float) -> None:
         if self.role is not Role.LEADING:
@@ -229,19 +226,47 @@ class Partition:
             self.epoch_start = self.log.log_end_offset
         self._count()
 
+    def configure(self, min_insync_replicas: int) -> None:
+        """Go by another `min.insync.replicas`."""
+        self.min_insync_replicas = min_insync_replicas
+        self._count_in_sync()
+        if self._writable is not None:
+            self._count()
+
+    def _count_in_sync(self) -> None:
+        state, least = self.state, self.min_insync_replicas
+        self.enough_in_sync = state is not None and len(state.isr) >= state.effective_min_insync(least)
+
     def _count(self) -> None:
         """The in-sync set has changed, or is about to: see who counts, and what is committed then."""
-        self.alone = not any(node_id != self.node_id for node_id in self._maximal_isr())
+        self.committing = self.state is not None and commits(self.state, self.min_insync_replicas)
+        self.alone = self.committing and not any(node_id != self.node_id for node_id in self._maximal_isr())
         self.advance()
 
     def _maximal_isr(self) -> tuple[int, ...]:
         pending = self.pending_isr
-        return self.isr if pending is None else (*self.isr, *pending.isr)
+        return self.isr if pending is None else (*self.isr, *pending.isr, *pending.counted)
 
     def propose_isr(self, isr: tuple[int, ...], now: float) -> None:
-        """The metadata is asked to make `isr` the in-sync set: whoever is new in it counts from now on."""
-        self.pending_isr = PendingIsr(isr, now)
+        """The metadata is asked to make `isr` the in-sync set: whoever is new in it counts from now on.
+
+        What was asked for before, and may have been done, still counts.
+        """
+        pending = self.pending_isr
+        if pending is not None and pending.isr == isr:
+            self.pending_isr = pending._replace(asked_at=now)
+            return
+        epochs = {n: self.followers[n].broker_epoch for n in isr if n in self.followers and n not in self.isr}
+        self.pending_isr = PendingIsr(isr, now, epochs)
+        if pending is not None:
+            counted = tuple({*pending.counted, *pending.isr})
+            self.pending_isr = PendingIsr(isr, now, epochs, counted, pending.unanswered)
         self._count()
+
+    def unanswered_isr(self) -> None:
+        """What was proposed may have been written: no answer came."""
+        if self.pending_isr is not None:
+            self.pending_isr = self.pending_isr._replace(unanswered=True)
 
     def withdraw_isr(self) -> None:
         """What was proposed was not written, and won't be."""
@@ -268,7 +293,7 @@ class Partition:
     def advance(self) -> bool:
         """Move a leader's high watermark to what every replica that counts has; whether it moved."""
         log = self._writable
-        if log is None:
+        if log is None or not self.committing:
             return False
         end = log.recovery_point if self.flush_visible else log.log_end_offset
         if not self.alone:
@@ -345,14 +370,17 @@ class Partition:
         if node_id not in self.followers:
             raise NotLeader(f"broker {node_id} has no replica of {self.topic}-{self.index}, as far as is known here")
 
-    def follower_fetched(self, node_id: int, offset: int, log_start: int, now: float) -> bool:
+    def follower_fetched(
+        self, node_id: int, offset: int, log_start: int, now: float, broker_epoch: int = NO_EPOCH
+    ) -> bool:
         """A follower asks for `offset`, in our leader epoch and on our history; whether that moved the high watermark,
-        or it has another log start.
+        or it has another log start. `broker_epoch`: as the follower says (KIP-903).
         """
         follower = self.followers.get(node_id)
         log = self._writable
         if follower is None or log is None:
             return False
+        follower.broker_epoch = broker_epoch
         moved, started = offset != follower.log_end, log_start != follower.log_start
         follower.fetched(offset, log_start, log.log_end_offset, now)
         return (moved and not self.alone and self.advance()) or started

@@ -8,6 +8,7 @@ Must not know: requests, how a fetcher works.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
 from pylogd.replica.fetcher import Connect, FetcherConfig, LeaderFetcher
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import NO_EPOCH, Partition, Role
 from pylogd.replica.throttle import ReplicationQuota
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ class Replication:
         settings: Settings,
         clock: IReactorTime,
         node_id: int,
+        broker_epoch: Callable[[], int] = lambda: NO_EPOCH,
     ) -> None:
+        """`broker_epoch`: this broker's, which leaders are told (KIP-903)."""
         self._replicas = replicas
         self._connect = connect
         self._clock = clock
@@ -46,6 +49,7 @@ class Replication:
             max_wait_ms=integer("replica.fetch.wait.max.ms"),
             backoff=integer("replica.fetch.backoff.ms") / 1000,
             timeout=integer("replica.socket.timeout.ms") / 1000,
+            broker_epoch=broker_epoch,
         )
         self._quota = ReplicationQuota(lambda: integer("follower.replication.throttled.rate"), clock.seconds)
         self._fetchers: dict[int, LeaderFetcher] = {}

@@ -43,13 +43,20 @@ class PendingAppend:
         return self.partition.high_watermark >= self.committed_at and not self.gone
 
     @property
+    def short(self) -> bool:
+        """Whether too few replicas are in sync for it to be committed soon."""
+        return not self.partition.enough_in_sync
+
+    @property
     def gone(self) -> bool:
         """Whether its partition is no longer led here, so that it will never be committed here."""
         return self.partition.leader_epoch != self.leader_epoch or not self.partition.leading
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):
-    """Waits until appends are committed. The result: those that were not, for want of time or of the partition."""
+    """Waits until appends are committed. The result: those that were not, for want of time, of in-sync replicas or of
+    the partition.
+    """
 
     __slots__ = ("_appends",)
 
@@ -59,7 +66,7 @@ class ReplicationWait(Operation[list[PendingAppend]]):
 
     def try_complete(self, key: Hashable) -> bool:
         """Complete once each append is committed or can't be."""
-        if all(append.committed or append.gone for append in self._appends):
+        if all(append.committed or append.gone or append.short for append in self._appends):
             return self.complete(self.on_expire())
         return False
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pylogd.controller import decisions
 from pylogd.controller.decisions import Snapshot
+from pylogd.metadata.eligibility import withdraw
 from pylogd.metadata.image import NO_LEADER, Broker, Endpoint, PartitionState, Topic
 
 NODES = range(1, 6)
@@ -28,8 +29,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 def states(draw: st.DrawFn, index: int = 0) -> PartitionState:
     """Any state that the tree may hold."""
     replicas = tuple(draw(st.lists(st.sampled_from(NODES), min_size=1, max_size=5, unique=True)))
-    isr = tuple(draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
+    isr = tuple(draw(st.lists(st.sampled_from(replicas), unique=True)))
     leader = draw(st.sampled_from((*isr, NO_LEADER)))
+    others = [node for node in replicas if node not in isr]
+    elr = tuple(node for node in others if draw(st.booleans()))
+    last_known_elr = tuple(node for node in others if node not in elr and draw(st.booleans()))
+    last_known_leader = draw(st.sampled_from((*replicas, NO_LEADER))) if leader == NO_LEADER else NO_LEADER
+    lost = ("d",) if not isr and not elr and not last_known_elr and draw(st.booleans()) else ()
     marks = draw(st.lists(st.sampled_from(["", "", "+", "-"]), min_size=len(replicas), max_size=len(replicas)))
     adding = tuple(node for node, mark in zip(replicas, marks, strict=True) if mark == "+")
     removing = tuple(node for node, mark in zip(replicas, marks, strict=True) if mark == "-")
@@ -38,7 +44,16 @@ def states(draw: st.DrawFn, index: int = 0) -> PartitionState:
     if len(adding) == len(replicas):
         adding = adding[1:]
     epochs = draw(st.integers(0, 3)), draw(st.integers(0, 9))
-    return PartitionState(index, replicas, isr, leader, *epochs, adding, removing)
+    return PartitionState(
+        index, replicas, isr, leader, *epochs, adding, removing, None, elr, last_known_elr, last_known_leader, lost
+    )
+
+
+def has_all(before: PartitionState) -> set[int]:
+    """Who has all that is committed: who is in sync or eligible; if nobody is, the last known leader has most."""
+    if before.isr or before.elr:
+        return {*before.isr, *before.elr}
+    return {before.last_known_leader} & set(before.last_known_elr)
 
 
 def check(before: PartitionState, after: PartitionState, snapshot: Snapshot, unclean: bool) -> None:
@@ -47,27 +62,32 @@ def check(before: PartitionState, after: PartitionState, snapshot: Snapshot, unc
         return
     assert after.partition_epoch == before.partition_epoch + 1
     assert after.leader_epoch >= before.leader_epoch
-    assert after.isr
+    assert after.isr or not before.isr
     assert set(after.isr) <= set(after.replicas)
+    assert not set(after.isr) & set(after.elr)
+    assert not set(after.elr) & set(after.last_known_elr)
+    assert {*after.elr, *after.last_known_elr} <= set(after.replicas)
+    assert set(after.elr) <= {*before.isr, *before.elr}
+    assert (after.last_known_leader == NO_LEADER) or after.leader == NO_LEADER
     if after.leader != before.leader:
         assert after.leader_epoch == before.leader_epoch + 1
     if after.leader != NO_LEADER:
         assert after.leader in after.isr
         assert after.leader in snapshot.brokers or after.leader == before.leader
         if not unclean:
-            assert after.leader in before.isr
-            assert set(after.isr) <= set(before.isr)
+            assert after.leader in has_all(before)
+            assert set(after.isr) <= has_all(before)
         if after.leader != before.leader:
             assert not snapshot.brokers[after.leader].stopping
 
 
-@given(states(), snapshots(), st.booleans())
-def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean: bool) -> None:
-    after = decisions.settle(before, snapshot, unclean)
+@given(states(), snapshots(), st.booleans(), st.integers(1, 3))
+def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean: bool, least: int) -> None:
+    after = decisions.settle(before, snapshot, unclean, lambda: least)
     check(before, after, snapshot, unclean)
-    possible = [node for node in after.isr if snapshot.may_lead(node)]
+    possible = [node for node in has_all(after) if snapshot.may_lead(node)]
     if after.leader == NO_LEADER:
-        assert after.isr == before.isr  # each of them may lead next
+        assert (after.isr, after.elr) == (before.isr, before.elr)  # each of them may lead next
         assert not possible
         assert not unclean or not any(snapshot.may_lead(node) for node in after.replicas)
     else:
@@ -75,12 +95,37 @@ def test_a_settled_partition(before: PartitionState, snapshot: Snapshot, unclean
         assert not leader.stopping or not any(node in snapshot.open for node in before.isr)
         # Alone in sync, or only with those that did not die meanwhile and are to stay.
         assert len(before.replicas) == 1 or set(after.isr) <= snapshot.open | {after.leader}
+        # Who had all that is committed still counts where nothing more can be committed without it.
+        led_by_the_first_choice = after.leader in has_all(before) and not before.moving
+        if led_by_the_first_choice and len(after.isr) < after.effective_min_insync(least) and len(before.replicas) > 1:
+            assert {*after.isr, *after.elr} >= {*before.isr, *before.elr}
+        elif len(before.replicas) > 1:
+            assert not after.elr or before.moving
     # Whose log may be shorter than it was leads in a new epoch.
     if before.leader == after.leader and after.leader not in snapshot.steady and len(before.replicas) > 1:
         assert after.leader == NO_LEADER or after.leader_epoch == before.leader_epoch + 1
     # Once it is written, and for whom, there is nothing left to decide.
     written = Snapshot(snapshot.brokers, snapshot.incarnations)
-    assert decisions.settle(after, written, unclean) is after
+    assert decisions.settle(after, written, unclean, lambda: least) is after
+
+
+@given(states(), snapshots(), st.sampled_from(NODES), st.booleans(), st.integers(1, 3))
+def test_whose_copy_is_lost_is_elected_only_as_the_last_known_leader(
+    before: PartitionState, snapshot: Snapshot, node: int, kept: bool, least: int
+) -> None:
+    withdrawn = withdraw(before, node, kept=kept, directories=["d"])
+    if withdrawn is not before:
+        assert withdrawn.partition_epoch == before.partition_epoch + 1
+        assert withdrawn.leader_epoch == before.leader_epoch + (before.leader == node)
+    assert node not in (withdrawn.leader, *withdrawn.isr, *withdrawn.elr)
+    assert {*withdrawn.isr, *withdrawn.elr} == {*before.isr, *before.elr} - {node}
+    assert node not in withdrawn.last_known_elr or kept
+    after = decisions.settle(withdrawn, snapshot, min_insync=lambda: least)
+    if node in (after.leader, *after.isr, *after.elr):
+        assert not withdrawn.isr
+        assert not withdrawn.elr
+        assert kept
+        assert after.leader == node == withdrawn.last_known_leader
 
 
 @given(states(), snapshots())
@@ -133,6 +178,7 @@ def test_a_move_is_over_once_all_that_stay_are_in_sync(before: PartitionState, t
     if moving is None:
         return
     led = decisions.settle(moving, snapshot)
+    assume(led.leader != NO_LEADER)
     joined = replace(led, isr=led.replicas)
     after = decisions.settle(joined, snapshot)
     assert after.replicas == tuple(target)
@@ -156,7 +202,8 @@ def test_balance_touches_only_what_it_should(found: list[PartitionState], snapsh
 def test_all_partitions_are_decided_in_one_pass(found: list[PartitionState], snapshot: Snapshot) -> None:
     partitions = tuple(replace(state, index=index) for index, state in enumerate(found))
     topics = [Topic("t", bytes(16), partitions, {}), Topic("u", bytes(15) + b"u", partitions[:1], {})]
-    updates = {update.before.name: update for update in decisions.settle_all(snapshot, topics, frozenset({"u"}))}
+    settled = decisions.settle_all(snapshot, topics, frozenset({"u"}), lambda _: 1)
+    updates = {update.before.name: update for update in settled}
     for topic in topics:
         wanted = tuple(decisions.settle(state, snapshot, topic.name == "u") for state in topic.partitions)
         found_after = updates[topic.name].after if topic.name in updates else topic.partitions

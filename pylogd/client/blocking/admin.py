@@ -73,6 +73,7 @@ class Admin:
     describe_log_dirs = _blocking(Operations.describe_log_dirs)
     reopen_log_dir = _blocking(Operations.reopen_log_dir)
     elect_leaders = _blocking(Operations.elect_leaders)
+    eligible_replicas = _blocking(Operations.eligible_replicas)
     reassign = _blocking(Operations.reassign)
     reassignments = _blocking(Operations.reassignments)
     list_groups = _blocking(Operations.list_groups)

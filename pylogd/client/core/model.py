@@ -40,6 +40,15 @@ class Partition:
     offline: tuple[int, ...]
 
 
+class EligibleReplicas(NamedTuple):
+    """Who may lead a partition without being in sync (KIP-966): `eligible` brokers have all that is committed;
+    `last_known` ones had, until their machines stopped without warning.
+    """
+
+    eligible: tuple[int, ...]
+    last_known: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic as metadata has it. `topic_id` is all zero where the broker is too old to know ids."""

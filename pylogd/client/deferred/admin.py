@@ -71,6 +71,7 @@ class Admin:
     describe_log_dirs = _deferred(Operations.describe_log_dirs)
     reopen_log_dir = _deferred(Operations.reopen_log_dir)
     elect_leaders = _deferred(Operations.elect_leaders)
+    eligible_replicas = _deferred(Operations.eligible_replicas)
     reassign = _deferred(Operations.reassign)
     reassignments = _deferred(Operations.reassignments)
     list_groups = _deferred(Operations.list_groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api import metadata
 from pylogd.errors import ErrorCode
-from pylogd.metadata.image import Broker, Endpoint
+from pylogd.metadata.image import Broker, Endpoint, TopicUpdate
 from pylogd.metadata.layout import BROKERS, encode_broker
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
@@ -215,6 +216,15 @@ class TestDescribeTopicPartitions:
         parts.create("t")
         (partition,) = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
+
+    def test_eligible_replicas(self, parts: Parts) -> None:
+        topic = parts.create("t")
+        state = replace(
+            topic.partitions[0], replicas=(1, 2, 3), elr=(2,), last_known_elr=(3,), partition_epoch=1
+        )
+        result_of(parts.topics.write_states([TopicUpdate(topic, (state,))]))
+        (partition,) = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
+        assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([2], [3])
 
     def test_a_cursor_whose_topic_is_gone(self, parts: Parts) -> None:
         parts.create("c")

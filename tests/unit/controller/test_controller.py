@@ -8,7 +8,15 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.metadata.errors import BadVersion, ConnectionLost
-from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, IsrChange, PartitionState, TopicUpdate
+from pylogd.metadata.image import (
+    NO_LEADER,
+    OFFSETS_TOPIC,
+    Broker,
+    Endpoint,
+    IsrChange,
+    PartitionState,
+    TopicUpdate,
+)
 from pylogd.metadata.interfaces import SessionState
 from pylogd.metadata.layout import (
     BROKERS,
@@ -18,6 +26,7 @@ from pylogd.metadata.layout import (
     INCARNATIONS,
     decode_controller,
     decode_incarnations,
+    encode_broker,
     encode_controller,
 )
 from tests.fakes.metadata import result_of
@@ -180,7 +189,7 @@ def test_a_reassignment_ends_when_all_are_in_sync(three: Town) -> None:
     result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (state,))]))
     three.settle()
     assert three.state() == state
-    change = IsrChange("t", topic.topic_id, 0, 0, 1, (1, 2, 3))
+    change = IsrChange("t", topic.topic_id, 0, 0, 1, (1, 2, 3), {3: 0})
     (joined,) = result_of(three.peers[1].topics.alter_isr([change]))
     assert isinstance(joined, PartitionState)
     three.settle()
@@ -315,7 +324,10 @@ class TestInternalTopics:
         result_of(
             town.peers[1].topics.alter_isr(
                 [
-                    IsrChange(topic.name, topic.topic_id, s.index, s.leader_epoch, s.partition_epoch, s.replicas)
+                    IsrChange(
+                        topic.name, topic.topic_id, s.index, s.leader_epoch, s.partition_epoch, s.replicas,
+                        {node: broker.epoch for node, broker in town.peers[1].cluster.brokers.items()},
+                    )
                     for s in topic.partitions
                 ]
             )
@@ -380,3 +392,50 @@ class TestInternalTopics:
         town.make("t", (1,))
         town.start(2)
         assert town.state("t").replicas == (1,)
+
+
+def test_who_left_a_set_that_is_too_small_may_lead_next(three: Town) -> None:
+    three.make("t", (2, 3), min_insync_replicas="2")
+    three.make("u", (2, 3))
+    three.die(2)
+    assert (three.state().leader, three.state().isr, three.state().elr) == (3, (3,), (2,))
+    assert (three.state("u").isr, three.state("u").elr) == ((3,), ())
+    three.die(3)
+    assert (three.state().leader, three.state().last_known_leader) == (NO_LEADER, 3)
+    three.come(2)
+    assert (three.state().leader, three.state().isr, three.state().elr) == (2, (2,), (3,))
+    assert three.state("u").leader == NO_LEADER
+
+
+def test_nobody_is_eligible_any_more_once_fewer_replicas_are_enough(three: Town) -> None:
+    three.make("t", (2, 3), min_insync_replicas="2")
+    three.die(2)
+    assert three.state().elr == (2,)
+    result_of(three.peers[1].topics.set_topic_configs("t", {"min.insync.replicas": "1"}))
+    three.settle()
+    assert three.state().elr == ()
+
+
+def test_a_broker_that_is_fenced_leads_nothing(three: Town) -> None:
+    three.make("t", (2, 3))
+    three.die(3)
+    three.die(2)
+    broker = Broker(2, (Endpoint("PLAINTEXT", "host2", 9092),), fenced=True)
+    result_of(three.store.create(f"{BROKERS}/2", encode_broker(broker), ephemeral=True))
+    three.settle()
+    assert three.state().leader == NO_LEADER
+    assert 2 not in decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
+
+
+def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three: Town) -> None:
+    topic = three.make("t", (2, 3))
+    lost = replace(
+        topic.partitions[0], isr=(), leader=NO_LEADER, last_known_leader=2, last_known_elr=(3,), partition_epoch=1
+    )
+    result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (lost,))]))
+    three.settle()
+    assert three.state().leader == NO_LEADER  # it has no copy any more
+    back = replace(lost, last_known_elr=(3, 2), partition_epoch=2)
+    result_of(three.peers[1].topics.write_states([TopicUpdate(three.topic(), (back,))]))
+    three.settle()
+    assert (three.state().leader, three.state().isr, three.state().last_known_elr) == (2, (2,), ())

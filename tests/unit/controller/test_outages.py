@@ -34,7 +34,9 @@ def snapshot(offline: tuple[int, ...] = (), full: tuple[int, ...] = (), dead: tu
 
 
 def settled(state: PartitionState, brokers: Snapshot, *, unclean: bool = False) -> PartitionState:
-    updates = decisions.settle_all(brokers, [topic(state)], frozenset({"t"}) if unclean else frozenset())
+    updates = decisions.settle_all(
+        brokers, [topic(state)], frozenset({"t"}) if unclean else frozenset(), lambda _: 1
+    )
     return updates[0].after[0] if updates else state
 
 
@@ -101,4 +103,4 @@ def test_the_preferred_leader_is_left_alone_while_its_directory_is_out(kind: str
 
 def test_other_partitions_of_the_broker_are_not_touched() -> None:
     other = Topic("u", bytes(15) + b"\x08", (STATE,), {})
-    assert decisions.settle_all(snapshot(offline=(1,), full=(2,)), [other], frozenset()) == []
+    assert decisions.settle_all(snapshot(offline=(1,), full=(2,)), [other], frozenset(), lambda _: 1) == []

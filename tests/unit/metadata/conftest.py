@@ -27,6 +27,7 @@ class Peer:
         node_id: int,
         run: Callable[[], None] | None = None,
         now_ms: Callable[[], int] = lambda: 0,
+        registers: bool = True,
         **settings: object,
     ) -> None:
         self.settings = Settings({"node.id": node_id, **{k.replace("_", "."): v for k, v in settings.items()}})
@@ -38,8 +39,9 @@ class Peer:
         self.topics.subscribe(self.changes.append)
         result_of(self.cluster.start(), run)
         result_of(self.feed.start(), run)
-        broker = Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))
-        result_of(self.cluster.register(broker), run)
+        if registers:
+            broker = Broker(node_id, (Endpoint("PLAINTEXT", f"host{node_id}", 9092),))
+            result_of(self.cluster.register(broker), run)
 
 
 @pytest.fixture

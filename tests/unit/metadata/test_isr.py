@@ -34,7 +34,8 @@ def make(peer: Peer, name: str = "a", partitions: int = 1) -> Topic:
 
 def change_of(topic: Topic, isr: tuple[int, ...], index: int = 0, **fields: Any) -> IsrChange:
     state = topic.partitions[index]
-    made = IsrChange(topic.name, topic.topic_id, index, state.leader_epoch, state.partition_epoch, isr)
+    epochs = dict.fromkeys(isr, 0)  # every broker's first
+    made = IsrChange(topic.name, topic.topic_id, index, state.leader_epoch, state.partition_epoch, isr, epochs)
     return replace(made, **fields)
 
 

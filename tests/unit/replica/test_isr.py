@@ -116,8 +116,46 @@ def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts
     parts.time.advance(0)
     case.answer(IneligibleReplica("it died"))  # but the first write may have been done
     assert not case.partition.alone
-    case.partition.apply(case.new_state((1,)), 0.0)
+    # So the set is written as it is: nothing of an earlier version can be done behind that.
+    parts.time.advance(0)
+    ((change,), _) = case.asked[0]
+    assert (change.isr, change.epochs) == ((1,), {})
+    assert not case.partition.alone
+    case.answer(case.new_state((1,)))
     assert case.partition.alone
+    assert case.partition.pending_isr is None
+
+
+def test_a_join_that_is_refused_after_an_earlier_write_had_no_answer_is_withdrawn(parts: Parts) -> None:
+    """A write without an answer is settled by the next state: it says nothing of later ones."""
+    case = Case(parts, (1,))
+    case.fetched(2, 0)
+    case.asked.pop(0)[1].errback(ConnectionLost("/"))
+    case.partition.apply(case.new_state((1, 2)), 0.0)
+    parts.append("t")
+    case.fetched(2, 1)
+    assert case.partition.high_watermark == 1
+    case.partition.apply(case.new_state((1,)), 0.0)
+    case.fetched(3, 1)
+    case.answer(IneligibleReplica("it died"))
+    assert case.partition.pending_isr is None
+    parts.append("t")
+    assert case.partition.high_watermark == 2
+
+
+def test_who_joins_is_named_with_the_broker_epoch_in_which_it_had_all(parts: Parts) -> None:
+    case = Case(parts, (1,))
+    case.partition.follower_fetched(2, 0, 0, 0.0, 7)
+    case.keeper.follower_came(case.partition, 2)
+    parts.time.advance(0)
+    case.answer(StalePartition("try again"))
+    # It comes back with less, in another epoch; what is asked for again is still the one that had all.
+    case.partition.follower_fetched(2, 0, 0, 0.0, 8)
+    parts.time.advance(1)
+    case.keeper.look()
+    parts.time.advance(0)
+    ((change,), _) = case.asked[0]
+    assert (change.isr, change.epochs) == ((1, 2), {2: 7})
 
 
 def test_one_that_may_not_join_is_let_be_for_a_while(parts: Parts) -> None:

@@ -303,7 +303,7 @@ class TestPartition:
             partition.append(batch(), True)
         assert partition.log.log_end_offset == 0
         partition.append(batch(), False)
-        assert partition.high_watermark == 1
+        assert partition.high_watermark == 0  # and nothing is committed (KIP-966)
 
 
 class TestLeadership:

@@ -297,3 +297,38 @@ class TestEpochs:
         assert partition.end_offset_for_epoch(7) == (5, 1)
         assert partition.divergence(7, 2) == (5, 1)
         assert partition.divergence(9, 2) is None
+
+
+class TestTooFewInSync:
+    """Nothing is committed while fewer are in sync than `min.insync.replicas` asks for (KIP-966)."""
+
+    def test_the_high_watermark_stays_until_enough_are_in_sync(self, parts: Parts) -> None:
+        partition = three(parts, isr=(1, 2))
+        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "2"}))
+        parts.append("t")
+        fetch(parts, 2, 1)
+        assert partition.high_watermark == 1
+        parts.set_state("t", isr=(1,), elr=(2,))
+        parts.append("t")
+        assert (partition.high_watermark, partition.alone) == (1, False)
+        fetch(parts, 3, 2)
+        assert partition.high_watermark == 1
+        parts.set_state("t", isr=(1, 3), elr=())
+        assert partition.high_watermark == 2
+
+    def test_another_setting_counts_once_nobody_is_eligible_any_more(self, parts: Parts) -> None:
+        partition = three(parts, isr=(1,), elr=(2,))
+        parts.append("t")
+        assert partition.high_watermark == 0  # though one is enough here
+        parts.set_state("t", elr=())
+        assert partition.high_watermark == 1
+        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "2"}))
+        parts.append("t")
+        assert partition.high_watermark == 1
+        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "1"}))
+        assert partition.high_watermark == 2
+
+    def test_the_only_replica_commits_alone(self, parts: Parts) -> None:
+        parts.create("t", min_insync_replicas="2")
+        parts.append("t")
+        assert parts.replicas.partitions["t", 0].high_watermark == 1

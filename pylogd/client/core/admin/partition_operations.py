@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pylogd.client.core.admin.calls import Calls, ask, change
 from pylogd.client.core.metadata import check
-from pylogd.client.core.model import Reassignment, TopicPartition
+from pylogd.client.core.model import EligibleReplicas, Reassignment, TopicPartition
 from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages import alter_partition_reassignments as alter
+from pylogd.wire.messages import describe_topic_partitions as describe
 from pylogd.wire.messages import elect_leaders as elect
 from pylogd.wire.messages import list_partition_reassignments as listing
 
 PartitionOutcome = dict[TopicPartition, KafkaError | None]
 _PREFERRED, _UNCLEAN = 0, 1
+_PAGE = 2000  # partitions in an answer
 
 
 class PartitionOperations:
@@ -43,6 +45,28 @@ class PartitionOperations:
             for topic in response.replica_election_results
             for one in topic.partition_result
         }
+
+    async def eligible_replicas(self, topics: Iterable[str]) -> dict[TopicPartition, EligibleReplicas]:
+        """Who may lead the partitions of these topics without being in sync; partitions without such replicas are left
+        out. Raises KafkaError, and UnsupportedByBroker for a broker that does not know them.
+        """
+        found: dict[TopicPartition, EligibleReplicas] = {}
+        cursor = None
+        asked = [describe.TopicRequest(name) for name in sorted(topics)]
+        while asked:
+            request = describe.DescribeTopicPartitionsRequest(asked, _PAGE, cursor)
+            response: describe.DescribeTopicPartitionsResponse = await ask(self._calls, request)
+            for topic in response.topics:
+                check(topic.error_code, topic.name)
+                for one in topic.partitions:
+                    eligible = tuple(one.eligible_leader_replicas or ()), tuple(one.last_known_elr or ())
+                    if any(eligible):
+                        found[TopicPartition(topic.name or "", one.partition_index)] = EligibleReplicas(*eligible)
+            after = response.next_cursor
+            if after is None:
+                break
+            cursor = describe.Cursor(after.topic_name, after.partition_index)
+        return found
 
     async def reassign(
         self,
