@@ -1,0 +1,109 @@
+"""Brokers that come back without what they had: nobody leads who lacks what was acknowledged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from pylogd.client import NewTopic
+from tests.brokers import BrokerProcess, pylogd_command
+from tests.clusters import BrokerCluster
+from tests.integration.test_failover import read, send
+
+StartCluster = Callable[..., BrokerCluster]
+
+
+def make(cluster: BrokerCluster, name: str, replicas: tuple[int, ...], **configs: str) -> None:
+    """Make a topic of one partition on these brokers, and wait until all are in sync."""
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = NewTopic(name, configs=named, assignments={0: replicas})
+    outcome = cluster.ask(lambda admin: admin.create_topics([topic]))
+    assert outcome[name] is None, outcome[name]
+    cluster.wait_for_isr(name, len(replicas))
+
+
+def start_on(cluster: BrokerCluster, node: int, *directories: Path) -> None:
+    """Start a broker with these data directories."""
+    settings = {**cluster.settings, "node.id": str(node)}
+    log = cluster.folder / f"broker{node}.log"
+    data = Path(",".join(map(str, directories)))
+    cluster.brokers[node] = BrokerProcess(data, log, settings, port=cluster.ports[node])
+
+
+def leader(cluster: BrokerCluster, name: str) -> int:
+    """Who leads the only partition, as broker 1 has it."""
+    return cluster.partitions(name, 1)[0].leader
+
+
+def test_a_replica_with_an_empty_disk_waits_for_the_one_that_has_the_records(start_cluster: StartCluster) -> None:
+    cluster = start_cluster()
+    make(cluster, "t", (2, 3), min_insync_replicas="2")
+    send(cluster, "t", range(1000), partitions=1)
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.wait_for_brokers([1])
+    cluster.until(lambda: leader(cluster, "t") == -1, "that nobody leads")
+    shutil.rmtree(cluster.folder / "broker3")
+    cluster.start(3)
+    cluster.wait_for_brokers([1, 3])
+    cluster.start(2)
+    cluster.wait_for_leaders("t", [2])
+    cluster.wait_for_isr("t", 2)
+    assert read(cluster, "t", 1000, partitions=1) == list(range(1000))
+    cluster.kill(2)
+    cluster.wait_for_leaders("t", [3])  # it has been copied
+    eligible = cluster.until(lambda: cluster.ask(lambda admin: admin.eligible_replicas(["t"])), "that 2 is eligible")
+    assert eligible == {("t", 0): ((2,), ())}
+    command = [*pylogd_command(), "cluster", "describe", "--json", "-b", cluster.address(1)]
+    described = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert [(one["isr"], one["elr"]) for one in described["under_replicated"]] == [([3], [2])]
+    assert "are gone with a data directory" in cluster.log(3)
+    cluster.start(2)
+
+
+def test_killed_replicas_come_back_by_themselves(start_cluster: StartCluster) -> None:
+    """A process that is killed loses nothing: whoever comes first and was in sync, or eligible, leads."""
+    cluster = start_cluster()
+    make(cluster, "t", (1, 2, 3), min_insync_replicas="2")
+    send(cluster, "t", range(300), partitions=1)
+    cluster.kill_all()
+    for node in (3, 1, 2):
+        cluster.start(node)
+    cluster.wait_for_isr("t", 3)
+    assert read(cluster, "t", 300, partitions=1) == list(range(300))
+
+
+def test_a_directory_that_is_taken_away_and_put_back(start_cluster: StartCluster, tmp_path: Path) -> None:
+    """While it is away the partition waits, though it has no other replica; nothing is begun anew in its place."""
+    cluster = start_cluster(size=2)
+    first, second = (tmp_path / f"more{number}" for number in (1, 2))
+    cluster.stop(2)
+    start_on(cluster, 2, cluster.folder / "broker2", first)
+    cluster.wait_for_brokers([1, 2])
+    names = [f"t{number}" for number in range(4)]
+    for name in names:
+        make(cluster, name, (2,))
+        send(cluster, name, range(10), partitions=1)
+    there = [name for name in names if (first / f"{name}-0").exists()]
+    assert 0 < len(there) < len(names)
+    cluster.stop(2)
+    start_on(cluster, 2, cluster.folder / "broker2", second)
+    cluster.until(lambda: all((leader(cluster, name) == -1) == (name in there) for name in names), "that some wait")
+    assert "put the directory back" in cluster.log(2)
+    cluster.stop(2)
+    start_on(cluster, 2, cluster.folder / "broker2", first)
+    cluster.until(lambda: all(leader(cluster, name) == 2 for name in names), "that all are led")
+    for name in names:
+        assert read(cluster, name, 10, partitions=1) == list(range(10))
+    # Given up, it begins anew.
+    cluster.stop(2)
+    start_on(cluster, 2, cluster.folder / "broker2", second)
+    cluster.until(lambda: all((leader(cluster, name) == -1) == (name in there) for name in names), "that some wait")
+    cluster.ask(lambda admin: admin.elect_leaders([(name, 0) for name in there], unclean=True))
+    cluster.until(lambda: all(leader(cluster, name) == 2 for name in names), "that all are led")
+    for name in there:
+        send(cluster, name, range(5), partitions=1)
+        assert read(cluster, name, 5, partitions=1) == list(range(5))
