@@ -3,8 +3,8 @@
 Checked as it happens, whenever a replica's log, high watermark or place in the in-sync set has changed:
 
 - what any replica shows as committed is what every other one has shown there, or will: nothing shown is lost;
-- every in-sync replica, as the store has it, holds all that was ever shown, whether it is up or not (but for a machine
-  that lost its power, until it is back);
+- every in-sync or eligible replica, as the store has it, holds all that was ever shown, whether it is up or not; but
+  for one whose machine lost its power, or its disk, until it is a live broker again;
 - what was acknowledged with acks=all is committed;
 - no two brokers take clients' batches in one leader epoch.
 
@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode, PylogdError
-from pylogd.metadata.layout import TOPICS, decode_states, decode_topic
+from pylogd.metadata.layout import BROKERS, TOPICS, decode_broker, decode_states, decode_topic
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches
@@ -141,7 +141,7 @@ class History(World):
         self.took: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> broker
         self.producers = [Producer(self, number, number % self.partitions) for number in range(self.partitions * 2)]
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
-        self.powerless: set[int] = set()
+        self.damaged: set[int] = set()  # brokers that lost records, and are not live ones since
         self.states: tuple[Any, ...] = ()
         self._stored = -1
         self.events: list[str] = []
@@ -257,7 +257,7 @@ class History(World):
     def _next_evil(self) -> None:
         if not self._nemesis_over:
             evil = self.rng.choice(self._evils)
-            if not self.powerless or evil in self._harmless:  # who has lost its tail must not be the last one left
+            if evil in self._harmless or not any(map(self._is_counted_on, self.damaged)):
                 evil(self)
             self.clock.callLater(self.rng.uniform(0.05, 0.8), self._next_evil)
 
@@ -277,18 +277,43 @@ class History(World):
             self.say(f"start {broker.node_id}")
             broker.start()
 
-    def _cut_power(self) -> None:
-        """One machine loses its power, where every partition has another in-sync replica that is up."""
+    def _is_counted_on(self, node: int) -> bool:
+        """Whether the cluster takes the broker for a live one, which it may not be: its session has not ended.
+
+        Who loses the last intact replica meanwhile is left with damaged ones, and nobody can do anything about it.
+        """
+        registration = self.tree.nodes.get(f"{BROKERS}/{node}")
+        return registration is not None and not decode_broker(f"{BROKERS}/{node}", registration.data).fenced
+
+    def _spared(self, most: int) -> list[SimBroker]:
+        """Some brokers, up or not, without whose disks every partition has all that was acknowledged on another."""
         self._read_states()
-        alive = {broker.node_id for broker in self._alive() if broker.ready}
-        candidates = [node for node in sorted(alive) if all((set(state.isr) - {node}) & alive for state in self.states)]
         calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
-        if candidates and not self.powerless and calm:
-            broker = self.brokers[self.rng.choice(candidates)]
+        chosen: list[int] = []
+        for node in self.rng.sample(sorted(self.brokers), self.rng.randint(1, most)):
+            without = {*chosen, node, *self.damaged}
+            if not calm and self._is_counted_on(node):
+                continue
+            if all({*state.isr, *state.elr} - without for state in self.states):
+                chosen.append(node)
+        return [self.brokers[node] for node in chosen]
+
+    def _damage(self, broker: SimBroker, **how: bool) -> None:
+        self.damaged.add(broker.node_id)
+        broker.kill(**how)
+        self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
+
+    def _cut_power(self) -> None:
+        """Machines lose their power at once."""
+        for broker in self._spared(len(self.brokers) - 1):
             self.say(f"cut the power of {broker.node_id}")
-            self.powerless.add(broker.node_id)
-            broker.kill(power=True)
-            self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
+            self._damage(broker, power=True)
+
+    def _wipe(self) -> None:
+        """A disk is exchanged for an empty one."""
+        for broker in self._spared(2):
+            self.say(f"wipe {broker.node_id}")
+            self._damage(broker, wipe=True)
 
     def _pause(self) -> None:
         alive = [broker for broker in self._alive() if not broker.time.paused]
@@ -376,11 +401,11 @@ class History(World):
             self.fault(failure)
 
     _evils = (
-        _kill, _kill, _cut_power, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links, _lose_connections,
-        _expire, _cut_store, _move, _move, _elect,
+        _kill, _kill, _cut_power, _wipe, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links,
+        _lose_connections, _expire, _cut_store, _move, _move, _elect,
     )  # fmt: skip
 
-    _harmless = (_cut_link, _heal_links, _lose_connections)
+    _harmless = (_wipe, _cut_power, _cut_link, _heal_links, _lose_connections)
 
     # -- consumers
 
@@ -409,6 +434,10 @@ class History(World):
                 self.consumed[index] = header.next_offset
 
     # -- what must hold
+
+    def admitted(self, broker: SimBroker) -> None:
+        """A broker has become a live one."""
+        self.damaged.discard(broker.node_id)
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
         """A leader has taken a client's batch."""
@@ -460,12 +489,12 @@ class History(World):
     def _check_in_sync(self) -> None:
         for state in self.states:
             ledger = self.ledgers[state.index]
-            for node in state.isr:
-                if node in self.powerless:
+            for node in (*state.isr, *state.elr):
+                if node in self.damaged:
                     continue
                 log = self.brokers[node].bytes_of(TOPIC, state.index)
                 if log[: len(ledger.data)] != ledger.data:
-                    raise Violation(f"{node} is in sync in {state}, and lacks what is committed, up to {ledger.end}")
+                    raise Violation(f"{node} counts as up to date in {state}, and lacks some of {ledger.end}")
 
     def _read_states(self) -> bool:
         """Read the partitions' states in the store; whether they are others."""
@@ -478,14 +507,13 @@ class History(World):
         assignment = decode_topic(TOPIC, topic.data)
         for name in self.tree.names(f"{TOPICS}/{TOPIC}"):
             states = decode_states(TOPIC, self.tree.nodes[f"{TOPICS}/{TOPIC}/{name}"].data, assignment)[1]
-            self.powerless -= {
-                node
-                for node in self.powerless
-                if self.brokers[node].alive and not any(node in state.isr for state in states)
-            }
             if states != self.states:
                 self.states = states
-                self.say(" | ".join(f"{s.index}: {s.leader}@{s.leader_epoch} {s.isr} of {s.replicas}" for s in states))
+                self.say(
+                    " | ".join(
+                        f"{s.index}: {s.leader}@{s.leader_epoch} {s.isr}+{s.elr} of {s.replicas}" for s in states
+                    )
+                )
                 return True
         return False
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pylogd.replica import admission
 from pylogd.replica import partition as partitions
 from tests.simulation.history import History, Violation
 
@@ -77,4 +78,14 @@ def test_a_leader_that_lets_anybody_join_is_found_out(monkeypatch: pytest.Monkey
 
 def test_followers_that_do_not_cut_their_logs_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions.Partition, "divergence", lambda self, epoch, offset: None)
+    assert found_out(50)
+
+
+def test_a_leader_that_commits_with_too_few_in_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "commits", lambda state, min_insync: True)
+    assert found_out(50)
+
+
+def test_a_broker_that_comes_back_as_if_it_had_lost_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_correct_state", lambda node, topic, state, *_: state)
     assert found_out(50)

@@ -25,6 +25,7 @@ from pylogd.errors import BrokerUnavailable
 from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint
 from pylogd.metadata.service import Metadata
+from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.replication import Replication
@@ -243,6 +244,7 @@ class SimBroker:
         self.fs = MemoryFileSystem()
         self.settings = Settings({"node.id": node_id, "log.dirs": "/data", **settings})
         self.boots = 0
+        self.machine_boots = 0
         self.alive = False
         self.ready = False
         self.connections: list[SimConnection] = []
@@ -272,12 +274,14 @@ class SimBroker:
         self.broker_configs = self.metadata.broker_configs
         self.logs = LogManager(
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
-            node_id=self.node_id, recovery_threads=1,
+            node_id=self.node_id, recovery_threads=1, boot_id=f"{self.node_id}-{self.machine_boots}",
         )  # fmt: skip
         self.replicas = ReplicaManager(
             self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread, now_ms=self.now_ms
         )
-        self.replication = Replication(self.replicas, self._connect, self.settings, self.clock, self.node_id)
+        self.replication = Replication(
+            self.replicas, self._connect, self.settings, self.clock, self.node_id, lambda: self.cluster.epoch
+        )
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
         self.controller = Controller(
             self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms
@@ -297,7 +301,9 @@ class SimBroker:
         self.logs.load()
         await self.metadata.start()
         self.logs.adopt_cluster_id(self.cluster_id)
-        await self.cluster.register(Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),)))
+        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),))
+        await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
+        self.world.admitted(self)
         await self.controller.start()
         await self.cluster.until_accepted()
         await self.replicas.start()
@@ -330,14 +336,17 @@ class SimBroker:
             return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
         return self.world.connect(self.time, self.node_id, node_id)
 
-    def kill(self, power: bool = False) -> None:
-        """End the process at once; with `power`, the machine too."""
+    def kill(self, power: bool = False, wipe: bool = False) -> None:
+        """End the process at once; with `power`, the machine too; `wipe` exchanges the disk for an empty one."""
         if not self.alive:
             return
         self.alive = self.ready = False
         self.time.dead = True
         self.store.vanish()
-        if power:
+        if wipe:
+            self.fs = MemoryFileSystem()
+        elif power:
+            self.machine_boots += 1
             self.fs.lose_power()
         else:
             self.fs.kill()
@@ -396,6 +405,9 @@ class World:
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
         """A leader has taken a client's batch."""
+
+    def admitted(self, broker: SimBroker) -> None:
+        """A broker has become a live one."""
 
     def fault(self, failure: Any) -> None:
         """A handler failed in a way that it should not."""
