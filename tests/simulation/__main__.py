@@ -9,6 +9,8 @@ import argparse
 import logging
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
@@ -21,27 +23,41 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="one seed, or first-last")
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="simulated time that the nemesis has")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run side by side, in processes of their own")
     parser.add_argument("--tell", action="store_true", help="print what happened, with what was logged")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
-    logging.disable(logging.CRITICAL)
     bad, steps, began = 0, 0, time.monotonic()
     seeds = range(int(first), int(last or first) + 1)
-    for seed in seeds:
-        history = History(seed, arguments.brokers)
-        if arguments.tell:
-            globalLogPublisher.addObserver(lambda event, history=history: history.say(_text(event)))
-        try:
-            history.run(arguments.seconds)
-        except Violation as violation:
-            bad += 1
-            print(f"seed {seed}: {violation}" if arguments.tell else f"seed {seed}: {str(violation)[:300]}")
-        if arguments.tell:
-            print("\n".join(history.events))
-        steps += history.steps
+    run = partial(_run, brokers=arguments.brokers, seconds=arguments.seconds, tell=arguments.tell)
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        ended = pool.map(run, seeds, chunksize=20) if arguments.jobs > 1 else map(run, seeds)
+        for number, (violation, taken) in enumerate(ended, 1):
+            bad += violation is not None
+            steps += taken
+            if violation is not None:
+                print(violation, flush=True)
+            if number % 1000 == 0 and number < len(seeds):
+                print(f"{number} histories, {bad} violations, {time.monotonic() - began:.0f} s", flush=True)
     print(f"{len(seeds)} histories of {arguments.brokers} brokers, {steps} events, {bad} violations, "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     return 1 if bad else 0
+
+
+def _run(seed: int, brokers: int, seconds: float, tell: bool) -> tuple[str | None, int]:
+    """One history: what went wrong, and how many events it had."""
+    logging.disable(logging.CRITICAL)
+    history = History(seed, brokers)
+    if tell:
+        globalLogPublisher.addObserver(lambda event: history.say(_text(event)))
+    try:
+        history.run(seconds)
+    except Violation as violation:
+        return f"seed {seed}: {violation}" if tell else f"seed {seed}: {str(violation)[:300]}", history.steps
+    finally:
+        if tell:
+            print("\n".join(history.events))
+    return None, history.steps
 
 
 def _text(event: LogEvent) -> str:

@@ -455,10 +455,10 @@ class History(World):
         """Look at all that has changed."""
         if self.faults:
             raise Violation(f"a handler failed: {self.faults[0].getTraceback()}")
-        changed = self._read_states()
-        for node, broker in self.brokers.items():
-            if not broker.ready or broker.time is not self.time.ran:
-                continue  # nothing has happened there
+        changed = self._stored != self.tree.transaction and self._read_states()
+        broker = self.running.get(self.time.ran)  # nothing has happened anywhere else
+        if broker is not None and broker.ready:
+            node = broker.node_id
             for index in range(self.partitions):
                 partition = broker.replicas.partitions.get((TOPIC, index))
                 if partition is None or not partition.online:
@@ -492,8 +492,7 @@ class History(World):
             for node in (*state.isr, *state.elr):
                 if node in self.damaged:
                     continue
-                log = self.brokers[node].bytes_of(TOPIC, state.index)
-                if log[: len(ledger.data)] != ledger.data:
+                if not self.brokers[node].bytes_of(TOPIC, state.index).startswith(ledger.data):
                     raise Violation(f"{node} counts as up to date in {state}, and lacks some of {ledger.end}")
 
     def _read_states(self) -> bool:
@@ -519,7 +518,7 @@ class History(World):
 
     def _conclude(self) -> None:
         for index, state in enumerate(self.states):
-            logs = {node: self.brokers[node].bytes_of(TOPIC, index) for node in state.replicas}
+            logs = {node: bytes(self.brokers[node].bytes_of(TOPIC, index)) for node in state.replicas}
             if len(set(logs.values())) != 1:
                 raise Violation(f"the replicas of {index} differ: {[(node, len(log)) for node, log in logs.items()]}")
             values: dict[str, int] = {}

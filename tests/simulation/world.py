@@ -264,6 +264,7 @@ class SimBroker:
         self.boots += 1
         self.settings = Settings({"node.id": self.node_id, "log.dirs": "/data", **self._starts})
         self.time = SimClock(world.time)
+        world.running[self.time] = self
         self.clock = cast(IReactorTime, self.time)
         self.store = SimStore(
             world.tree, self.clock, cast(IReactorTime, world.clock), world.store_delay, world.session_timeout
@@ -342,6 +343,7 @@ class SimBroker:
             return
         self.alive = self.ready = False
         self.time.dead = True
+        del self.world.running[self.time]
         self.store.vanish()
         if wipe:
             self.fs = MemoryFileSystem()
@@ -358,11 +360,13 @@ class SimBroker:
         """The partition, None if it is not here."""
         return self.replicas.partitions.get((name, index)) if self.alive and self.ready else None
 
-    def bytes_of(self, name: str, index: int) -> bytes:
+    def bytes_of(self, name: str, index: int) -> bytes | bytearray:
         """All segments of a partition, whether the broker is up or not."""
         prefix = f"/data/{name}-{index}/"
-        paths = sorted(path for path in self.fs.files if path.startswith(prefix) and path.endswith(".log"))
-        return b"".join([self.fs.files[path].data for path in paths])
+        paths = [path for path in self.fs.files if path.endswith(".log") and path.startswith(prefix)]
+        if len(paths) == 1:
+            return self.fs.files[paths[0]].data
+        return b"".join([self.fs.files[path].data for path in sorted(paths)])
 
 
 class World:
@@ -379,6 +383,7 @@ class World:
         self.store_delay = slowly(self.rng)
         self.network = Network(self.time, self.rng)
         self.faults: list[Any] = []
+        self.running: dict[SimClock | None, SimBroker] = {}  # by the clock of the process
         named = {
             "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100, "replica.fetch.backoff.ms": 200,
             "replica.socket.timeout.ms": 400, "min.insync.replicas": 2, "default.replication.factor": 3,
