@@ -131,13 +131,9 @@ class Controller:
     def _to_hand_over(self) -> bool:
         node = self._cluster.node_id
         snapshot = self._snapshot()
+        least = {topic.name: partial(min_insync_of, self._settings, topic) for topic in self._topics.all()}
         return any(
-            decisions.settle(
-                state,
-                snapshot.of(topic.topic_id, state.index),
-                min_insync=partial(min_insync_of, self._settings, topic),
-            )
-            is not state
+            decisions.settle(state, snapshot.of(topic.topic_id, state.index), min_insync=least[topic.name]) is not state
             for topic in self._topics.all()
             for state in topic.partitions
             if node in state.isr and topic.name not in self._topics.unreadable

@@ -13,9 +13,9 @@ Rules:
   followers see where their logs part. What it has lost it has said itself before it registered.
 - The last of an in-sync set stay in it when they die: one of them has to lead next.
 - A broker that is stopping is given nothing, leads on only where nobody else can, and follows nobody.
-- A replica that its broker reports as offline (its log directory has failed) counts as on a dead broker. One on a full
-  volume is treated as on a stopping broker, but it stays in sync, and may be elected, where nobody with room is left:
-  it can be read.
+- A replica that its broker reports as offline (its log directory has failed) is neither in sync nor eligible: what a
+  disk that failed has kept is not known. One on a full volume is treated as on a stopping broker, but it stays in sync,
+  and may be elected, where nobody with room is left: it can be read.
 - Epochs only grow. A partition with one replica keeps its leader epoch: nobody's log can part from its own.
 - Replicas that are added join the in-sync set by their leader's word; when all that are to stay are in sync, the others
   are dropped.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pylogd.metadata.eligibility import led_by, with_isr
+from pylogd.metadata.eligibility import led_by, with_isr, withdraw
 from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, TopicUpdate
 
 
@@ -39,7 +39,8 @@ class Snapshot:
 
     `brokers`: those alive, by id. `known`: their incarnations that earlier decisions took into account, by id.
     `steady`: those alive that did not die in between. `open`: those of them that may be given something.
-    `full`: those whose replica of the partition at hand is on a full volume; see `of`.
+    `full`: those whose replica of the partition at hand is on a full volume; `offline`: those alive whose replica of it
+    is offline, which are left out of the others; see `of`.
     """
 
     brokers: Mapping[int, Broker]
@@ -47,6 +48,7 @@ class Snapshot:
     steady: frozenset[int] = field(init=False)
     open: frozenset[int] = field(init=False)
     full: frozenset[int] = frozenset()
+    offline: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         numbers = {node: broker.incarnation for node, broker in self.brokers.items()}
@@ -59,12 +61,12 @@ class Snapshot:
         """The brokers as decisions about one partition see them: without those whose replica of it is offline."""
         key = topic_id, index
         with_outages = [(node, broker.outages) for node, broker in self.brokers.items() if broker.outages]
-        offline = {node for node, outages in with_outages if key in outages.offline}
+        offline = frozenset(node for node, outages in with_outages if key in outages.offline)
         full = frozenset(node for node, outages in with_outages if key in outages.full) - offline
         if not offline and not full:
             return self
         brokers = {node: broker for node, broker in self.brokers.items() if node not in offline}
-        return replace(self, brokers=brokers, full=full)
+        return replace(self, brokers=brokers, full=full, offline=offline)
 
     @property
     def incarnations(self) -> dict[int, int]:
@@ -101,10 +103,12 @@ def settle(
     usual = not (state.adding or state.removing or state.elr or state.last_known_elr)
     if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
         return state
-    after = _finish_move(_fail_over(state, snapshot, unclean, min_insync()), snapshot)
+    after = _finish_move(_fail_over(_without_offline(state, snapshot), snapshot, unclean, min_insync()), snapshot)
     if after is state or after == state:
         return state
-    return replace(after, partition_epoch=state.partition_epoch + 1)
+    # However many steps it took, it is one change.
+    leader_epoch = min(after.leader_epoch, state.leader_epoch + 1)
+    return replace(after, leader_epoch=leader_epoch, partition_epoch=state.partition_epoch + 1)
 
 
 def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
@@ -191,6 +195,13 @@ def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState]
         if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
             updates.append(TopicUpdate(topic, tuple(after)))
     return updates
+
+
+def _without_offline(state: PartitionState, snapshot: Snapshot) -> PartitionState:
+    """The state once nobody counts on copies in failed log directories: they may lack their end when they are back."""
+    for node in snapshot.offline:
+        state = withdraw(state, node, kept=True)
+    return state
 
 
 def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_insync: int) -> PartitionState:

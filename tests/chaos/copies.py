@@ -59,7 +59,7 @@ class Copies:
             return all(self._kept(state, nodes) for state in self._states)
 
     def _kept(self, state: PartitionState, lost: Collection[int]) -> bool:
-        complete = (*state.isr, *getattr(state, "elr", ()))
+        complete = (*state.isr, *state.elr)
         return any(node not in lost and (node, state.index) not in self._destroyed for node in complete)
 
     def lose(self, nodes: Collection[int]) -> None:

@@ -27,7 +27,6 @@ from pathlib import Path
 
 from pylogd.errors import PylogdError
 from pylogd.local.zookeeper import LocalZooKeeper
-from pylogd.metadata.image import PartitionState
 from tests.brokers import BrokerProcess
 from tests.chaos.copies import Copies
 from tests.chaos.links import STORE, Links
@@ -42,9 +41,6 @@ _PORT = 9092
 _SESSION_MS = 4000
 #: Seconds that a clock is put ahead. Records of more than an hour ahead are refused.
 _STEPS = (-1800.0, -600.0, -70.0, -5.0, 5.0, 70.0, 600.0, 1800.0)
-#: Whether brokers know eligible replicas: without them a destroyed disk may lose what another broker has.
-_ELIGIBLE = "elr" in PartitionState.__dataclass_fields__
-
 Trouble = Callable[[], str]
 
 
@@ -136,16 +132,13 @@ class Nemesis:
         """Undo what is due, and do one thing more."""
         self._undo_what_is_due()
         troubles: list[Trouble] = [
-            self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect,
+            self._kill, self._kill, self._pause, self._restart_store, self._reassign, self._elect, self._wipe,
             self._fail_directory,
         ]  # fmt: skip
-        if _ELIGIBLE:
-            troubles.append(self._wipe)
         if self._links is not None:
             troubles += [self._cut, self._cut, self._isolate, self._expire, self._slow, self._fill]
         if self._cluster.faults:
-            troubles += [self._step_clock, self._step_clock]
-            troubles += [self._lose_power, self._lose_power] if _ELIGIBLE else []
+            troubles += [self._lose_power, self._lose_power, self._step_clock, self._step_clock]
         trouble = self._rng.choice(troubles)
         try:
             what = trouble()

@@ -58,10 +58,31 @@ def test_a_follower_leaves_the_in_sync_set(kind: str) -> None:
 def test_the_last_in_sync_replica_stays_and_leads_again_when_it_is_back() -> None:
     alone = replace(STATE, isr=(1,))
     after = settled(alone, snapshot(offline=(1,)))
-    assert (after.leader, after.isr) == (NO_LEADER, (1,))
+    assert (after.leader, after.leader_epoch, after.partition_epoch) == (NO_LEADER, 1, 1)
     assert settled(after, snapshot(offline=(1,))) is after
     back = settled(after, snapshot())
-    assert (back.leader, back.isr, back.leader_epoch) == (1, (1,), after.leader_epoch + 1)
+    assert (back.leader, back.isr, back.leader_epoch) == (1, (1,), 2)
+
+
+def test_a_copy_in_a_failed_directory_is_not_eligible() -> None:
+    two = replace(STATE, isr=(1, 2))
+    after = settled(two, snapshot(offline=(1,), dead=(3,)))
+    assert (after.leader, after.isr, after.elr, after.last_known_elr) == (2, (2,), (), (1,))
+    assert (after.leader_epoch, after.partition_epoch) == (1, 1), "it is one change"
+    # Broker 2 dies, and the directory of 1 is there again: it may lack what 2 has acknowledged with it.
+    gone = settled(after, snapshot(dead=(2, 3)))
+    assert gone.leader == NO_LEADER
+    assert settled(gone, snapshot()).leader == 2
+
+
+def test_who_has_everything_is_elected_before_a_directory_that_failed() -> None:
+    """Of two that have everything, one alone is in sync: its directory fails while the other one is away."""
+    state = replace(STATE, isr=(1,), elr=(2,))
+    after = settled(state, snapshot(offline=(1,), dead=(2,)))
+    assert after.leader == NO_LEADER
+    back = settled(after, snapshot(dead=(2,)))
+    assert back.leader == NO_LEADER
+    assert settled(back, snapshot()).leader == 2
 
 
 def test_an_unclean_election_passes_over_a_failed_directory() -> None:
@@ -87,7 +108,7 @@ def test_a_full_volume_is_read_where_nobody_else_is_left() -> None:
 def test_the_only_replica_has_no_leader_while_its_directory_is_away() -> None:
     single = PartitionState.initial(0, (1,))
     after = settled(single, snapshot(offline=(1,)))
-    assert (after.leader, after.isr) == (NO_LEADER, (1,))
+    assert after.leader == NO_LEADER
     assert settled(after, snapshot()).leader == 1
     assert settled(single, snapshot(full=(1,))) is single
 
