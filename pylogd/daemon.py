@@ -29,6 +29,7 @@ from pylogd.clock import use_monotonic_time
 from pylogd.config import Settings
 from pylogd.errors import PylogdError
 from pylogd.log.files import FileSystem
+from pylogd.reload import LogFile, Reloader
 
 log = Logger()
 
@@ -105,12 +106,16 @@ def hurry_when_asked_again(broker: Broker, reactor: Any) -> None:
 
 
 def run_foreground(
-    settings: Settings, announce: Callable[[str], None], reactor: Any = None, fs: FileSystem | None = None
+    settings: Settings,
+    announce: Callable[[str], None],
+    reactor: Any = None,
+    fs: FileSystem | None = None,
+    log_file: LogFile | None = None,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT; the process's exit code. `announce` is told, once, where it listens.
 
-    The log goes to standard error. What keeps the broker from starting, or from going on, is the last line there, and
-    exit code 1.
+    The log goes to `log_file`, or to standard error. What keeps the broker from starting, or from going on, is the last
+    line on standard error, and exit code 1. On SIGHUP: see `pylogd.reload`.
     """
     if reactor is None:
         from twisted.internet import reactor
@@ -118,10 +123,12 @@ def run_foreground(
         use_monotonic_time(reactor)
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     levels.setLogLevelForNamespace("twisted.internet.base", LogLevel.warn)  # its main loop is not our users' concern
-    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [levels])
+    stream: Any = sys.stderr if log_file is None else log_file
+    observer = FilteringLogObserver(textFileLogObserver(stream), [levels])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     bridge_logging()
     broker = Broker(settings, reactor, fs)
+    Reloader(settings, broker.in_thread, None if log_file is None else log_file.reopen).install(reactor)
     reason: str | None = None
 
     def started(_: None) -> None:

@@ -5,21 +5,61 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import Logger
+from twisted.logger import ILogObserver, Logger, textFileLogObserver
 from twisted.python import usage
 from twisted.python.failure import Failure
+from twisted.python.logfile import LogFile
 
 from pylogd.broker import Broker
 from pylogd.clock import use_monotonic_time
 from pylogd.config import ConfigError, Settings
 from pylogd.daemon import bridge_logging, describe, explain_failure, hurry_when_asked_again, notify_ready
+from pylogd.reload import Reloader
 
 log = Logger()
+
+
+class RotatedFile(LogFile):
+    """twistd's log file, which rotates itself, and can be opened anew after another program has moved it away."""
+
+    def reopen(self) -> None:
+        """Go on in the file that has the name now, which is made if need be. Raises OSError; then it stays the old."""
+        with open(self.path, "ab"):  # `LogFile` would be left with none if it can't open that
+            super().reopen()  # type: ignore[no-untyped-call]
+
+
+class TwistdLog:
+    """The log file of the process, if twistd logs to one. `path`: where, before it is open."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.file: RotatedFile | None = None
+
+    def observer(self) -> ILogObserver:
+        """Open the file; return the observer that writes to it. SIGUSR1 rotates it, as twistd itself has it."""
+        self.file = file = RotatedFile.fromFullPath(self.path)  # type: ignore[no-untyped-call]
+        if signal.getsignal(signal.SIGUSR1) in (None, signal.SIG_DFL):
+            from twisted.internet import reactor
+
+            main: Any = reactor
+            signal.signal(signal.SIGUSR1, lambda *_: main.callFromThread(file.rotate))
+        return textFileLogObserver(file)
+
+    def reopen(self) -> None:
+        """Open the file anew, if there is one. Raises OSError."""
+        if self.file is not None:
+            self.file.reopen()
+
+
+LOG = TwistdLog()
 
 
 class Options(usage.Options):
@@ -54,6 +94,17 @@ class Options(usage.Options):
             raise usage.UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
         self.overrides[name.strip()] = value.strip()
 
+    def postOptions(self) -> None:
+        """Have twistd log to the file that it would log to anyway, so that SIGHUP can open that file anew."""
+        twistd = self.parent
+        if twistd is None or twistd.get("logger") or twistd.get("syslog"):
+            return
+        path = twistd.get("logfile")
+        foreground = twistd.get("nodaemon") or twistd.get("debug")
+        if path != "-" and (path or not foreground):
+            LOG.path = os.path.abspath(path or "twistd.log")
+            twistd["logger"] = f"{__name__}.LOG.observer"  # twistd takes it by its name only
+
     opt_l = opt_listen
     opt_d = opt_data
     opt_s = opt_set
@@ -74,8 +125,10 @@ class Options(usage.Options):
 class BrokerService(Service):
     """The broker as a Twisted service. One that can't start or go on logs why; the exit code is 1."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, reopen_log: Callable[[], object] | None = None) -> None:
+        """`reopen_log` opens the log file anew, on SIGHUP."""
         self._settings = settings
+        self._reopen_log = reopen_log
         self._broker: Broker | None = None
 
     def startService(self) -> None:
@@ -86,6 +139,7 @@ class BrokerService(Service):
         use_monotonic_time(reactor)
         self._broker = Broker(self._settings, reactor)
         self._broker.on_end = self._end
+        Reloader(self._settings, self._broker.in_thread, self._reopen_log).install(reactor)
         self._broker.start().addCallbacks(self._started, self._failed)
 
     def stopService(self) -> Deferred[None] | None:
@@ -118,6 +172,6 @@ class BrokerService(Service):
 def makeService(options: Options) -> BrokerService:
     """The service that `twistd pylogd` runs. Bad settings end the process: one line, exit code 1."""
     try:
-        return BrokerService(options.settings())
+        return BrokerService(options.settings(), LOG.reopen)
     except ConfigError as error:
         sys.exit(f"twistd pylogd: {error}")

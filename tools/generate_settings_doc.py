@@ -37,9 +37,9 @@ From the first of these that has a value:
    Names that another name begins with (`max.connections` and `max.connections.per.ip`) must be quoted;
 5. the default.
 
-Only settings marked *dynamic* can be changed at run time; the others take effect at the next start. An unknown name, a
-value of the wrong kind or out of range stops the start with one line that says what is allowed. Lists are TOML arrays,
-or text with commas.
+Only settings marked *dynamic* can be changed at run time: by 1 and 2, or in the file, which a broker reads again on
+SIGHUP. The others take effect at the next start. An unknown name, a value of the wrong kind or out of range stops the
+start with one line that says what is allowed. Lists are TOML arrays, or text with commas.
 
 Topic settings are given when a topic is made or altered. A topic that does not set one follows the broker setting named
 under it, also when that is changed.

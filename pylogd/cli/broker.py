@@ -25,16 +25,19 @@ BAD_SETTINGS = 2
 @click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file (TOML).")
 @click.option("-n", "--node-id", type=click.IntRange(0), help="The number of this broker (node.id).")
 @click.option("-a", "--advertised", metavar="HOST:PORT", help="What clients are told to connect to.")
+@click.option("--logfile", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Append the log to a file, not to standard error. SIGHUP opens it anew.")  # fmt: skip
 @click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE",
               help="Any setting; wins over the file. See `pylogd settings`.")  # fmt: skip
 @click.pass_context
 def broker(
     ctx: click.Context, listen: Sequence[str], data: Sequence[Path], config: Path | None, node_id: int | None,
-    advertised: str | None, assignments: Sequence[str],
+    advertised: str | None, logfile: Path | None, assignments: Sequence[str],
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
-    One line on standard output says where it listens, once it does; its log goes to standard error.
+    One line on standard output says where it listens, once it does; its log goes to standard error. On SIGHUP it reads
+    the settings file again, and puts in force what may change while it runs; the log says what needs a restart.
 
     \b
     pylogd broker --listen 127.0.0.1:9092 --data /var/lib/pylogd
@@ -57,5 +60,11 @@ def broker(
     # What is imported and made now stays: the collector would look at it again and again. The broker enables it.
     gc.disable()
     from pylogd.daemon import run_foreground  # noqa: PLC0415 - neither --help nor wrong settings need it
+    from pylogd.reload import LogFile  # noqa: PLC0415
 
-    ctx.exit(run_foreground(settings, click.echo))
+    try:
+        log_file = None if logfile is None else LogFile(str(logfile.absolute()))
+    except OSError as error:
+        click.echo(f"pylogd broker: can't write to {logfile}: {error.strerror}", err=True)
+        ctx.exit(BAD_SETTINGS)
+    ctx.exit(run_foreground(settings, click.echo, log_file=log_file))

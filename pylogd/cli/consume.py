@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal
 import click
 
 from pylogd.cli.common import bootstrap_option, connect, format_time, note, parse_time, text_or_base64
+from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Record, TopicPartition
 
 _NUMBER = re.compile(r"-?\d+")
@@ -53,26 +54,28 @@ def consume(
     pylogd consume events --from -10 --until-end           the last ten of each partition
     pylogd consume events --from 15m --count 100
     pylogd consume events --group billing                  as one of a group; start it twice and they share
+
+    SIGTERM ends it as Ctrl-C does, once what was read is printed: in a group it commits, and leaves the group.
     """
     render = _renderer(form, key_separator.encode())
     if group is not None:
         _check_for_group(partitions, start)
         reset: Literal["earliest", "latest"] = "earliest" if start == "beginning" else "latest"
         member = partial(Consumer, group_id=group, auto_offset_reset=reset, client_rack=rack)
-        with connect(bootstrap) as connected, member(connected) as consumer:
+        with terminable() as stop, connect(bootstrap) as connected, member(connected) as consumer:
             for topic in topics:
                 consumer.partitions(topic)  # one that is misspelt is better heard of now
             ends = _Ends(consumer, grouped=True)
             consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
-            _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, None if follow else ends)
+            _run(consumer, _Output(sys.stdout.buffer, render, stop), count, timeout, None if follow else ends)
         return
-    with connect(bootstrap) as connected, Consumer(connected, client_rack=rack) as consumer:
+    with terminable() as stop, connect(bootstrap) as connected, Consumer(connected, client_rack=rack) as consumer:
         chosen = [p for topic in topics for p in _choose(consumer, topic, partitions)]
         consumer.assign(_start(consumer, chosen, start))
         ends = _Ends(consumer)
         if not follow:
             ends.assigned(chosen)
-        _run(consumer, _Output(sys.stdout.buffer, render), count, timeout, None if follow else ends)
+        _run(consumer, _Output(sys.stdout.buffer, render, stop), count, timeout, None if follow else ends)
 
 
 def _check_for_group(partitions: Sequence[int], start: str) -> None:
@@ -116,21 +119,25 @@ class _Ends:
 
 
 class _Output:
-    """Writes records, and forgets none in a buffer while it waits for the next."""
+    """Writes records, and forgets none in a buffer while it waits for the next. `stop`: whether to go on."""
 
-    def __init__(self, stream: BinaryIO, render: Render) -> None:
+    def __init__(self, stream: BinaryIO, render: Render, stop: Stop) -> None:
         self._stream = stream
         self._render = render
+        self.stop = stop
 
     def write(self, records: list[Record]) -> None:
-        self._stream.write(b"".join(map(self._render, records)))
-        self._stream.flush()
+        with self.stop.while_writing():
+            left = memoryview(b"".join(map(self._render, records)))
+            while left:  # unbuffered (PYTHONUNBUFFERED), a write that a signal interrupts takes a part only
+                left = left[self._stream.write(left) :]
+            self._stream.flush()
 
 
 def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float | None, ends: _Ends | None) -> None:
     left = count
     last = time.monotonic()
-    while ends is None or not ends.reached():
+    while not output.stop.asked and (ends is None or not ends.reached()):
         wait = _POLL_SECONDS if timeout is None else max(0.0, min(_POLL_SECONDS, last + timeout - time.monotonic()))
         records = consumer.poll(wait, left)
         now = time.monotonic()

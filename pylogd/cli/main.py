@@ -4,7 +4,7 @@ Strategy: the table below is all that `pylogd --help` reads, so that it is quick
 it runs.
 
 Rules: results go to standard output, everything else to standard error; an error is one line. Exit codes: 0 done,
-1 failed, 2 wrong usage or settings, 130 interrupted, 141 the reader of our output went away.
+1 failed, 2 wrong usage or settings, 130 interrupted, 143 terminated, 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
+from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
 
 INTERRUPTED = 130
+TERMINATED = 143
 BROKEN_PIPE = 141
 FAILED = 1
 
@@ -82,9 +84,9 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             _drop_output()
             ctx.exit(BROKEN_PIPE)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             _drop_output()
-            ctx.exit(INTERRUPTED)
+            ctx.exit(TERMINATED if isinstance(error, Terminated) else INTERRUPTED)
         except (PylogdError, OSError) as error:
             raise click.ClickException(_one_line(error)) from error
 

@@ -6,7 +6,7 @@ addresses and files; `settings` is what a broker holds. Imports nothing of the p
 
 from pylogd.config.broker import SETTINGS
 from pylogd.config.listeners import Listener, parse_listeners
-from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Settings
+from pylogd.config.settings import ConfigEntry, ConfigSource, ConfigSynonym, Replaced, Settings
 from pylogd.config.source import parse_assignments
 from pylogd.config.topic import TOPIC_SETTINGS
 from pylogd.config.values import ConfigError, ConfigType, Mode, Setting, Value
@@ -21,6 +21,7 @@ __all__ = [
     "ConfigType",
     "Listener",
     "Mode",
+    "Replaced",
     "Setting",
     "Settings",
     "Value",

@@ -5,7 +5,9 @@ brokers, static (command line over file), default. The effective values are work
 dynamic change, so that a look-up is one dict access. A setting that is unset falls back to its synonyms, converted to
 its unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
 
-Rules: everything is checked before anything is used; a change that fails leaves the settings as they were.
+Rules: everything is checked before anything is used; a change that fails leaves the settings as they were. The file may
+be read again while the broker runs (`read_again`, `replace_static`): of it only what could also be changed dynamically
+is put in force.
 
 Must not know: where dynamic and topic overrides are kept (`metadata.configs`), who listens, the reactor.
 """
@@ -56,6 +58,19 @@ class ConfigSynonym:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """What came of static settings that were read again, by name.
+
+    `changed`: the values in force before and after. `pending`: those in force and those that the next start will use.
+    `overruled`: dynamic settings with another static value, which a dynamic one still overrules.
+    """
+
+    changed: Mapping[str, tuple[Value, Value]]
+    pending: Mapping[str, tuple[Value, Value]]
+    overruled: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """A setting as DescribeConfigs shows it. `value` is None if unset or sensitive; synonyms are in order of
     precedence, the first is the one in force.
@@ -78,6 +93,8 @@ class Settings:
 
     def __init__(self, file: Mapping[str, object] | None = None, overrides: Mapping[str, object] | None = None) -> None:
         """Check and layer the given values; raises `ConfigError`. `overrides` win over `file`."""
+        self._path: Path | None = None
+        self._overrides = dict(overrides or {})
         static = _parse_all(file or {})
         self._from_command_line = frozenset(overrides or {})
         static.update(_parse_all(overrides or {}))
@@ -91,7 +108,20 @@ class Settings:
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
         """The settings in a TOML file (or none), with overrides from the command line; raises `ConfigError`."""
-        return cls(read_file(Path(path)) if path is not None else None, overrides)
+        if path is None:
+            return cls(None, overrides)
+        settings = cls(read_file(Path(path)), overrides)
+        settings._path = Path(path).absolute()
+        return settings
+
+    @property
+    def path(self) -> Path | None:
+        """The file that was loaded."""
+        return self._path
+
+    def read_again(self) -> Settings:
+        """Load the same file, below the same command line, as a start would now. Raises `ConfigError`. Reads a file."""
+        return Settings.load(self._path, self._overrides)
 
     def __getitem__(self, name: str) -> Any:
         return self._effective[name]
@@ -235,7 +265,33 @@ class Settings:
 
         Raises `ConfigError`, with nothing changed, if a value is bad.
         """
-        layers, effective = self.try_dynamic(all_brokers, this_broker)
+        return self._put_in_force(*self.try_dynamic(all_brokers, this_broker))
+
+    def replace_static(self, fresh: Settings) -> Replaced:
+        """Put those static values of `fresh` in force that may change at run time, and tell subscribers.
+
+        Raises `ConfigError`, with nothing changed, if they contradict the dynamic ones.
+        """
+        dynamic = {name for name, setting in SETTINGS.items() if setting.mode is Mode.DYNAMIC}
+        static = {name: value for name, value in self._static.items() if name not in dynamic}
+        static.update((name, value) for name, value in fresh._static.items() if name in dynamic)
+        before, stays = self._effective, self._static
+        (_, mine), (_, everybodys) = self._layers[:2]
+        layers, effective = _checked_layers(mine, everybodys, static)
+        self._static = static
+        changed = self._put_in_force(layers, effective)
+        moved = {name for name in dynamic if static.get(name) != stays.get(name)}
+        return Replaced(
+            {name: (before[name], effective[name]) for name in sorted(changed)},
+            {
+                name: (before[name], fresh._effective[name])
+                for name in SETTINGS
+                if name not in dynamic and fresh._effective[name] != before[name]
+            },
+            frozenset(name for name in moved if name in mine or name in everybodys),
+        )
+
+    def _put_in_force(self, layers: Layers, effective: dict[str, Value]) -> frozenset[str]:
         changed = frozenset(name for name, value in effective.items() if value != self._effective[name])
         self._layers, self._effective = layers, effective
         self._topic_defaults = _topic_defaults(layers)
@@ -245,7 +301,7 @@ class Settings:
         return changed
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call `listener` with the names of broker settings that a dynamic change altered; returns the undoing."""
+        """Call `listener` with the names of broker settings that a change at run time altered; returns the undoing."""
         self._subscribers.append(listener)
         return lambda: self._subscribers.remove(listener)
 
@@ -254,10 +310,7 @@ class Settings:
     ) -> tuple[Layers, dict[str, Value]]:
         """What `set_dynamic` would put in force; raises what it would raise."""
         mine, everybodys = self.check_dynamic(this_broker), self.check_dynamic(all_brokers)
-        layers = _stack(_parse_all(mine), _parse_all(everybodys), self._static)
-        effective = _resolve(layers)
-        _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
-        return layers, effective
+        return _checked_layers(_parse_all(mine), _parse_all(everybodys), self._static)
 
     def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
         names = [setting.name, *(name for name, _ in setting.synonyms)]
@@ -304,6 +357,15 @@ def _stack(broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static
         (ConfigSource.STATIC_BROKER, static),
         (ConfigSource.DEFAULT, {name: setting.default for name, setting in SETTINGS.items()}),
     ]
+
+
+def _checked_layers(
+    broker: Mapping[str, Value], all_brokers: Mapping[str, Value], static: Mapping[str, Value]
+) -> tuple[Layers, dict[str, Value]]:
+    layers = _stack(broker, all_brokers, static)
+    effective = _resolve(layers)
+    _check_lag(effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    return layers, effective
 
 
 def _resolve_one(setting: Setting, layers: Layers) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -260,3 +261,31 @@ def test_on_the_command_line(broker: BrokerProcess, admin: Admin, topic: str) ->
     assert run("consume", topic, "--group", topic, "--until-end").split() == ["7", "8", "9"]
     run("groups", "delete", topic)
     assert topic not in run("groups", "list")
+
+
+@pytest.mark.parametrize("blocked", [False, True], ids=["waiting", "its reader takes nothing"])
+def test_a_consumer_that_is_terminated_leaves_its_group(
+    broker: BrokerProcess, admin: Admin, topic: str, blocked: bool
+) -> None:
+    count = 500 if blocked else 2
+    admin.create_topic(topic, 1)
+    with Producer(broker.address) as producer:
+        producer.send(topic, b"0")
+        for _ in range(count - 1):
+            producer.send(topic, b"1" * (1000 if blocked else 1))  # more than a pipe holds
+    process = subprocess.Popen(
+        [*pylogd_command(), "consume", topic, "-b", broker.address, "--group", topic],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    with process.stdout, process.stderr:
+        assert process.stdout.readline() == b"0\n"
+        process.send_signal(signal.SIGTERM)
+        if not blocked:
+            assert process.stdout.read() == b"1\n"
+        assert process.wait(SECONDS) == 143
+        assert process.stderr.read() == b""
+    found = [group for group in admin.list_groups() if group.group_id == topic]
+    assert not found or admin.describe_group(topic).members == ()
+    committed = {place.partition: at.offset for place, at in admin.group_offsets(topic).items()}
+    assert (committed.get(0, 0) < count) if blocked else (committed == {0: 2}), committed

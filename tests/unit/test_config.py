@@ -287,6 +287,70 @@ def test_a_refused_dynamic_change_changes_nothing() -> None:
     assert settings["log.segment.bytes"] == 1 << 30
 
 
+class TestReadAgain:
+    """The settings file is read again while the broker runs."""
+
+    def load(self, tmp_path: Path, text: str, **overrides: str) -> tuple[Settings, Path]:
+        path = tmp_path / "pylogd.toml"
+        path.write_text(text)
+        return Settings.load(path, overrides), path
+
+    def test_only_what_may_change_at_run_time_does(self, tmp_path: Path) -> None:
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n"background.threads" = 3\n')
+        told: list[frozenset[str]] = []
+        settings.subscribe(told.append)
+        path.write_text('"message.max.bytes" = 2000\n"background.threads" = 4\n')
+        replaced = settings.replace_static(settings.read_again())
+        assert replaced.changed == {"message.max.bytes": (1000, 2000)}
+        assert replaced.pending == {"background.threads": (3, 4)}
+        assert told == [frozenset({"message.max.bytes"})]
+        assert (settings["message.max.bytes"], settings["background.threads"]) == (2000, 3)
+        assert settings.topic_config({})["max.message.bytes"] == 2000
+        assert settings.origin("message.max.bytes") == "configuration file"
+        again = settings.replace_static(settings.read_again())
+        assert (again.changed, again.pending) == ({}, {"background.threads": (3, 4)})
+
+    def test_what_is_gone_from_the_file_has_its_default_again(self, tmp_path: Path) -> None:
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n')
+        path.write_text("")
+        settings.replace_static(settings.read_again())
+        assert settings["message.max.bytes"] == SETTINGS["message.max.bytes"].default
+
+    def test_the_command_line_still_wins(self, tmp_path: Path) -> None:
+        settings, path = self.load(tmp_path, "", **{"message.max.bytes": "500"})
+        path.write_text('"message.max.bytes" = 2000\n')
+        assert not settings.replace_static(settings.read_again()).changed
+        assert settings["message.max.bytes"] == 500
+
+    def test_dynamic_settings_still_win_and_give_way_to_the_new_ones(self, tmp_path: Path) -> None:
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n')
+        settings.set_dynamic({}, {"message.max.bytes": "500"})
+        path.write_text('"message.max.bytes" = 2000\n')
+        replaced = settings.replace_static(settings.read_again())
+        assert (replaced.changed, replaced.overruled) == ({}, {"message.max.bytes"})
+        assert settings["message.max.bytes"] == 500
+        settings.set_dynamic({}, {})
+        assert settings["message.max.bytes"] == 2000
+
+    @pytest.mark.parametrize(
+        "text", ['"message.max.bytes" = "soon"', "not TOML", '"log.cleaner.min.compaction.lag.ms" = 5000']
+    )
+    def test_what_is_wrong_changes_nothing(self, tmp_path: Path, text: str) -> None:
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n')
+        settings.set_dynamic({}, {"log.cleaner.max.compaction.lag.ms": "100"})
+        path.write_text(text)
+        with pytest.raises(ConfigError):
+            settings.replace_static(settings.read_again())
+        assert settings["message.max.bytes"] == 1000
+        assert settings["log.cleaner.min.compaction.lag.ms"] == 0
+
+    def test_a_file_that_is_gone_changes_nothing(self, tmp_path: Path) -> None:
+        settings, path = self.load(tmp_path, '"message.max.bytes" = 1000\n')
+        path.unlink()
+        with pytest.raises(ConfigError):
+            settings.read_again()
+
+
 def test_a_broker_is_described_whole() -> None:
     entries = {entry.name: entry for entry in Settings({"num.partitions": 4}).describe()}
     assert list(entries) == list(SETTINGS)

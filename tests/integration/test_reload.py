@@ -1,0 +1,125 @@
+"""SIGHUP on real brokers: settings that may change do, others wait for a restart, the log file is opened anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import START_SECONDS, BrokerProcess, free_ports
+from tests.fakes.parts import batch
+from tests.integration.conftest import StartBroker
+from tests.rawclient import RawClient, create_topic, has_ended, produce, wait_until, wait_until_ended
+
+TWISTD = [str(Path(sys.executable).with_name("twistd"))]
+TOO_LARGE, NONE = 10, 0
+
+
+class Running:
+    """A broker with a settings file and a log file."""
+
+    def __init__(self, pid: int, address: str, config: Path, log: Path) -> None:
+        self.pid, self.address, self.config, self.log = pid, address, config, log
+
+    def set(self, text: str) -> None:
+        """Change the file, and tell the broker."""
+        self.config.write_text(text)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        os.kill(self.pid, signal.SIGHUP)
+
+    def wait_for(self, text: str) -> None:
+        """Until the log file has the text."""
+        wait_until(lambda: self.log.exists() and text in self.log.read_text(), f"{text!r} in the log")
+
+    def produced(self, size: int) -> int:
+        """The error code of a produce request with a record of so many bytes."""
+        with RawClient(self.address) as client:
+            return int(produce(client, "t", [batch(b"v" * size)])[0].error_code)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    config = tmp_path / "pylogd.toml"
+    config.write_text('"message.max.bytes" = 100000\n')
+    return config, tmp_path / "log" / "pylogd.log"
+
+
+@pytest.fixture
+def foreground(files: tuple[Path, Path], start_broker: StartBroker) -> Running:
+    """`pylogd broker`."""
+    config, log = files
+    log.parent.mkdir()
+    broker: BrokerProcess = start_broker(arguments=["--config", str(config), "--logfile", str(log)])
+    return Running(broker.pid, broker.address, config, log)
+
+
+@pytest.fixture
+def daemon(files: tuple[Path, Path], tmp_path: Path) -> Iterator[Running]:
+    """`twistd pylogd`, in the background."""
+    config, log = files
+    log.parent.mkdir()
+    [port] = free_ports(1)
+    pid_file = tmp_path / "pid"
+    command = [*TWISTD, "--pidfile", str(pid_file), "--logfile", str(log), "pylogd", "--config", str(config)]
+    command += ["--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "data")]
+    subprocess.run(command, check=True, timeout=START_SECONDS, cwd=tmp_path)
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the pid file")
+    pid = int(pid_file.read_text())
+    running = Running(pid, f"127.0.0.1:{port}", config, log)
+    try:
+        running.wait_for("listens on")
+        yield running
+        os.kill(pid, signal.SIGTERM)
+        wait_until_ended(pid)
+    finally:
+        if not has_ended(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["foreground", "daemon"])
+def test_the_settings_file_is_read_again(how: str, request: pytest.FixtureRequest) -> None:
+    broker: Running = request.getfixturevalue(how)
+    with RawClient(broker.address) as client:
+        create_topic(client, "t")
+    assert broker.produced(5000) == NONE
+
+    broker.set('"message.max.bytes" = 1000\n"background.threads" = 3\n')
+    broker.wait_for("1 settings changed, 1 need a restart")
+    text = broker.log.read_text()
+    assert "SIGHUP: message.max.bytes = 1000, it was 100000" in text
+    assert "SIGHUP: background.threads = 3 needs a restart" in text
+    assert broker.produced(5000) == TOO_LARGE
+
+    broker.set('"message.max.bytes" = "soon"\n')
+    broker.wait_for("SIGHUP: the settings stay as they are")
+    assert broker.produced(5000) == TOO_LARGE
+    assert broker.produced(50) == NONE
+
+    old = broker.log.rename(broker.log.with_suffix(".old"))
+    broker.set('"message.max.bytes" = 200000\n')
+    broker.wait_for("1 settings changed, 0 need a restart")
+    assert broker.produced(5000) == NONE
+    assert "SIGHUP: message.max.bytes = 200000" not in old.read_text()
+
+
+def test_a_log_file_that_can_not_be_opened_anew_is_kept(foreground: Running) -> None:
+    folder = foreground.log.parent
+    moved = folder.rename(folder.with_name("elsewhere"))
+    foreground.log = moved / foreground.log.name
+    foreground.hang_up()
+    foreground.wait_for("SIGHUP: can't open the log file anew")
+
+
+def test_without_a_file_the_broker_goes_on(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_until(lambda: "SIGHUP: there is no settings file to read again" in broker.log(), "the line in the log")
+    with RawClient(broker.address) as client:
+        create_topic(client, "t")
