@@ -20,6 +20,7 @@ from pylogd.client.core.errors import Closed, is_retriable
 from pylogd.client.core.metadata import Key, Metadata, Retry, parse_bootstrap
 from pylogd.errors import PylogdError
 from pylogd.net.client import BrokerConnection, connect
+from pylogd.net.steady import steady
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Cluster:
         host, as `twisted.internet.ssl.optionsForClientTLS` does; None is plain TCP. ValueError: a bad address.
         """
         self.metadata = Metadata(parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics)
-        self.reactor = default_reactor() if reactor is None else reactor
+        self.reactor = steady(default_reactor() if reactor is None else reactor)
         self.client_id = client_id
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
@@ -73,7 +74,7 @@ class Cluster:
             connection.close()
 
     def seconds(self) -> float:
-        """The reactor's time."""
+        """The reactor's time, which is monotonic."""
         now: float = self.reactor.seconds()
         return now
 

@@ -1,0 +1,83 @@
+"""A reactor with a monotonic clock, around one that counts by the wall clock and belongs to somebody else.
+
+Strategy: a library can't give the process's reactor another clock (`pylogd.clock.use_monotonic_time` is for its owner).
+So `seconds()` is the monotonic clock, and a call that the reactor makes too early, as the wall clock was set forward,
+is put off by what is left. All else is the reactor's.
+
+Rule: after the wall clock was set back, the reactor makes no call before its time has come again, those of others
+neither; only its owner can mend that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.python.runtime import seconds as wall_clock
+from zope.interface import directlyProvides, implementer, providedBy
+
+
+def steady(reactor: Any) -> Any:
+    """Return the reactor, or one with a monotonic clock around it if it counts by the wall clock."""
+    return SteadyReactor(reactor) if getattr(reactor, "seconds", None) is wall_clock else reactor
+
+
+class SteadyReactor:
+    """See the module."""
+
+    def __init__(self, reactor: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reactor = reactor
+        self.seconds = clock
+        directlyProvides(self, providedBy(reactor))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def callLater(self, delay: float, function: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall:
+        """Call `function` once, `delay` seconds from now."""
+        return SteadyCall(self._reactor, self.seconds, delay, lambda: function(*args, **kwargs))
+
+
+@implementer(IDelayedCall)
+class SteadyCall:
+    """A delayed call that is due by another clock than the reactor's."""
+
+    def __init__(self, reactor: Any, clock: Callable[[], float], delay: float, function: Callable[[], Any]) -> None:
+        self._reactor = reactor
+        self._clock = clock
+        self._function = function
+        self._due = clock() + delay
+        self._call: Any = reactor.callLater(delay, self._fire)
+
+    def _fire(self) -> None:
+        left = self._due - self._clock()
+        if left > 0:
+            self._call = self._reactor.callLater(left, self._fire)
+        else:
+            self._function()
+
+    def getTime(self) -> float:
+        """See `IDelayedCall`."""
+        return self._due
+
+    def cancel(self) -> None:
+        """See `IDelayedCall`."""
+        self._call.cancel()
+
+    def delay(self, secondsLater: float) -> None:
+        """See `IDelayedCall`."""
+        self._move(self._due + secondsLater)
+
+    def reset(self, secondsFromNow: float) -> None:
+        """See `IDelayedCall`."""
+        self._move(self._clock() + secondsFromNow)
+
+    def active(self) -> bool:
+        """See `IDelayedCall`."""
+        return bool(self._call.active())
+
+    def _move(self, due: float) -> None:
+        self._call.reset(max(due - self._clock(), 0.0))
+        self._due = due
