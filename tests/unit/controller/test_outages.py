@@ -34,9 +34,8 @@ def snapshot(offline: tuple[int, ...] = (), full: tuple[int, ...] = (), dead: tu
 
 
 def settled(state: PartitionState, brokers: Snapshot, *, unclean: bool = False) -> PartitionState:
-    updates = decisions.settle_all(
-        brokers, [topic(state)], frozenset({"t"}) if unclean else frozenset(), lambda _: 1
-    )
+    names = frozenset({"t"}) if unclean else frozenset()
+    updates = decisions.settle_all(brokers, [topic(state)], names, lambda _: 2)
     return updates[0].after[0] if updates else state
 
 
