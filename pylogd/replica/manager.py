@@ -123,7 +123,7 @@ class ReplicaManager:
             logs, self.replicated, clock, in_thread,
             settings.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip
-        self._awaited: set[tuple[str, int]] = set()  # partitions whose records are in a directory that is away
+        self.awaited: set[tuple[str, int]] = set()  # partitions whose records are in a directory that is away
         self._cutting: dict[Partition, PartitionState | None] = {}  # whose log is cut, and what it then becomes
         self._hosted: dict[str, dict[int, Partition]] = {}
         #: Logs that have to go, by topic: where there is a reason they are strays, and kept aside.
@@ -509,7 +509,7 @@ class ReplicaManager:
             if self._node_id not in state.replicas:
                 continue
             partition = hosted.get(state.index)
-            if partition is not None and partition.key in self._awaited and not self._awaits(state):
+            if partition is not None and partition.key in self.awaited and not self._awaits(state):
                 self._forget(partition)
                 self._configs[topic.name] = config
                 partition = None
@@ -521,7 +521,7 @@ class ReplicaManager:
             else:
                 self._add(topic, state, stored, config)
         for state in filter(self._awaits, missing):
-            self._awaited.add((topic.name, state.index))
+            self.awaited.add((topic.name, state.index))
             self._add(topic, state, None, config)
         missing = [state for state in missing if not self._awaits(state)]
         if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
@@ -543,7 +543,7 @@ class ReplicaManager:
 
     def _forget(self, partition: Partition) -> None:
         """The records of a partition without a log here have been given up: it gets a new log."""
-        self._awaited.discard(partition.key)
+        self.awaited.discard(partition.key)
         self._drop(partition, None)
         self._condemned[partition.topic].remove((partition.key, None))
 

@@ -92,12 +92,14 @@ class OutageReporter:
             self.changed()
 
     def outages(self) -> Outages:
-        """Return what is out now."""
-        partitions = self._replicas.partitions
+        """Return what is out now. Copies that were lost with a directory are none: the partition's state names them."""
+        partitions, lost = self._replicas.partitions, self._replicas.awaited
         full = filter(None, map(partitions.get, self._logs.in_full_directories))
         return Outages(
             frozenset(
-                (one.topic_id, one.index) for one in partitions.values() if one.role is Role.OFFLINE
+                (one.topic_id, one.index)
+                for one in partitions.values()
+                if one.role is Role.OFFLINE and one.key not in lost
             ),
             frozenset((one.topic_id, one.index) for one in full),
         )  # fmt: skip

@@ -147,6 +147,7 @@ def test_a_follower_that_nobody_writes_to_is_not_elected_without_its_directory(c
     cluster.kill(before.leader)
     (other,) = set(before.replicas) - {preferred, before.leader}
     wait_for(cluster, "that the third broker leads", lambda one: one.leader == other)
+    cluster.start(before.leader)  # with one replica in sync nothing new is committed (KIP-966)
     read(cluster, 10)
 
 
