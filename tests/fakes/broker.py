@@ -107,6 +107,14 @@ class FakeBroker:
         for thread in self._threads:
             thread.join(10)
 
+    def add_partition(self) -> None:
+        """Let the topic have one more partition."""
+        self.leader_of[len(self.logs)] = 1
+        self.ends.append(0)
+        self.starts.append(0)
+        self.producers.append(Producers())
+        self.logs.append([])
+
     def drop(self) -> None:
         """Cut every connection."""
         for sock in self._sockets:

@@ -17,7 +17,7 @@ from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
-from pylogd.client.core.producer.send_queue import Outbox, Shipment
+from pylogd.client.core.producer.send_queue import SendQueue, BatchRequest
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
@@ -58,7 +58,7 @@ class Log:
 class UnderWay:
     """A request, the broker's answer to it once it has one, and what will befall it."""
 
-    shipment: Shipment
+    shipment: BatchRequest
     data: bytes
     answer: int | PylogdError | None = None
     done: bool = False
@@ -82,7 +82,7 @@ class World:
             partitioner="murmur2",
             monotonic=lambda: self.now,
         )
-        self.outbox = Outbox(
+        self.outbox = SendQueue(
             self.accumulator, idempotent=True, retry=True, max_request_bytes=10**6,
             backoff=lambda: Backoff(rng=random.Random(1)), on_result=self._result,
         )  # fmt: skip

@@ -31,9 +31,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "client": ("errors", "wire"),
     "client.core": ("errors", "wire"),
     "client.blocking": ("errors", "wire", "client.core", "client.zookeeper"),
-    "client.deferred": (
-        "errors", "wire", "client.core", "client.blocking.clock", "client.zookeeper", "metadata", "net",
-    ),
+    "client.evented": ("errors", "wire", "client.core"),
+    "client.aio": ("errors", "wire", "client.core", "client.evented"),
+    "client.deferred": ("errors", "wire", "client.core", "client.evented", "client.zookeeper", "metadata", "net"),
     "client.zookeeper": ("errors", "client.core", "client.blocking", "metadata"),
     "local": ("errors",),
     "schemas": ("errors", "client", "wire"),

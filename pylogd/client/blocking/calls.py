@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pylogd.client.blocking.cluster import Cluster
+from pylogd.client.core.admin.calls import Question
+from pylogd.client.core.call import Endpoint
 from pylogd.client.core.metadata import Metadata
 
 T = TypeVar("T")
@@ -21,11 +23,19 @@ class BlockingCalls:
     def metadata(self) -> Metadata:
         return self.cluster.metadata
 
-    async def connection(self, node_id: int | None) -> Any:
-        return self.cluster.any_connection() if node_id is None else self.cluster.connection(node_id)
-
-    async def request(self, connection: Any, request: Any, version: int) -> Any:
-        return connection.request(request, version=version)
+    async def send(self, question: Question) -> Any:
+        """Return the response to a request, in one try."""
+        target = question.target
+        if target is None:
+            connection = self.cluster.any_connection()
+        elif isinstance(target, Endpoint):
+            connection = self.cluster.connection_at(target.node_id, target.host, target.port)
+        else:
+            connection = self.cluster.connection(target)
+        version = connection.version_for(question.api, question.highest)
+        message = question.build(version)
+        question.sent = True
+        return connection.request(message, version=version)
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         return self.cluster.call(lambda: run(attempt()), timeout)

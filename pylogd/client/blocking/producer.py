@@ -14,29 +14,33 @@ closed when the process ends may be lost; Ctrl-C interrupts every call at once.
 
 from __future__ import annotations
 
+import logging
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pylogd.client.blocking.clock import SystemClock
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.sender import Sender
-from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.metadata import Metadata, parse_bootstrap
+from pylogd.client.core.network import Network
+from pylogd.client.core.producer.accumulator import Batch, BatchResult
 from pylogd.client.core.producer.delivery import Outcome
-from pylogd.client.core.producer.options import Acks, SenderOptions, check_options
-from pylogd.client.core.producer.partitioner import Partitioner
-from pylogd.client.core.producer.send_queue import Outbox
-from pylogd.wire.compression import CompressionType
+from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.producer import check_partition, not_in_time
 from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ABANDON_SECONDS = 1.0  # the thread ends at once unless it waits for a broker
+_ABANDON_SECONDS = 1.0  # the thread ends at once unless a callback is running
+
+_log = logging.getLogger(__name__)
 
 
 class Delivery(Outcome):
@@ -48,16 +52,17 @@ class Delivery(Outcome):
         """The record at `index` of a batch."""
         self._sender = sender
         self._batch = batch
-        self._index = index
+        self.index = index
 
     def result(self, timeout: float | None = None) -> int:
         """Wait for it and return its offset. Raises why it was not written, or RequestTimedOut after `timeout`."""
-        batch, sender = self._batch, self._sender
-        if batch.result is None:
+        if not self.done:
+            sender = self._sender
             with sender.lock:
-                if sender.accumulator.open.get(batch.partition) is batch:
-                    sender.accumulator.seal(batch)
-                if not sender.wait(lambda: batch.result is not None, timeout):
+                batch, accumulator = self.batch, sender.core.accumulator
+                if accumulator.open.get(batch.partition) is batch:
+                    accumulator.seal(batch)
+                if not sender.wait(lambda: self.done, timeout):
                     raise RequestTimedOut(f"{batch.partition}: not delivered yet")
         if self.error is not None:
             raise self.error
@@ -70,73 +75,35 @@ class Producer:
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
-        *,
-        acks: Acks = "all",
-        idempotence: bool | None = None,
-        compression: str = "none",
-        compression_level: int | None = None,
-        batch_bytes: int = 256 * 1024,
-        batch_records: int = 10_000,
-        linger_ms: float = 5,
-        buffer_memory: int = 32 * 1024 * 1024,
-        max_block: float = 60.0,
-        max_request_bytes: int = 1024 * 1024,
-        max_in_flight: int = 5,
-        partitioner: str | Partitioner = "murmur2",
-        request_timeout: float = 30.0,
-        delivery_timeout: float = 120.0,
-        retry: bool = True,
-        retry_backoff: float = 0.1,
-        retry_backoff_max: float = 1.0,
-        metadata_max_age: float = 300.0,
-        on_batch: Callable[[BatchResult], None] | None = None,
-        client_id: str = "pylogd",
+        options: ProducerOptions | None = None,
+        **settings: Any,
     ) -> None:
-        """A `Cluster` lends its settings, not its connections. Times in seconds unless their name says `ms`.
+        """Options are given as `ProducerOptions`, by name, or both. A `Cluster` lends its addresses and settings.
 
-        `partitioner`: "murmur2" (as the Java client), "crc32" (as librdkafka), "random", or a function of topic, key
-        and number of partitions. `max_in_flight`: requests to a broker. `on_batch` is called with the result of every
-        batch, in the producer's thread, which is cheaper than to keep all deliveries. ValueError: options that
-        contradict each other.
+        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
         """
-        wanted_acks, idempotent = check_options(acks, idempotence, retry, max_in_flight)
+        clock: Any = SystemClock()
+        auto_create = True
         if isinstance(bootstrap_servers, Cluster):
-            cluster = bootstrap_servers.copy()
+            lender = bootstrap_servers
+            settings = {"client_id": lender.client_id, "connect_timeout": lender.connect_timeout, **settings}
+            clock, addresses, auto_create = lender.clock, lender.metadata.bootstrap, lender.metadata.auto_create_topics
         else:
-            cluster = Cluster(
-                bootstrap_servers, client_id=client_id, request_timeout=request_timeout, auto_create_topics=True
-            )
-        accumulator = Accumulator(
-            batch_bytes=batch_bytes,
-            batch_records=batch_records,
-            linger=linger_ms / 1000,
-            delivery_timeout=delivery_timeout,
-            partitioner=partitioner,
-            monotonic=cluster.clock.monotonic,
-        )
-        backoff = partial(Backoff, retry_backoff, retry_backoff_max)
-        outbox = Outbox(
-            accumulator,
-            idempotent=idempotent,
-            retry=retry,
-            max_request_bytes=max(max_request_bytes, batch_bytes),
-            backoff=backoff,
-        )
-        options = SenderOptions(
-            acks=wanted_acks,
-            compression=CompressionType.named(compression),
-            compression_level=compression_level,
-            max_in_flight=max_in_flight,
-            request_timeout=request_timeout,
-            metadata_max_age=metadata_max_age,
-        )
-        self._sender = Sender(cluster, accumulator, outbox, options, buffer_memory, backoff, partial(_tell, on_batch))
-        self._add = accumulator.add
-        self._accumulator = accumulator
-        self._max_block = max_block
-        self._now_ms = cluster.clock.now_ms
+            addresses = parse_bootstrap(bootstrap_servers)
+        self.options = ProducerOptions.of(options, settings)
+        network = Network(Metadata(addresses, auto_create_topics=auto_create), self.options.connection)
+        tell = partial(_tell, self.options.on_batch)
+        self._sender = sender = Sender(network, self.options, clock, tell)
+        self._core = sender.core
+        self._accumulator = sender.core.accumulator
+        self._add = self._accumulator.add
+        self._partitions = sender.core.partitions
+        self._limit = self.options.buffer_memory
+        self._now_ms = clock.now_ms
+        self._monotonic = clock.monotonic
+        self._told = threading.local()  # of how many failed records a thread has been told
         # A producer that is dropped delivers what it has; its thread then ends.
-        self._finalizer = weakref.finalize(self, _drop, self._sender)
+        self._finalizer = weakref.finalize(self, _drop, sender)
 
     def __enter__(self) -> Producer:
         return self
@@ -163,16 +130,16 @@ class Producer:
         """Take a record and return what will become of it. `timestamp` in milliseconds since 1970, by default now.
 
         `on_delivery` is called with the delivery once it is done, in the producer's thread. Waits up to `max_block` if
-        the buffer is full or the topic not known yet. Raises BufferFull, KafkaError if the topic can't be found, what
-        kept its metadata from being read, or Closed.
+        the buffer is full or the topic not known yet. Raises BufferFull, KafkaError if the topic can't be found or has
+        no such partition, what kept its metadata from being read, Closed, or TypeError for what is no bytes.
         """
         sender = self._sender
         with sender.lock:
-            if self._accumulator.buffered >= sender.limit:
+            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
                 self._make_room()
-            count = sender.partitions.get(topic, 0)
-            if not count and partition is None:
-                count = self._learn(topic)
+            count = self._partitions.get(topic) or self._learn(topic)
+            if partition is not None and not 0 <= partition < count:
+                count = self._learn(topic, partition)
             batch = self._add(
                 topic, count, partition, key, value, self._now_ms() if timestamp is None else timestamp, headers
             )
@@ -196,11 +163,11 @@ class Producer:
         taken = list(records)
         sender = self._sender
         with sender.lock:
-            if self._accumulator.buffered >= sender.limit:
+            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
                 self._make_room()
-            count = sender.partitions.get(topic, 0)
-            if not count and partition is None:
-                count = self._learn(topic)
+            count = self._partitions.get(topic) or self._learn(topic)
+            if partition is not None and not 0 <= partition < count:
+                count = self._learn(topic, partition)
             batch = self._accumulator.add_set(topic, count, partition, taken, self._now_ms())
             delivery = Delivery(sender, batch, 0)
             if on_delivery is not None:
@@ -223,37 +190,41 @@ class Producer:
         ]  # fmt: skip
 
     def _make_room(self) -> None:
-        sender, accumulator = self._sender, self._accumulator
-        if sender.failure is not None:
-            raise sender.failure
+        """With the lock: wait until the buffer has room."""
+        sender, core = self._sender, self._core
         sender.needing_room += 1
         try:
-            if not sender.wait(lambda: accumulator.buffered < sender.limit, self._max_block):
+            if core.failure is None and not sender.wait(core.has_room, self.options.max_block):
                 raise BufferFull(
-                    f"{accumulator.buffered:,} bytes wait for the brokers; buffer_memory is {sender.limit:,}"
+                    f"{core.accumulator.buffered:,} bytes wait for the brokers; buffer_memory is {self._limit:,}"
                 )
         finally:
             sender.needing_room -= 1
-        if sender.failure is not None:
-            raise sender.failure
+        if core.failure is not None:
+            raise core.failure
 
-    def _learn(self, topic: str) -> int:
-        sender = self._sender
-        sender.wanted[topic] = None
+    def _learn(self, topic: str, partition: int | None = None) -> int:
+        """With the lock: wait until the topic's number of partitions is known, or known anew to be too low."""
+        sender, core = self._sender, self._core
+        before = core.learned(topic)
+        core.want(topic)
 
         def answered() -> bool:
-            error = sender.wanted.setdefault(topic, None)  # another caller may have taken it off
-            return topic in sender.partitions or (error is not None and not is_retriable(error))
+            problem = core.problem_with(topic)
+            return core.learned(topic) > before or (problem is not None and not is_retriable(problem))
 
-        try:
-            sender.wait(answered, self._max_block)
-        finally:
-            error = sender.wanted.pop(topic, None)
-        count = sender.partitions.get(topic)
-        if count is None:
-            raise error if error is not None else RequestTimedOut(f"no metadata of {topic!r} came in time")
-        if sender.failure is not None:
-            raise sender.failure
+        sender.start()
+        in_time = sender.wait(answered, self.options.max_block)
+        if core.failure is not None:
+            raise core.failure
+        problem = core.problem_with(topic)
+        if problem is not None and (not in_time or not is_retriable(problem)):
+            raise problem
+        if not in_time:
+            raise not_in_time(topic)
+        count = self._partitions.get(topic, 0)
+        if partition is not None:
+            check_partition(topic, partition, count)
         return count
 
     # Waiting
@@ -261,19 +232,21 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Send everything and wait until all of it has a result, and callbacks have run.
 
-        Raises `DeliveryFailed` if anything since the last flush was not written, RequestTimedOut if `timeout` seconds
-        are over before.
+        Raises `DeliveryFailed` if anything was not written since this thread last called, RequestTimedOut if `timeout`
+        seconds are over before.
         """
-        sender = self._sender
+        sender, core = self._sender, self._core
         with sender.lock:
-            mark = self._accumulator.next_number
+            mark = core.accumulator.next_number
             sender.flushing += 1
             try:
                 if not sender.wait(lambda: sender.all_told(mark), timeout):
-                    raise RequestTimedOut(f"{len(self._accumulator.unfinished)} batches are not delivered yet")
+                    raise RequestTimedOut(f"{core.unfinished} batches are not delivered yet")
             finally:
                 sender.flushing -= 1
-            failed = sender.take_failed()
+            failures = core.queue.failures
+        failed = failures.since(getattr(self._told, "records", 0))
+        self._told.records = failures.records
         if failed is not None:
             raise failed
 
@@ -283,7 +256,7 @@ class Producer:
             return
         sender = self._sender
         with sender.lock:
-            sender.refuse(Closed("the producer is closed"))
+            self._core.refuse(Closed("the producer is closed"))
         try:
             self.flush(timeout)
         finally:
@@ -296,14 +269,17 @@ class Producer:
 
 
 def _tell(on_batch: Callable[[BatchResult], None] | None, batch: Batch, result: BatchResult) -> None:
-    if on_batch is not None:
-        on_batch(result)
-    for delivery, listener in batch.listeners:
-        listener(delivery)
+    calls: list[Callable[[], Any]] = [] if on_batch is None else [partial(on_batch, result)]
+    calls += [partial(listener, delivery) for delivery, listener in batch.listeners]
+    for call in calls:
+        try:
+            call()
+        except Exception:
+            _log.exception("a callback of the producer failed")
 
 
 def _drop(sender: Sender) -> None:
     """A producer goes that nobody closed: its thread delivers what it has, if the process lives that long."""
-    if sender.accumulator.unfinished:
+    if sender.core.unfinished:
         warnings.warn("a producer was neither closed nor flushed: records may be lost", ResourceWarning, stacklevel=2)
     sender.let_end()

@@ -71,31 +71,43 @@ class Metadata:
 
     # Asking
 
-    def request(self, topics: Iterable[str] | None, version: int) -> MetadataRequest:
-        """What to ask for brokers, and for topics by name, or for all of them if `topics` is None."""
+    def request(self, topics: Iterable[str] | None, version: int, *, create: bool | None = None) -> MetadataRequest:
+        """Return the request for brokers, and for topics by name, or for all of them if `topics` is None.
+
+        `create`: whether the broker may create topics that do not exist, by default as `auto_create_topics` says.
+        """
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         if asked is None and version < _ALL_IS_NULL:
             asked = []
-        create = self.auto_create_topics or version < _CAN_ASK_NOT_TO_CREATE
-        return MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+        allowed = self.auto_create_topics if create is None else create
+        return MetadataRequest(topics=asked, allow_auto_topic_creation=allowed or version < _CAN_ASK_NOT_TO_CREATE)
 
     def learn(self, response: MetadataResponse) -> list[Topic]:
         """Take an answer in, and return its topics. Raises KafkaError for the first topic that has an error:
         UNKNOWN_TOPIC_OR_PARTITION (as `UnknownTopic` where nobody would create it), INVALID_TOPIC_EXCEPTION,
         LEADER_NOT_AVAILABLE.
         """
+        errors = self.learn_each(response)
+        for error in errors.values():
+            raise error
+        return [self.topics[topic.name] for topic in response.topics if topic.name is not None]
+
+    def learn_each(self, response: MetadataResponse) -> dict[str, KafkaError]:
+        """Take an answer in, and return the errors of its topics by name. Raises KafkaError if it is no answer."""
         if response.error_code:
             raise KafkaError(error_for(response.error_code))
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
-        found = [_read_topic(topic) for topic in response.topics if not topic.error_code]
-        self.topics.update((topic.name, topic) for topic in found)
+        errors: dict[str, KafkaError] = {}
         for topic in response.topics:
+            name = topic.name or ""
             if topic.error_code:
-                self.topics.pop(topic.name or "", None)
-                raise self._error(topic)
-        return found
+                self.topics.pop(name, None)
+                errors[name] = self._error(topic)
+            else:
+                self.topics[name] = _read_topic(topic)
+        return errors
 
     def _error(self, topic: MetadataResponseTopic) -> KafkaError:
         code = error_for(topic.error_code)

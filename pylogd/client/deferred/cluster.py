@@ -16,8 +16,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from pylogd.client.core.admin.calls import Question
+from pylogd.client.core.call import Endpoint
 from pylogd.client.core.errors import Closed, is_retriable
 from pylogd.client.core.metadata import Key, Metadata, Retry, parse_bootstrap
+from pylogd.client.core.options import ClientOptions
+from pylogd.client.deferred.loop import TwistedLoop
+from pylogd.client.evented.cluster import EventedCluster
 from pylogd.errors import PylogdError
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.steady import steady
@@ -63,10 +68,27 @@ class Cluster:
         self._opening: dict[tuple[Key, str], list[Deferred[BrokerConnection]]] = {}
         self._attempts: set[Deferred[None]] = set()
         self._closed = False
+        self._evented: EventedCluster | None = None
+
+    @property
+    def evented(self) -> EventedCluster:
+        """The connections of the machines that the core drives."""
+        if self._evented is None:
+            options = ClientOptions(
+                client_id=self.client_id, connect_timeout=self.connect_timeout, request_timeout=self.request_timeout
+            )
+            self._evented = EventedCluster(
+                TwistedLoop(self.reactor, self._tls), [f"[{host}]:{port}" for host, port in self.metadata.bootstrap],
+                options, retry_timeout=self.retry_timeout, bootstrap_timeout=self.bootstrap_timeout,
+                auto_create_topics=self.metadata.auto_create_topics,
+            )  # fmt: skip
+        return self._evented
 
     def close(self) -> None:
         """Close every connection."""
         self._closed = True
+        if self._evented is not None:
+            self._evented.close()
         for attempt in list(self._attempts):
             attempt.cancel()
         connections, self._connections = self._connections, {}
@@ -149,6 +171,18 @@ class Cluster:
         finished.addBoth(lambda _: self._attempts.discard(finished))
 
     # Requests
+
+    async def send(self, question: Question) -> Any:
+        """Return the response to a request, in one try."""
+        target = question.target
+        if isinstance(target, Endpoint):
+            connection = await self.connection_at(target.node_id, target.host, target.port)
+        else:
+            connection = await self.connection(target)
+        version = connection.version_for(question.api, question.highest)
+        message = question.build(version)
+        question.sent = True
+        return await self.request(connection, message, version)
 
     async def request(self, connection: BrokerConnection, request: Any, version: int) -> Any:
         """The response to a request."""

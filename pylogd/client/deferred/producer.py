@@ -1,10 +1,6 @@
 """The producer on Twisted: `send` takes a record, its delivery says what became of it.
 
-Strategy: the accumulator and the outbox are the blocking face's. A turn of this producer seals what is due, sends what
-may go, and sets one timer for what is due next; replies, records and flushes cause the next turn. Metadata and the
-producer id are asked for one request at a time, beside it all.
-
-Rules: as the blocking face's guarantees (`client/producer.py`). `send` fires at once while there is room; over
+Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` fires at once while there is room; over
 `buffer_memory` it fires when there is some, in the order of the calls, or fails with BufferFull after `max_block`
 seconds, or at once if what waits for room would itself be more than `buffer_memory`: whoever waits for each `send` to
 fire before the next never sees that. Compression and encoding run on the reactor.
@@ -12,28 +8,23 @@ fire before the next never sees that. Compression and encoding run on the reacto
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut
-from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.delivery import Outcome
-from pylogd.client.core.producer.options import Acks, SenderOptions, check_options
-from pylogd.client.core.producer.partitioner import Partitioner
-from pylogd.client.core.producer.send_queue import Outbox
+from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.deferred.cluster import Cluster
-from pylogd.client.deferred.sender import Shipper
-from pylogd.clock import wall_ms
-from pylogd.errors import PylogdError
-from pylogd.wire.compression import CompressionType
-from pylogd.wire.records import Header, NewRecord, record_size_bound
+from pylogd.client.evented.producer import EventedProducer
+from pylogd.wire.records import Header, NewRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = Logger()
 
@@ -47,39 +38,11 @@ class Delivery(Outcome):
         """The record at `index` of a batch."""
         self._producer = producer
         self._batch = batch
-        self._index = index
+        self.index = index
 
     def result(self, timeout: float | None = None) -> Deferred[int]:
         """Fires with its offset, without lingering. Fails with why it was not written, or with RequestTimedOut."""
-        fired: Deferred[int] = Deferred()
-        if self.done:
-            self._fire(fired)
-            return fired
-        producer = self._producer
-        producer.seal(self._batch)
-        self._batch.listeners.append((self, lambda _: self._fire(fired)))
-        return producer.within(fired, timeout, f"{self._batch.partition}: not delivered yet")
-
-    def _fire(self, fired: Deferred[int]) -> None:
-        if fired.called:
-            return
-        if self.error is not None:
-            fired.errback(self.error)
-        else:
-            fired.callback(self.offset)
-
-
-class _Waiting:
-    """A record, or a set, that waits for room or for its topic's metadata."""
-
-    __slots__ = ("add", "fired", "size", "timer", "topic")
-
-    def __init__(self, topic: str | None, size: int, add: Callable[[], Delivery]) -> None:
-        self.topic = topic  # whose partitions have to be known, None if they need not
-        self.size = size
-        self.add = add
-        self.timer: IDelayedCall | None = None
-        self.fired: Deferred[Delivery] = Deferred()
+        return self._producer.result(self, timeout)
 
 
 class Producer:
@@ -88,81 +51,32 @@ class Producer:
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        options: ProducerOptions | None = None,
         *,
-        acks: Acks = "all",
-        idempotence: bool | None = None,
-        compression: str = "none",
-        compression_level: int | None = None,
-        batch_bytes: int = 256 * 1024,
-        batch_records: int = 10_000,
-        linger_ms: float = 5,
-        buffer_memory: int = 32 * 1024 * 1024,
-        max_block: float = 60.0,
-        max_request_bytes: int = 1024 * 1024,
-        max_in_flight: int = 5,
-        partitioner: str | Partitioner = "murmur2",
-        request_timeout: float = 30.0,
-        delivery_timeout: float = 120.0,
-        retry: bool = True,
-        retry_backoff: float = 0.1,
-        retry_backoff_max: float = 1.0,
-        metadata_max_age: float = 300.0,
-        on_batch: Callable[[BatchResult], None] | None = None,
-        client_id: str = "pylogd",
         tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
+        **settings: Any,
     ) -> None:
-        """The options are those of the blocking face; `tls` and `reactor` are `Cluster`'s. ValueError: options that
-        contradict each other.
+        """Options are given as `ProducerOptions`, by name, or both; `tls` and `reactor` are `Cluster`'s.
+
+        Raises TypeError for a name that is no option, ValueError for options that contradict each other.
         """
-        wanted_acks, idempotent = check_options(acks, idempotence, retry, max_in_flight)
-        if isinstance(bootstrap_servers, Cluster):
-            self.cluster, self._own_cluster = bootstrap_servers, False
-        else:
-            self.cluster = Cluster(
-                bootstrap_servers, client_id=client_id, request_timeout=request_timeout, auto_create_topics=True,
-                tls=tls, reactor=reactor,
-            )  # fmt: skip
-            self._own_cluster = True
-        self._accumulator = Accumulator(
-            batch_bytes=batch_bytes,
-            batch_records=batch_records,
-            linger=linger_ms / 1000,
-            delivery_timeout=delivery_timeout,
-            partitioner=partitioner,
-            monotonic=self.cluster.seconds,
-        )
-        backoff = partial(Backoff, retry_backoff, retry_backoff_max)
-        self._outbox = Outbox(
-            self._accumulator,
-            idempotent=idempotent,
-            retry=retry,
-            max_request_bytes=max(max_request_bytes, batch_bytes),
-            backoff=backoff,
-            on_result=self._note_result,
-        )
-        options = SenderOptions(
-            acks=wanted_acks,
-            compression=CompressionType.named(compression),
-            compression_level=compression_level,
-            max_in_flight=max_in_flight,
-            request_timeout=request_timeout,
-            metadata_max_age=metadata_max_age,
-        )
-        self._shipper = Shipper(self.cluster, self._accumulator, self._outbox, options, backoff, self._turn_soon)
-        self._buffer_memory = buffer_memory
-        self._max_block = max_block
-        self._on_batch = on_batch
+        self.options = ProducerOptions.of(options, settings)
+        self._own_cluster = not isinstance(bootstrap_servers, Cluster)
+        self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
+            bootstrap_servers, client_id=self.options.client_id, connect_timeout=self.options.connect_timeout,
+            request_timeout=self.options.request_timeout, auto_create_topics=True, tls=tls, reactor=reactor,
+        )  # fmt: skip
+        evented = self.cluster.evented
         self._reactor = self.cluster.reactor
-        self._now_ms = wall_ms
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_bytes = 0
-        self._flushes: list[tuple[int, Deferred[None]]] = []
-        self._results: list[tuple[Batch, BatchResult]] = []
-        self._timer: IDelayedCall | None = None
-        self._wakes_at = 0.0
-        self._turning = self._again = False
-        self._failure: PylogdError | None = None
+        self._now_ms = evented.loop.now_ms
+        self._producer: EventedProducer[Delivery] = EventedProducer(
+            evented.driver, self.options, self._deliver, _callback_failed
+        )
+        self._closed: Deferred[None] | None = None
+
+    def _deliver(self, batch: Batch, index: int) -> Delivery:
+        return Delivery(self, batch, index)
 
     # Taking records
 
@@ -180,17 +94,17 @@ class Producer:
         """Take a record; fires with what will become of it. `timestamp` in milliseconds since 1970, by default now.
 
         `on_delivery` is called with the delivery once it is done. Waits up to `max_block` if the buffer is full or the
-        topic not known yet. Fails with BufferFull, KafkaError if the topic can't be found, what kept its metadata from
-        being read, or Closed. Cancelled before it fired, the record is not sent.
+        topic not known yet. Fails with BufferFull, KafkaError if the topic can't be found or has no such partition,
+        what kept its metadata from being read, or Closed. Cancelled before it fired, the record is not sent. Raises
+        TypeError for what is no bytes.
         """
         stamp = self._now_ms() if timestamp is None else timestamp
-
-        def add() -> Delivery:
-            count = self._shipper.partitions.get(topic, 0)
-            batch = self._accumulator.add(topic, count, partition, key, value, stamp, headers)
-            return self._taken(batch, len(batch.records) - 1, on_delivery)
-
-        return self._take(topic if partition is None else None, add, lambda: record_size_bound(key, value, headers))
+        taken = self._producer.try_send(topic, value, key, partition, stamp, headers, on_delivery)
+        if taken is not None:
+            return succeed(taken)
+        return Deferred.fromCoroutine(
+            self._producer.send_later(topic, value, key, partition, stamp, headers, on_delivery)
+        )
 
     def send_set(
         self, topic: str, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]], *,
@@ -204,86 +118,25 @@ class Producer:
         taken = list(records)
         if not taken:
             raise ValueError("a set needs a record")
-        now_ms = self._now_ms()
+        return Deferred.fromCoroutine(self._producer.send_set(topic, taken, partition, on_delivery))
 
-        def add() -> Delivery:
-            count = self._shipper.partitions.get(topic, 0)
-            batch = self._accumulator.add_set(topic, count, partition, taken, now_ms)
-            return self._taken(batch, 0, on_delivery)
+    def send_columns(
+        self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None
+    ) -> Deferred[list[Delivery]]:
+        """Take each row of a `pyarrow.RecordBatch` as a record: of the columns `value` (binary or string) and, where it
+        has them, `key` (the same), `timestamp` and `headers` (list<struct<key: string, value: binary>>).
 
-        return self._take(topic if partition is None else None, add, lambda: sum(map(_size, taken)))
-
-    def _take(self, topic: str | None, add: Callable[[], Delivery], size: Callable[[], int]) -> Deferred[Delivery]:
-        """Add now what may be added now; else let it wait behind what waits already."""
-        fired: Deferred[Delivery] = Deferred()
-        if self._failure is not None:
-            fired.errback(self._failure)
-        elif not self._waiting and self._may_add(topic):
-            fired.callback(add())
-        else:
-            return self._wait(topic, add, size())
-        return fired
-
-    def _may_add(self, topic: str | None) -> bool:
-        return self._accumulator.buffered < self._buffer_memory and (topic is None or topic in self._shipper.partitions)
-
-    def _wait(self, topic: str | None, add: Callable[[], Delivery], size: int) -> Deferred[Delivery]:
-        waiting = _Waiting(topic, size, add)
-        if self._waiting and self._waiting_bytes + size > self._buffer_memory:
-            self._blocked(waiting)
-            return waiting.fired
-        waiting.fired = Deferred(lambda _: self._unwait(waiting))
-        waiting.timer = self._reactor.callLater(self._max_block, self._blocked, waiting)
-        self._waiting.append(waiting)
-        self._waiting_bytes += size
-        if topic is not None and topic not in self._shipper.partitions:
-            self._shipper.wanted.setdefault(topic, None)
-        self._turn_soon()
-        return waiting.fired
-
-    def _unwait(self, waiting: _Waiting) -> None:
-        if waiting.timer is not None and waiting.timer.active():
-            waiting.timer.cancel()
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
-            self._waiting_bytes -= waiting.size
-
-    def _blocked(self, waiting: _Waiting) -> None:
-        """It waited too long, or there is no room to wait in."""
-        self._unwait(waiting)
-        error: PylogdError = BufferFull(
-            f"{self._accumulator.buffered:,} bytes wait for the brokers; buffer_memory is {self._buffer_memory:,}"
-        )
-        if waiting.topic is not None and waiting.topic not in self._shipper.partitions:
-            error = self._shipper.wanted.get(waiting.topic) or RequestTimedOut(
-                f"no metadata of {waiting.topic!r} came in time"
-            )
-        waiting.fired.errback(error)
-
-    def _admit(self) -> None:
-        """Add what waits, in order, as far as there is room and its topic is known."""
-        while self._waiting:
-            waiting = self._waiting[0]
-            error = None if waiting.topic is None else self._shipper.unknown(waiting.topic)
-            if error is None and not self._may_add(waiting.topic):
-                return
-            self._unwait(waiting)
-            if error is not None:
-                waiting.fired.errback(error)
-            else:
-                waiting.fired.callback(waiting.add())
-
-    def _taken(self, batch: Batch, index: int, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
-        delivery = Delivery(self, batch, index)
-        if on_delivery is not None:
-            batch.listeners.append((delivery, on_delivery))
-        if self._accumulator.sealed:
-            self._turn_soon()
-        elif not index:
-            self._turn_at(batch.due)
-        return delivery
+        Waits and fails as `send`; KeyError: there is no `value`.
+        """
+        return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
     # Waiting
+
+    def result(self, delivery: Delivery, timeout: float | None) -> Deferred[int]:
+        """As the delivery's own `result`."""
+        return self._within(
+            Deferred.fromCoroutine(self._producer.result(delivery)), timeout, str(delivery.batch.partition)
+        )
 
     def flush(self, timeout: float | None = None) -> Deferred[None]:
         """Send everything; fires when all of it has a result and callbacks have run.
@@ -291,142 +144,51 @@ class Producer:
         Fails with `DeliveryFailed` if anything since the last flush was not written, with RequestTimedOut if `timeout`
         seconds are over before.
         """
-        fired: Deferred[None] = Deferred()
-        self._flushes.append((self._accumulator.next_number, fired))
-        if self._shipper.stopped:
-            self._tell()
-        else:
-            self._turn_soon()
-        return self.within(fired, timeout, "batches are not delivered yet")
+        return self._within(Deferred.fromCoroutine(self._producer.flush()), timeout, "batches")
 
     def close(self, timeout: float | None = None) -> Deferred[None]:
         """Take no more records, flush, and close; fails as `flush`."""
-        if self._failure is None:
-            self._failure = Closed("the producer is closed")
-            self._refuse_waiting()
+        if self._closed is not None:
+            return succeed(None)
 
         def closed(result: Any) -> Any:
             self.abandon()
             return result
 
-        return self.flush(timeout).addBoth(closed)
+        self._producer.refuse(Closed("the producer is closed"))
+        self._closed = self.flush(timeout).addBoth(closed)
+        return self._closed
 
     def abandon(self) -> None:
         """Close without sending what is left: that was not delivered, for all that is known."""
-        self._failure = self._failure or Closed("the producer is closed")
-        self._shipper.stop()
-        self._outbox.give_up_all(self._failure)
-        self._refuse_waiting()
-        self._tell()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._producer.abandon()
         if self._own_cluster:
             self.cluster.close()
 
-    def _refuse_waiting(self) -> None:
-        while self._waiting:
-            waiting = self._waiting[0]
-            self._unwait(waiting)
-            assert self._failure is not None
-            waiting.fired.errback(self._failure)
-
-    def seal(self, batch: Batch) -> None:
-        """Send a batch without lingering."""
-        if self._accumulator.open.get(batch.partition) is batch:
-            self._accumulator.seal(batch)
-            self._turn_soon()
-
-    def within(self, fired: Deferred[Any], timeout: float | None, what: str) -> Deferred[Any]:
-        """`fired`, or RequestTimedOut once `timeout` seconds are over."""
+    def _within(self, fired: Deferred[Any], timeout: float | None, what: str) -> Deferred[Any]:
+        """Return `fired`, which fails with RequestTimedOut once `timeout` seconds are over."""
         if timeout is None or fired.called:
             return fired
+        outcome: Deferred[Any] = Deferred(lambda _: fired.cancel())
 
         def late() -> None:
-            self._flushes = [flush for flush in self._flushes if flush[1] is not fired]
-            fired.errback(RequestTimedOut(what))
+            waiting, passed[0] = passed[0], None
+            fired.cancel()
+            if waiting is not None:
+                waiting.errback(self._producer.within(what))
 
-        timer = self._reactor.callLater(timeout, late)
-
-        def stop(result: Any) -> Any:
+        def done(result: Any) -> None:
+            waiting, passed[0] = passed[0], None
             if timer.active():
                 timer.cancel()
-            return result
+            if waiting is not None:
+                waiting.callback(result)
 
-        return fired.addBoth(stop)
-
-    # Turns
-
-    def _turn_soon(self) -> None:
-        if self._turning:
-            self._again = True
-        else:
-            self._turn_at(self.cluster.seconds())
-
-    def _turn_at(self, when: float) -> None:
-        if self._timer is not None:
-            if self._wakes_at <= when:
-                return
-            self._timer.cancel()
-        self._wakes_at = when
-        self._timer = self._reactor.callLater(max(0.0, when - self.cluster.seconds()), self._turn)
-
-    def _turn(self) -> None:
-        """Do all that can be done now, and set the timer for what is next."""
-        self._timer = None
-        if self._shipper.stopped:
-            return
-        self._turning, self._again = True, False
-        now = self.cluster.seconds()
-        try:
-            if self._flushes or self._starved():
-                self._accumulator.seal_all()
-            else:
-                self._accumulator.seal_due(now)
-            self._shipper.turn(now)
-            self._tell()
-            self._admit()
-        finally:
-            self._turning = False
-        due = now if self._again else self._shipper.next_time(now)
-        if due is not None and not self._shipper.stopped:
-            self._turn_at(due)
-
-    def _starved(self) -> bool:
-        """Whether records wait for room that only open batches can make."""
-        full = self._accumulator.buffered >= self._buffer_memory
-        return bool(self._waiting) and full and not self._outbox.waiting and not self._shipper.under_way
-
-    def _note_result(self, batch: Batch, result: BatchResult) -> None:
-        self._results.append((batch, result))
-
-    def _tell(self) -> None:
-        """Call back for the results that there are, and for the flushes that are done."""
-        while self._results:
-            results, self._results = self._results, []
-            for batch, result in results:
-                self._call_back(batch, result)
-        first = next(iter(self._accumulator.unfinished), self._accumulator.next_number)
-        done = [flush for flush in self._flushes if flush[0] <= first]
-        if done:
-            self._flushes = [flush for flush in self._flushes if flush[0] > first]
-            failed, self._outbox.failed_since = self._outbox.failed_since, None
-            for _, fired in done:
-                if failed is not None:
-                    fired.errback(failed)
-                else:
-                    fired.callback(None)
-
-    def _call_back(self, batch: Batch, result: BatchResult) -> None:
-        calls: list[Callable[[], Any]] = [] if self._on_batch is None else [partial(self._on_batch, result)]
-        calls += [partial(listener, delivery) for delivery, listener in batch.listeners]
-        for call in calls:
-            try:
-                call()
-            except Exception:
-                log.failure("a callback of the producer failed")
+        passed: list[Deferred[Any] | None] = [outcome]
+        timer: IDelayedCall = self._reactor.callLater(timeout, late)
+        fired.addBoth(done)
+        return outcome
 
 
-def _size(record: NewRecord | tuple[bytes | None, bytes | None]) -> int:
-    headers = record.headers if isinstance(record, NewRecord) else ()
-    return record_size_bound(record[0], record[1], headers)
+def _callback_failed() -> None:
+    log.failure("a callback of the producer failed")

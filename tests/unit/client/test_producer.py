@@ -26,6 +26,8 @@ from pylogd.client import (
     TopicPartition,
     UnsupportedByBroker,
 )
+from pylogd.client.blocking.driver import Driver
+from pylogd.client.core.producer import accumulator
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
@@ -232,15 +234,15 @@ def test_order_is_kept_with_one_request_in_flight(server: FakeBroker, make: Make
 
 
 def test_final_errors(server: FakeBroker, make: Make) -> None:
-    server.on(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.POLICY_VIOLATION))
     producer = make(linger_ms=10**6)
     delivery = producer.send("t", b"v", partition=0)
     producer.send("t", b"w", partition=0)
-    with pytest.raises(DeliveryFailed, match=r"2 records.*MESSAGE_TOO_LARGE") as raised:
+    with pytest.raises(DeliveryFailed, match=r"2 records.*POLICY_VIOLATION") as raised:
         producer.flush()
     assert isinstance(raised.value.__cause__, KafkaError)
     assert delivery.done and delivery.offset == -1
-    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+    with pytest.raises(KafkaError, match="POLICY_VIOLATION"):
         delivery.result()
     producer.send("t", b"x", partition=0)
     producer.flush()  # what failed was said once
@@ -309,7 +311,7 @@ def test_a_caller_that_begins_to_wait_before_the_thread_sleeps(
 
 def test_a_full_buffer_is_an_error_in_time(server: FakeBroker, make: Make) -> None:
     server.on(ApiKey.PRODUCE, fake.silence)
-    producer = make(buffer_memory=1000, max_block=0, linger_ms=0)
+    producer = make(buffer_memory=1000, max_block=0.3, linger_ms=0)
     producer.send("t", bytes(1000), partition=0)
     with pytest.raises(BufferFull, match="buffer_memory is 1,000"):
         producer.send("t", b"v", partition=0)
@@ -336,21 +338,20 @@ def test_an_exception_in_its_block_abandons_it(server: FakeBroker) -> None:
     assert not server.asked(ApiKey.PRODUCE)
 
 
-@pytest.mark.parametrize("step", ["connection", "try_topic"])
-def test_what_is_given_up_on_its_way_is_not_sent(
-    server: FakeBroker, make: Make, step: str, caplog: pytest.LogCaptureFixture
+def test_what_is_given_up_while_it_is_encoded_is_not_sent(
+    server: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = make(linger_ms=10**6, idempotence=False)
     sender = producer._sender
     reached, given_up = threading.Event(), threading.Event()
-    found = getattr(sender._cluster, step)
+    encode = accumulator.encode_batch
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **options: Any) -> bytes:
         reached.set()
         assert given_up.wait(60)
-        return found(*args)
+        return encode(*args, **options)
 
-    setattr(sender._cluster, step, slow)
+    monkeypatch.setattr(accumulator, "encode_batch", slow)
     delivery = producer.send("t", b"v", partition=0)
     with sender.lock:
         sender.flushing += 1
@@ -404,10 +405,107 @@ def test_metadata_is_asked_for_again_in_time(server: FakeBroker, make: Make) -> 
 
 
 def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
-    producer = make(delivery_timeout=3)
-    producer.send("t", b"first", partition=0).result()
-    with pytest.raises((KafkaError, DeliveryTimedOut), match="LEADER_NOT_AVAILABLE"):
-        producer.send("t", b"v", partition=77).result()
+    producer = make()
+    for partition in (-1, 3, 77):
+        with pytest.raises(KafkaError, match=f"3 partitions.*no partition {partition}"):
+            producer.send("t", b"v", partition=partition)
+    server.add_partition()
+    assert producer.send("t", b"v", partition=3).partition == 3, "the topic has grown"
+
+
+def test_what_is_no_record_is_refused_and_leaves_the_others_alone(server: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=10**6)
+    good = producer.send("t", bytearray(b"good"), partition=0, headers=[("h", None)])
+    for record, says in [
+        ({"value": "text"}, "a value is bytes"),
+        ({"value": b"", "key": 7}, "a key is bytes"),
+        ({"value": b"", "timestamp": 1.5}, "whole number of milliseconds"),
+        ({"value": b"", "headers": [(b"h", b"x")]}, "a header's key is str"),
+        ({"value": b"", "headers": [("h", "x")]}, "a header's value is bytes"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            producer.send("t", partition=0, **record)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="64 bits"):
+        producer.send("t", b"", partition=0, timestamp=1 << 63)
+    with pytest.raises(TypeError, match="a value is bytes"):
+        producer.send_set("t", [(None, b"good"), (None, "text")], partition=0)  # type: ignore[list-item]
+    assert good.result() == 0
+    assert [record.value for record in server.stored(0)] == [b"good"]
+
+
+def test_keyless_records_beside_keyed_ones_stay_within_the_batch_size(server: FakeBroker, make: Make) -> None:
+    producer = make(batch_bytes=1000, linger_ms=10**6)
+    for number in range(300):
+        producer.send("t", bytes(200), b"key %d" % number if number % 3 else None)
+    producer.flush()
+    assert producer._accumulator.buffered == 0
+    assert max(len(batch) for log in server.logs for batch in log) < 1200
+    assert sum(parse_header(batch).record_count for log in server.logs for batch in log) == 300
+
+
+def test_a_batch_that_is_too_large_for_the_broker_is_split(server: FakeBroker, make: Make) -> None:
+    def at_most_3(request: Any) -> Any:
+        count = parse_header(request.topic_data[0].partition_data[0].records).record_count
+        return (server._produce if count <= 3 else refuse(ErrorCode.MESSAGE_TOO_LARGE))(request)
+
+    server.on(ApiKey.PRODUCE, *[at_most_3] * 50)
+    told: list[tuple[bytes, int]] = []
+    producer = make(linger_ms=10**6)
+    deliveries = [
+        producer.send("t", b"%d" % n, partition=0, on_delivery=lambda d, n=n: told.append((b"%d" % n, d.offset)))
+        for n in range(10)
+    ]
+    producer.flush()
+    assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(10)]
+    assert [delivery.offset for delivery in deliveries] == list(range(10))
+    assert told == [(b"%d" % n, n) for n in range(10)]
+    headers = [parse_header(batch) for batch in server.logs[0]]
+    assert [header.base_sequence for header in headers] == [0, 2, 5, 7]
+
+
+def test_a_set_that_is_too_large_is_not_split(server: FakeBroker, make: Make) -> None:
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.MESSAGE_TOO_LARGE))
+    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+        make().send_set("t", [(None, b"a"), (None, b"b")], partition=0).result()
+    assert not server.logs[0]
+
+
+def test_each_thread_hears_of_failures_from_its_own_flush(server: FakeBroker, make: Make) -> None:
+    producer = make(linger_ms=10**6)
+    heard: list[BaseException] = []
+    flushed = threading.Barrier(2)
+
+    def work() -> None:
+        producer.send("t", b"v", partition=0)
+        flushed.wait(60)
+        try:
+            producer.flush()
+        except DeliveryFailed as error:
+            heard.append(error)
+
+    server.on(ApiKey.PRODUCE, refuse(ErrorCode.POLICY_VIOLATION), refuse(ErrorCode.POLICY_VIOLATION))
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(heard) == 2
+    producer.send("t", b"w", partition=0)
+
+
+def test_an_unreachable_host_delays_nobody(server: FakeBroker) -> None:
+    with socket.socket() as full:  # it listens, and answers nothing: its queue of connections is full
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        others = [socket.socket() for _ in range(4)]
+        for other in others:
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        silent = f"127.0.0.1:{full.getsockname()[1]}"
+        with Producer([silent, server.address], connect_timeout=60) as producer:
+            assert producer.send("t", b"v", partition=0).result(timeout=30) == 0
+        for other in others:
+            other.close()
 
 
 # Idempotence
@@ -562,10 +660,10 @@ def test_threads_share_a_producer(server: FakeBroker, make: Make) -> None:
 
 
 def test_a_bug_in_the_thread_is_no_endless_wait(
-    server: FakeBroker, make: Make, caplog: pytest.LogCaptureFixture
+    server: FakeBroker, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = make()
-    producer._sender._receive = lambda: 1 // 0  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(Driver, "turn", lambda *_: 1 // 0)
     with pytest.raises(Closed, match="the producer has failed"):
         producer.send("t", b"v", partition=0).result()
     with pytest.raises(Closed, match="the producer has failed"):

@@ -1,8 +1,8 @@
-"""What administrative operations are written on: `Calls`, the few things that each face does in its own way.
+"""What administrative operations are written on: `Calls`, which each face provides.
 
-Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`: open a connection, send a
-request, pause between tries. On Twisted and asyncio those wait; in the blocking face they block and never suspend, so
-that `blocking.calls.run` can complete a coroutine in the caller's thread.
+Strategy: an operation (`operations.py`, `offsets.py`) is an `async def` over `Calls`: send a question, pause between
+tries. On Twisted and asyncio those wait; in the blocking face they block and never suspend, so that
+`blocking.calls.run` can complete a coroutine in the caller's thread.
 
 Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no threads, no loop.
 """
@@ -10,23 +10,33 @@ Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no thr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from pylogd.client.core.call import Target
+from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
-#: changes a request to suit the version that it will go at
+#: changes a request to suit the version that it will be sent at
 Fit = Callable[[int], None]
 
 
-class Negotiated(Protocol):
-    """A connection, as far as operations see it."""
+@dataclass(slots=True, eq=False)
+class Question:
+    """A request to send once. `build(version)` makes the message, at most at version `highest`.
 
-    def version_for(self, request: Any, highest: int | None = None) -> int:
-        """The highest version that both sides know."""
-        ...
+    `sent` tells afterwards whether bytes were handed to a connection: if not, a failed request had no effect.
+    """
+
+    api: type[Any]
+    build: Callable[[int], Any]
+    target: Target = None
+    highest: int | None = None
+    sent: bool = field(default=False, init=False)
 
 
 class Calls(Protocol):
@@ -37,39 +47,47 @@ class Calls(Protocol):
         """What is known of the cluster."""
         ...
 
-    async def connection(self, node_id: int | None) -> Negotiated:
-        """An open connection to a broker, or to any."""
-        ...
-
-    async def request(self, connection: Any, request: Any, version: int) -> Any:
-        """The response to a request."""
+    async def send(self, question: Question) -> Any:
+        """Return the response to a request, in one try."""
         ...
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """What `attempt` returns, tried again after retriable errors."""
+        """Return what `attempt` returns, tried again after retriable errors."""
         ...
 
 
+class Uncertain(Exception):
+    """A change may have been made although its request failed: it must not be sent again."""
+
+    def __init__(self, error: PylogdError) -> None:
+        self.error = error
+
+
+def question(request: Any, node_id: int | None = None, fit: Fit | None = None) -> Question:
+    """Return the question that is a request as it is, or as `fit` changes it for a version."""
+
+    def build(version: int) -> Any:
+        if fit is not None:
+            fit(version)
+        return request
+
+    return Question(type(request), build, node_id)
+
+
 async def send(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
-    """The response of a broker, or of any, in one try."""
-    connection = await calls.connection(node_id)
-    version = connection.version_for(request)
-    if fit is not None:
-        fit(version)
-    return await calls.request(connection, request, version)
+    """Return the response of a broker, or of any, in one try."""
+    return await calls.send(question(request, node_id, fit))
 
 
 async def refresh(calls: Calls, topics: Iterable[str] | None = ()) -> list[Topic]:
     """Ask for brokers, and topics by name or all of them, in one try. Raises as `Metadata.learn`."""
     metadata = calls.metadata
-    connection = await calls.connection(None)
-    request = metadata.request((), 0)
-    version = connection.version_for(request)
-    return metadata.learn(await calls.request(connection, metadata.request(topics, version), version))
+    names = None if topics is None else list(topics)
+    return metadata.learn(await calls.send(Question(MetadataRequest, lambda version: metadata.request(names, version))))
 
 
 async def ask(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
-    """The response to a question, which may be asked again."""
+    """Return the response to a question that may be asked again."""
 
     async def attempt() -> Any:
         if node_id is not None and not calls.metadata.brokers:
@@ -79,33 +97,49 @@ async def ask(calls: Calls, request: Any, node_id: int | None = None, fit: Fit |
     return await calls.call(attempt)
 
 
+async def once(calls: Calls, request: Any, node_id: int | None = None, fit: Fit | None = None) -> Any:
+    """Return the response to a request that must not take effect twice: it is sent again only if it was not sent."""
+
+    async def attempt() -> Any:
+        if node_id is not None and not calls.metadata.brokers:
+            await refresh(calls)
+        asked = question(request, node_id, fit)
+        try:
+            return await calls.send(asked)
+        except PylogdError as error:
+            if asked.sent and is_retriable(error):
+                raise Uncertain(error) from error
+            raise
+
+    try:
+        return await calls.call(attempt)
+    except Uncertain as uncertain:
+        raise uncertain.error from None
+
+
 async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int]], fit: Fit | None = None) -> Any:
-    """The controller's response to a change. It is sent again only if nothing was done: the broker asked is not the
-    controller, which is among the `codes` that it answers.
+    """Return the controller's response to a change. It is sent again only if nothing was done: it was not sent, or the
+    broker asked is not the controller, which is among the `codes` that it answers.
     """
 
-    async def find() -> tuple[Negotiated, int]:
+    async def attempt() -> Any:
         await refresh(calls)
         controller = calls.metadata.controller_id
-        connection = await calls.connection(None if controller < 0 else controller)
-        version = connection.version_for(request)
-        if fit is not None:
-            fit(version)
-        return connection, version
-
-    async def once() -> Any:
-        connection, version = await calls.call(find)
-        response = await calls.request(connection, request, version)
+        asked = question(request, None if controller < 0 else controller, fit)
+        try:
+            response = await calls.send(asked)
+        except PylogdError as error:
+            if asked.sent and is_retriable(error):
+                raise Uncertain(error) from error
+            raise
         if ErrorCode.NOT_CONTROLLER in codes(response):
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return response
 
     try:
-        return await once()
-    except KafkaError as error:
-        if error.code is not ErrorCode.NOT_CONTROLLER:
-            raise
-        return await calls.call(once)
+        return await calls.call(attempt)
+    except Uncertain as uncertain:
+        raise uncertain.error from None
 
 
 async def ask_topics(calls: Calls, topics: Sequence[str]) -> dict[str, PylogdError | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pylogd.client.core.admin.calls import Calls, refresh
+from pylogd.client.core.admin.calls import Calls, Question, refresh, send
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.group import commits
@@ -54,9 +54,7 @@ class GroupOperations:
             await refresh(calls, [])
             found = []
             for node in sorted(calls.metadata.brokers):
-                connection = await calls.connection(node)
-                request = list_groups.ListGroupsRequest()
-                response = await calls.request(connection, request, connection.version_for(request))
+                response = await send(calls, list_groups.ListGroupsRequest(), node)
                 check(response.error_code)
                 found += [GroupListing(g.group_id, g.group_state, g.protocol_type, node) for g in response.groups]
             return sorted(group for group in found if not wanted or group.state.lower() in wanted)
@@ -185,14 +183,15 @@ class GroupOperations:
 
     async def _find(self, group_id: str) -> int:
         calls = self._calls
-        connection = await calls.connection(None)
         request = FindCoordinatorRequest(key_type=GROUP_KEY)
-        version = connection.version_for(request)
-        if version < _MANY_KEYS_FROM:
-            request.key = group_id
-        else:
-            request.coordinator_keys = [group_id]
-        response = await calls.request(connection, request, version)
+
+        def fit(version: int) -> None:
+            if version < _MANY_KEYS_FROM:
+                request.key = group_id
+            else:
+                request.coordinator_keys = [group_id]
+
+        response = await send(calls, request, fit=fit)
         found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, found.error_message)
         node: int = found.node_id
@@ -214,9 +213,7 @@ class GroupOperations:
 
         async def attempt() -> tuple[int, Any]:
             node = await self._find(group_id)
-            connection = await calls.connection(node)
-            version = connection.version_for(at(0) if api is None else api, highest)
-            response = await calls.request(connection, at(version), version)
+            response = await calls.send(Question(type(at(0)) if api is None else api, at, node, highest))
             for code in codes(response):
                 if error_for(code).retriable:
                     raise KafkaError(error_for(code))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from pylogd.client.core.admin.calls import Calls, ask, change, refresh
+from pylogd.client.core.admin.calls import Calls, ask, change, once, refresh
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
 from pylogd.client.core.admin.partition_operations import PartitionOperations
@@ -172,7 +172,8 @@ class Operations(GroupOperations, PartitionOperations):
             resources=[alter.AlterConfigsResource(_KINDS[kind], name, operations)], validate_only=validate_only
         )
         node_id = int(name) if kind == "broker" and name else None
-        response: alter.IncrementalAlterConfigsResponse = await ask(self._calls, request, node_id)
+        send_it = once if append or subtract else ask  # a list that is appended to twice is another list
+        response: alter.IncrementalAlterConfigsResponse = await send_it(self._calls, request, node_id)
         for answer in response.responses:
             check(answer.error_code, answer.error_message)
 

@@ -35,6 +35,7 @@ from pylogd.wire.records import (
     NO_SEQUENCE,
     Header,
     NewRecord,
+    decode_batch,
     encode_batch,
     record_size_bound,
     with_producer,
@@ -45,7 +46,33 @@ _RECORD_OVERHEAD = 31  # see record_size_bound
 #: place in a list.
 OBJECT_OVERHEAD = 190
 
+MAX_SEQUENCE = (1 << 31) - 1
+MAX_TIMESTAMP = (1 << 63) - 1
+
 Fields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
+
+
+def check_record(
+    key: Any, value: Any, timestamp: Any, headers: Sequence[Header]
+) -> tuple[bytes | None, bytes | None, Sequence[Header]]:
+    """Return key, value and headers as they can be encoded. Raises TypeError that names what can't be, ValueError."""
+    if not isinstance(timestamp, int):
+        raise TypeError(f"a timestamp is a whole number of milliseconds since 1970, not {timestamp!r}")
+    if not -MAX_TIMESTAMP - 1 <= timestamp <= MAX_TIMESTAMP:
+        raise ValueError(f"timestamp {timestamp} does not fit into 64 bits")
+    checked = [(name, _as_bytes(content, "a header's value")) for name, content in headers]
+    for name, _ in checked:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's key is str, not {type(name).__name__}")
+    return _as_bytes(key, "a key"), _as_bytes(value, "a value"), checked
+
+
+def _as_bytes(content: Any, what: str) -> bytes | None:
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"{what} is bytes or None, not {type(content).__name__}: encode it, or give a serializer")
 
 
 class BatchResult(NamedTuple):
@@ -64,16 +91,21 @@ class Batch:
     """Records for one partition, on their way from the first `send` to a result.
 
     `maybe_written`: it was sent and no answer said what became of it. `out_of_order`: so the broker answered its last
-    try. `error` is what its last try came to.
+    try. `error` is what its last try came to. `atomic`: a set, which is written whole or not at all. `parts`: the
+    batches that it was split into because the broker found it too large, each with the index of its first record.
     """
 
     __slots__ = (
-        "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written", "number",
-        "out_of_order", "partition", "producer_id", "records", "result", "sequence", "size", "stamp",
+        "atomic", "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written",
+        "number", "out_of_order", "partition", "parts", "producer_id", "records", "result", "sequence", "size",
+        "spacing", "stamp",
     )  # fmt: skip
 
-    def __init__(self, partition: TopicPartition, number: int, due: float, deadline: float) -> None:
+    def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:
         """An empty one. `number` is its place in the order of batches; `due` is when it has lingered enough."""
+        self.atomic = False
+        self.parts: list[tuple[int, Batch]] = []
+        self.spacing = 1.0  # to the number of the next batch
         self.partition = partition
         self.number = number
         self.due = due
@@ -142,7 +174,7 @@ class Accumulator:
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
-        self.unfinished: dict[int, Batch] = {}
+        self.unfinished: dict[float, Batch] = {}
         self.next_number = 0
 
     # Taking records
@@ -158,17 +190,24 @@ class Accumulator:
         headers: Sequence[Header] = (),
     ) -> Batch:
         """Take a record of a topic with that many partitions; the batch that it was put last into."""
-        if headers:
+        if (
+            (value.__class__ is not bytes and value is not None)
+            or (key.__class__ is not bytes and key is not None)
+            or timestamp.__class__ is not int
+            or not -1 <= timestamp <= MAX_TIMESTAMP
+            or headers
+        ):
+            key, value, headers = check_record(key, value, timestamp, headers)
             size = record_size_bound(key, value, headers)
         else:
             size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
             batch = self._batch_for(topic, partitions, partition, key)
         full = batch.size + size
-        if full > self._batch_bytes and batch.size:
+        while full > self._batch_bytes and batch.size:  # the next one may be open for another kind of records
             self.seal(batch)
             batch = self._batch_for(topic, partitions, partition, key)
-            full = size
+            full = batch.size + size
         records = batch.records
         records.append((key, value, timestamp, headers))
         batch.size = full
@@ -205,10 +244,13 @@ class Accumulator:
         taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now_ms) for r in records]
         if not taken:
             raise ValueError("a set needs a record")
+        taken = [NewRecord(key, value, r.timestamp, tuple(headers)) for r in taken
+                 for key, value, headers in [check_record(r.key, r.value, r.timestamp, r.headers)]]  # fmt: skip
         batch = self._batch_for(topic, partitions, partition, taken[0].key)
         if batch.size:
             self.seal(batch)
             batch = self._open_batch(batch.partition)
+        batch.atomic = True
         batch.records.extend(taken)
         batch.size = sum(record_size_bound(r.key, r.value, r.headers) for r in taken)
         self.buffered += batch.size + OBJECT_OVERHEAD * len(taken)
@@ -259,6 +301,37 @@ class Accumulator:
         """A batch's records have become bytes: those count from now on."""
         self.buffered += len(batch.encoded) - batch.held
         batch.held = len(batch.encoded)
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Replace an encoded batch, which the broker found too large, by two of half its records each.
+
+        They keep its place in the order, its deadline and its sequence numbers.
+        """
+        records = [
+            (record.key, record.value, record.timestamp, record.headers) for record in decode_batch(batch.encoded)
+        ]
+        half, spacing = len(records) // 2, batch.spacing / 2
+        for delivery, _ in batch.listeners:
+            assert delivery.batch is batch  # its index counts from this batch's first record from now on
+        parts = []
+        for start, number, taken in ((0, batch.number, records[:half]), (half, batch.number + spacing, records[half:])):
+            part = Batch(batch.partition, number, batch.due, batch.deadline)
+            part.spacing, part.count, part.records = spacing, len(taken), list(taken)
+            part.size = sum(record_size_bound(key, value, headers) for key, value, _, headers in taken)
+            part.held = part.size + OBJECT_OVERHEAD * part.count
+            part.error = batch.error
+            if batch.sequence != NO_SEQUENCE:
+                part.producer_id, part.epoch = batch.producer_id, batch.epoch
+                part.sequence = (batch.sequence + start) & MAX_SEQUENCE
+            part.listeners = [entry for entry in batch.listeners if start <= entry[0].index < start + part.count]
+            self.buffered += part.held
+            parts.append(part)
+            self.unfinished[part.number] = part
+        self.buffered -= batch.held
+        batch.records, batch.encoded, batch.listeners = [], b"", []
+        batch.parts = [(0, parts[0]), (half, parts[1])]  # at once: deliveries may be looked at from other threads
+        self.unfinished = dict(sorted(self.unfinished.items()))
+        return parts
 
     def finish(self, batch: Batch, base_offset: int, log_append_time_ms: int, error: PylogdError | None) -> BatchResult:
         """A batch has its result, and what it held is free."""

@@ -24,11 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pylogd.client.core.producer.accumulator import Batch
+from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, Batch
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.records import NO_PRODUCER_ID, NO_SEQUENCE
 
-MAX_SEQUENCE = (1 << 31) - 1
 MAX_EPOCH = (1 << 15) - 1
 #: More than this many batches of a partition under way, and the broker would not know a retry of the first.
 MAX_IN_FLIGHT = 5
@@ -93,7 +92,7 @@ class Numbering:
         self._epoch = 0
         self._next = 0
         self._confirmed = False  # a batch of this epoch was acked
-        self._given_up: int | None = None  # the last numbered batch that was, if none behind it is acked
+        self._given_up: float | None = None  # the last numbered batch that was, if none behind it is acked
 
     def next(self, waiting: Sequence[Batch], flying: int) -> Batch | None:
         """Which batch may be sent now, numbered, with that many under way. None: none, or an id is wanted first."""

@@ -1,38 +1,81 @@
-"""Options of a producer, checked once for all faces."""
+"""Options of a producer, written and checked once for all faces."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.idempotence import MAX_IN_FLIGHT
-
-#: sent with InitProducerId, which requires it; it has no meaning without transactions
-TRANSACTION_TIMEOUT_MS = 60_000
+from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
+from pylogd.wire.compression import CompressionType
 
 Acks = Literal["all", 0, 1, -1]
 _ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 
 
-def check_options(acks: Acks, idempotence: bool | None, retry: bool, max_in_flight: int) -> tuple[int, bool]:
-    """The number for `acks`, and whether to be idempotent, which by default is so where it can be. ValueError: options
-    that contradict each other.
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """What a producer can be told. Times in seconds unless their name says `ms`.
+
+    acks: who must have a record before it counts as delivered: "all" in-sync replicas, 1 (the leader), or 0 (nobody).
+    idempotence: retries never write a record twice, and order is kept. On by default wherever it is possible: with
+        acks="all", retries, and at most five requests in flight.
+    compression, compression_level: "none", "gzip", "snappy", "lz4" or "zstd".
+    batch_bytes, batch_records, linger_ms: a batch is sent when it has so many bytes or records, or is so old.
+    buffer_memory: bytes that may be buffered; `send` then waits up to `max_block` for room.
+    max_request_bytes: of one request, which carries a batch of each of several partitions.
+    max_in_flight: requests to one broker.
+    partitioner: "murmur2" (as the Java client), "crc32" (as librdkafka), "random", or a function of topic, key and
+        number of partitions.
+    delivery_timeout: how long a record may take, with all tries.
+    retry: whether a request that failed is sent again; without, a record is written at most once.
+    on_batch: called with the result of every batch, which is cheaper than to keep all deliveries.
     """
-    if acks not in _ACKS:
-        raise ValueError(f'acks is "all", 0 or 1, not {acks!r}')
-    possible = _ACKS[acks] == -1 and retry and max_in_flight <= MAX_IN_FLIGHT
-    if idempotence and not possible:
-        raise ValueError(f'idempotence needs acks="all", retries, and at most {MAX_IN_FLIGHT} requests in flight')
-    return _ACKS[acks], possible if idempotence is None else idempotence
 
+    acks: Acks = "all"
+    idempotence: bool | None = None
+    compression: str = "none"
+    compression_level: int | None = None
+    batch_bytes: int = 256 * 1024
+    batch_records: int = 10_000
+    linger_ms: float = 5
+    buffer_memory: int = 32 * 1024 * 1024
+    max_block: float = 60.0
+    max_request_bytes: int = 1024 * 1024
+    max_in_flight: int = 5
+    partitioner: str | Partitioner = "murmur2"
+    delivery_timeout: float = 120.0
+    retry: bool = True
+    on_batch: Callable[[BatchResult], None] | None = None
 
-@dataclass(frozen=True, slots=True)
-class SenderOptions:
-    """As the producer's options of the same names; times in seconds."""
+    def __post_init__(self) -> None:
+        """Raises ValueError: an unknown value, or options that contradict each other."""
+        if self.acks not in _ACKS:
+            raise ValueError(f'acks is "all", 0 or 1, not {self.acks!r}')
+        if self.idempotence and not self._can_be_idempotent:
+            raise ValueError(f'idempotence needs acks="all", retries, and at most {MAX_IN_FLIGHT} requests in flight')
+        if isinstance(self.partitioner, str) and self.partitioner not in PARTITIONERS:
+            raise ValueError(f"partitioner is {', '.join(PARTITIONERS)} or a function, not {self.partitioner!r}")
+        CompressionType.named(self.compression)
 
-    acks: int
-    compression: int
-    compression_level: int | None
-    max_in_flight: int
-    request_timeout: float
-    metadata_max_age: float
+    @property
+    def _can_be_idempotent(self) -> bool:
+        return _ACKS[self.acks] == -1 and self.retry and self.max_in_flight <= MAX_IN_FLIGHT
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether this producer numbers its batches."""
+        return self._can_be_idempotent if self.idempotence is None else self.idempotence
+
+    @property
+    def required_acks(self) -> int:
+        """The number in the request: -1, 0 or 1."""
+        return _ACKS[self.acks]
+
+    @property
+    def compression_type(self) -> int:
+        """The number in a batch's attributes."""
+        return CompressionType.named(self.compression)

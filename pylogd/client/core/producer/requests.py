@@ -1,9 +1,4 @@
-"""A shipment as a produce request, and what its reply says of each batch. Sans I/O, shared by both faces.
-
-    version = connection.version_for(ProduceRequest(), highest_version(topic_ids))
-    request, by_place = produce_request(shipment.batches, topic_ids, version, acks=-1, timeout_ms=30_000)
-    land(outbox, by_place, response, error, now)
-"""
+"""Produce requests for batches, and what a response says of each batch. Without I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ from typing import Any
 
 from pylogd.client.core.errors import RequestTimedOut
 from pylogd.client.core.producer.accumulator import Batch
-from pylogd.client.core.producer.send_queue import Outbox
+from pylogd.client.core.producer.send_queue import SendQueue
 from pylogd.errors import KafkaError, PylogdError, error_for
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
@@ -25,7 +20,7 @@ from pylogd.wire.values import ZERO_UUID
 
 _TOPIC_IDS_FROM = 13
 
-ByPlace = dict[tuple[str | bytes, int], Batch]  # by topic name or id, and partition
+BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic name or id, and partition
 
 
 def highest_version(topic_ids: Mapping[str, bytes]) -> int | None:
@@ -35,35 +30,39 @@ def highest_version(topic_ids: Mapping[str, bytes]) -> int | None:
 
 def produce_request(
     batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, *, acks: int, timeout_ms: int
-) -> tuple[ProduceRequest, ByPlace]:
+) -> tuple[ProduceRequest, BatchesByPartition]:
     """The request that carries the batches, encoded before, and which of them its answers are about."""
     topics: dict[str, TopicProduceData] = {}
-    by_place: ByPlace = {}
+    by_partition: BatchesByPartition = {}
     for batch in batches:
         name, index = batch.partition
         key: Any = topic_ids[name] if version >= _TOPIC_IDS_FROM else name
         if name not in topics:
             topics[name] = TopicProduceData(**{"topic_id" if version >= _TOPIC_IDS_FROM else "name": key})
         topics[name].partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
-        by_place[key, index] = batch
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values())), by_place
+        by_partition[key, index] = batch
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values())), by_partition
 
 
-def land(
-    outbox: Outbox, by_place: ByPlace, response: ProduceResponse | None, error: PylogdError | None, now: float
+def complete(
+    queue: SendQueue,
+    by_partition: BatchesByPartition,
+    response: ProduceResponse | None,
+    error: PylogdError | None,
+    now: float,
 ) -> list[PylogdError]:
-    """Tell the outbox what became of each batch: by the response, by what befell the request as a whole, or, with
-    neither, as written (acks=0). Returns the errors, for whoever keeps metadata.
+    """Tell the queue what became of each batch: from the response; from `error`, if the request as a whole failed; or,
+    with neither, as written (acks=0). Returns the errors, which may show that metadata is out of date.
     """
     if response is None:
-        for batch in by_place.values():
+        for batch in by_partition.values():
             if error is None:
-                outbox.written(batch, -1)
+                queue.written(batch, -1)
             else:
-                outbox.failed(batch, error, now)
+                queue.failed(batch, error, now)
         return [] if error is None else [error]
     errors: list[PylogdError] = []
-    left = dict(by_place)
+    left = dict(by_partition)
     for topic in response.responses:
         for answer in topic.partition_responses:
             key = (topic.name or topic.topic_id, answer.index)
@@ -72,12 +71,12 @@ def land(
             batch = left.pop(key)
             if answer.error_code:
                 errors.append(_error(batch, answer))
-                outbox.failed(batch, errors[-1], now)
+                queue.failed(batch, errors[-1], now)
             else:
-                outbox.written(batch, answer.base_offset, answer.log_append_time_ms)
+                queue.written(batch, answer.base_offset, answer.log_append_time_ms)
     for batch in left.values():
         errors.append(RequestTimedOut(f"{batch.partition}: the broker's reply leaves the partition out"))
-        outbox.failed(batch, errors[-1], now)
+        queue.failed(batch, errors[-1], now)
     return errors
 
 

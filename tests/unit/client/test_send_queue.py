@@ -1,4 +1,4 @@
-"""Accumulator and outbox by hand: who sticks where, what goes together, what is held back."""
+"""Accumulator and queue by hand: who sticks where, what goes together, what is held back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import OBJECT_OVERHEAD, Accumulator, Batch
 from pylogd.client.core.producer.idempotence import MAX_EPOCH, MAX_SEQUENCE, Numbering, ProducerId
 from pylogd.client.core.producer.partitioner import Partitioner
-from pylogd.client.core.producer.send_queue import Outbox, Shipment
+from pylogd.client.core.producer.send_queue import SendQueue, BatchRequest
 from pylogd.errors import ErrorCode, KafkaError
 
 
@@ -20,24 +20,24 @@ class Time:
 
 def make(
     time: Time, partitioner: str | Partitioner = "murmur2", idempotent: bool = False
-) -> tuple[Accumulator, Outbox]:
+) -> tuple[Accumulator, SendQueue]:
     accumulator = Accumulator(
         batch_bytes=1000, batch_records=4, linger=0.5, delivery_timeout=10, partitioner=partitioner,
         monotonic=lambda: time.now, rng=random.Random(3),
     )  # fmt: skip
-    outbox = Outbox(
+    queue = SendQueue(
         accumulator, idempotent=idempotent, retry=True, max_request_bytes=300, backoff=lambda: Backoff(0.1, 0.1)
     )
-    return accumulator, outbox
+    return accumulator, queue
 
 
 def add(accumulator: Accumulator, partition: int | None = None, key: bytes | None = None, size: int = 10) -> Batch:
     return accumulator.add("t", 3, partition, key, bytes(size), 0)
 
 
-def take(outbox: Outbox, now: float, leader: int = 1, room: int = 5) -> list[Shipment]:
-    outbox.collect()
-    return outbox.take(now, lambda _: leader, lambda _: room > 0)
+def take(queue: SendQueue, now: float, leader: int = 1, room: int = 5) -> list[BatchRequest]:
+    queue.collect()
+    return queue.take(now, lambda _: leader, lambda _: room > 0)
 
 
 def test_lingering_and_sticking() -> None:
@@ -70,71 +70,71 @@ def test_random_takes_no_notice_of_keys() -> None:
 
 
 def test_what_is_buffered() -> None:
-    accumulator, outbox = make(Time())
+    accumulator, queue = make(Time())
     for _ in range(4):
         add(accumulator, 0)
     assert accumulator.buffered == 4 * (31 + 10 + OBJECT_OVERHEAD)
-    ((batch,),) = (shipment.batches for shipment in take(outbox, 0))
+    ((batch,),) = (shipment.batches for shipment in take(queue, 0))
     batch.encode(0, None)
     accumulator.was_encoded(batch)
     assert accumulator.buffered == len(batch.encoded)
-    outbox.written(batch, 7)
+    queue.written(batch, 7)
     assert accumulator.buffered == 0 and not accumulator.unfinished
     assert batch.result is not None and batch.result.base_offset == 7
 
 
 def test_requests_are_bounded_and_shared_by_partitions_in_turn() -> None:
-    accumulator, outbox = make(Time())
+    accumulator, queue = make(Time())
     for partition in (0, 1, 2):
         add(accumulator, partition, size=120)
     accumulator.seal_all()
-    (shipment,) = take(outbox, 0)
+    (shipment,) = take(queue, 0)
     assert [batch.partition.partition for batch in shipment.batches] == [0], "two are more than 300 bytes"
-    (shipment,) = take(outbox, 0)
+    (shipment,) = take(queue, 0)
     assert [batch.partition.partition for batch in shipment.batches] == [1]
-    assert not take(outbox, 0, room=0)
+    assert not take(queue, 0, room=0)
 
 
 def test_a_lane_is_held_while_it_failed_and_while_its_leader_moves() -> None:
-    accumulator, outbox = make(Time())
+    accumulator, queue = make(Time())
     sent = []
     for _ in range(3):
         accumulator.seal(add(accumulator, 0))
     for _ in range(2):
-        sent += [batch for shipment in take(outbox, 0) for batch in shipment.batches]
-    assert not take(outbox, 0, leader=2), "not to another broker while something is under way"
-    outbox.failed(sent[0], BrokerUnavailable("gone"), 0)
-    assert not take(outbox, 5), "not while the second is under way"
-    outbox.written(sent[1], 0)
-    assert [batch for shipment in take(outbox, 5) for batch in shipment.batches] == [sent[0]]
-    assert outbox.next_time() == 10
+        sent += [batch for shipment in take(queue, 0) for batch in shipment.batches]
+    assert not take(queue, 0, leader=2), "not to another broker while something is under way"
+    queue.failed(sent[0], BrokerUnavailable("gone"), 0)
+    assert not take(queue, 5), "not while the second is under way"
+    queue.written(sent[1], 0)
+    assert [batch for shipment in take(queue, 5) for batch in shipment.batches] == [sent[0]]
+    assert queue.next_time() == 10
 
 
 def test_what_nobody_leads_expires_with_its_last_error() -> None:
-    accumulator, outbox = make(Time())
+    accumulator, queue = make(Time())
     batch = add(accumulator, 0)
     accumulator.seal_all()
-    outbox.collect()
-    outbox.topic_failed("t", KafkaError(ErrorCode.LEADER_NOT_AVAILABLE), 0)
-    outbox.expire(9.9)
+    queue.collect()
+    queue.topic_failed("t", KafkaError(ErrorCode.LEADER_NOT_AVAILABLE), 0)
+    queue.expire(9.9)
     assert batch.result is None
-    outbox.expire(10)
+    queue.expire(10)
     assert batch.result is not None and isinstance(batch.result.error, DeliveryTimedOut)
     assert isinstance(batch.result.error.__cause__, KafkaError)
-    assert outbox.failed_since is not None and outbox.failed_since.records == 1
-    assert not outbox.waiting and outbox.next_time() is None
+    assert queue.failures.records == 1
+    assert not queue.waiting and queue.next_time() is None
 
 
 def test_the_first_batch_of_an_epoch_flies_alone() -> None:
-    accumulator, outbox = make(Time(), idempotent=True)
+    accumulator, queue = make(Time(), idempotent=True)
     for _ in range(3):
         accumulator.seal(add(accumulator, 0))
-    assert not take(outbox, 0) and outbox.wants_id
-    outbox.producer_id_given(9, 0)
-    (first,) = take(outbox, 0)
-    assert not take(outbox, 0)
-    outbox.written(first.batches[0], 0)
-    assert [take(outbox, 0)[0].batches[0].sequence for _ in range(2)] == [1, 2]
+    assert not take(queue, 0) and queue.wants_id
+    queue.producer_id_given(9, 0)
+    (first,) = take(queue, 0)
+    assert not take(queue, 0)
+    queue.written(first.batches[0], 0)
+    assert [take(queue, 0)[0].batches[0].sequence for _ in range(2)] == [1, 2]
 
 
 def test_sequences_start_over_and_the_last_epoch_is_followed_by_a_new_id() -> None:

@@ -1,0 +1,14 @@
+"""The client library on asyncio: the same names as `pylogd.client`, without Twisted.
+
+    from pylogd.client.aio import Producer
+
+    async with Producer("localhost:9092") as producer:
+        delivery = await producer.send("events", b"hello", key=b"greeting")
+        print(await delivery)
+"""
+
+from pylogd.client.aio.admin import Admin
+from pylogd.client.aio.cluster import Cluster
+from pylogd.client.aio.producer import Delivery, Producer
+
+__all__ = ["Admin", "Cluster", "Delivery", "Producer"]

@@ -1,0 +1,42 @@
+"""The administrator's client on asyncio: topics, settings, offsets, groups, the cluster. See `core/admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pylogd.client.aio.cluster import Cluster
+from pylogd.client.core.admin.operations import Operations
+from pylogd.client.core.options import ClientOptions
+
+
+class Admin(Operations):
+    """An administrator on a cluster of its own, or on one that is given. Made inside a running loop."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        options: ClientOptions | None = None,
+        *,
+        retry_timeout: float = 60.0,
+        tls: Any = None,
+        **settings: Any,
+    ) -> None:
+        """Nothing is connected yet. `retry_timeout` bounds an operation with all its tries, in seconds."""
+        chosen = ClientOptions.of(options, settings)
+        self._own_cluster = not isinstance(bootstrap_servers, Cluster)
+        self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
+            bootstrap_servers, chosen, retry_timeout=retry_timeout, tls=tls
+        )  # fmt: skip
+        super().__init__(self.cluster, chosen.request_timeout)
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._own_cluster:
+            self.cluster.close()

@@ -1,0 +1,174 @@
+"""asyncio as a `Loop`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.network import Link
+from pylogd.errors import PylogdError
+
+_CHUNK = 64 * 1024
+
+
+class AioPromise:
+    """A promise on an asyncio future."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: asyncio.Future[Any] = loop.create_future()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a value or an error, or was cancelled."""
+        return self._future.done()
+
+    def succeed(self, value: Any) -> None:
+        """Give it its value, unless it is done."""
+        if not self._future.done():
+            self._future.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        """Give it an error, unless it is done."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._future.__await__()
+
+
+class AioTransport(asyncio.BufferedProtocol):
+    """A connection on asyncio. Large replies are received in place, small ones through a buffer of its own."""
+
+    def __init__(self, link: Link, happened: Callable[[], None], now: Callable[[], float]) -> None:
+        """Not connected yet."""
+        self._link = link
+        self._happened = happened
+        self._now = now
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._chunk = bytearray(_CHUNK)
+        self._in_place: memoryview | None = None
+        self._closed = False
+
+    def connect(self, loop: asyncio.AbstractEventLoop, timeout: float, tls: ssl.SSLContext | None) -> None:
+        """Begin to connect."""
+        self._task = loop.create_task(self._connect(loop, timeout, tls))
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, timeout: float, tls: ssl.SSLContext | None) -> None:
+        link = self._link
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(
+                    lambda: self, link.host, link.port, ssl=tls, happy_eyeballs_delay=0.25
+                )  # fmt: skip
+        except (OSError, TimeoutError) as error:
+            self._lost(BrokerUnavailable(f"{link.address}: can't connect: {_reason(error)}"))
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report that requests can be sent."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._closed:
+            transport.abort()
+            return
+        self._link.opened(self._now())
+        self._happened()
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Return where the next bytes are received."""
+        self._in_place = self._link.receive_buffer()
+        return self._chunk if self._in_place is None else self._in_place
+
+    def buffer_updated(self, size: int) -> None:
+        """Report the bytes that came."""
+        if self._closed:
+            return
+        if self._in_place is None:
+            self._link.received(bytes(memoryview(self._chunk)[:size]), self._now())
+        else:
+            self._in_place.release()
+            self._link.filled(size, self._now())
+        self._happened()
+
+    def pause_writing(self) -> None:
+        """Report that more waits to be written than should."""
+        self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Report that most of it was written."""
+        if not self._closed:
+            self._link.resume_writing(self._now())
+            self._happened()
+
+    def eof_received(self) -> bool:
+        """Close, for the broker has."""
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Report that the connection has ended."""
+        link = self._link
+        reason = None if error is None else BrokerUnavailable(f"{link.address}: the connection was lost: {error}")
+        self._lost(reason)
+
+    def _lost(self, error: PylogdError | None) -> None:
+        if not self._closed:
+            self._closed = True
+            self._link.lost(error, self._now())
+            self._happened()
+
+    # What the driver calls
+
+    def write(self, parts: list[Any]) -> None:
+        """Write all parts, in order."""
+        if self._transport is not None:
+            self._transport.writelines(parts)
+
+    def close(self) -> None:
+        """Close, and report nothing more."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.close()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+class AioLoop:
+    """The running asyncio loop."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """Raises RuntimeError outside of a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._tls = tls
+        self.now = self._loop.time
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def later(self, seconds: float, call: Callable[[], object]) -> asyncio.Handle:
+        """Make a call when so much time has passed."""
+        return self._loop.call_soon(call) if seconds <= 0 else self._loop.call_later(seconds, call)
+
+    def promise(self) -> AioPromise:
+        """Return a new promise."""
+        return AioPromise(self._loop)
+
+    def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> AioTransport:
+        """Connect to a link's address."""
+        transport = AioTransport(link, happened, self.now)
+        transport.connect(self._loop, timeout, self._tls)
+        return transport
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -1,0 +1,314 @@
+"""A producer without I/O: records in, requests out, results back.
+
+Strategy: the application's records go into the accumulator; `turn` seals what has lingered, and returns the requests
+to send: batches to the partitions' leaders, metadata, a producer id. Each request reports its outcome to this machine,
+which then has results in `results`, or more to send: the face calls `turn` again. `next_time` says when to, if nothing
+happens.
+
+    for call in core.turn(now): network.send(call, now)
+    for batch, result in core.take_results(): tell the application
+
+Rules: no I/O and no clock. With threads, whoever is in here holds `guard`: `turn`, `next_time`, `take_results` and all
+that adds records are called with it held, and what a call reports takes it. Batches are encoded in a call's `build`,
+which does not hold it, since compression takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from pylogd.client.core.call import Call
+from pylogd.client.core.errors import Closed, RequestTimedOut, is_retriable
+from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.metadata_updater import MetadataUpdater
+from pylogd.client.core.model import Topic, TopicPartition
+from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.requests import complete, highest_version, produce_request
+from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
+from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
+from pylogd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from pylogd.wire.messages.produce import ProduceRequest
+from pylogd.wire.records import Header, NewRecord
+
+PURPOSE = "produce"
+#: sent with InitProducerId, which requires it; it has no meaning without transactions
+TRANSACTION_TIMEOUT_MS = 60_000
+
+
+class ProducerCore:
+    """See the module. `partitions` is the number of partitions of each topic that is known."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        metadata: Metadata,
+        *,
+        monotonic: Callable[[], float],
+        is_ready: Callable[[int], bool],
+        guard: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        """`is_ready` tells whether the connection to a broker is open: before, one request at a time is enough."""
+        self.options = options
+        self.accumulator = Accumulator(
+            batch_bytes=options.batch_bytes,
+            batch_records=options.batch_records,
+            linger=options.linger_ms / 1000,
+            delivery_timeout=options.delivery_timeout,
+            partitioner=options.partitioner,
+            monotonic=monotonic,
+        )
+        self.queue = SendQueue(
+            self.accumulator,
+            idempotent=options.is_idempotent,
+            retry=options.retry,
+            max_request_bytes=max(options.max_request_bytes, options.batch_bytes),
+            backoff=options.backoff,
+            on_result=self._note_result,
+        )
+        self.partitions: dict[str, int] = {}
+        self.in_flight = 0  # produce requests
+        #: why no more records are taken, once that is so
+        self.failure: PylogdError | None = None
+        self._metadata = metadata
+        self._updater = MetadataUpdater(
+            metadata,
+            max_age=options.metadata_max_age,
+            timeout=options.request_timeout,
+            backoff=options.backoff,
+            on_topic=self._topic_learned,
+        )
+        self._is_ready = is_ready
+        self._guard = guard if guard is not None else nullcontext()
+        self._learned: dict[str, int] = {}
+        self._unknown: dict[str, PylogdError] = {}
+        self._results: list[tuple[Batch, BatchResult]] = []
+        self._in_flight: dict[int, int] = {}
+        self._leaderless: list[tuple[TopicPartition, PylogdError]] = []
+        self._id_pause, self._id_not_before, self._asking_id = options.backoff(), 0.0, False
+        self._stopped = False
+
+    # Records
+
+    def learned(self, topic: str) -> int:
+        """Return how often a topic's metadata was learned."""
+        return self._learned.get(topic, 0)
+
+    def want(self, topic: str) -> None:
+        """Learn how many partitions a topic has; `learned` or `problem_with` then tells."""
+        self._unknown.pop(topic, None)
+        self._updater.want(topic, create=True)
+
+    def problem_with(self, topic: str) -> PylogdError | None:
+        """Return why a topic that was wanted could not be learned at the last attempt."""
+        return self._unknown.get(topic)
+
+    def has_room(self) -> bool:
+        """Whether the buffer takes another record."""
+        return self.accumulator.buffered < self.options.buffer_memory
+
+    def add(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Sequence[Header] = (),
+    ) -> Batch:
+        """Take a record of a topic that is known; it is the last one of the batch that is returned."""
+        return self.accumulator.add(topic, self.partitions[topic], partition, key, value, timestamp, headers)
+
+    def add_set(
+        self, topic: str, partition: int | None, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
+        now_ms: int,
+    ) -> Batch:  # fmt: skip
+        """Take records as one batch of a topic that is known."""
+        return self.accumulator.add_set(topic, self.partitions[topic], partition, records, now_ms)
+
+    def refuse(self, reason: PylogdError) -> None:
+        """Take no more records."""
+        if self.failure is None:
+            self.failure = reason
+
+    def stop(self, reason: PylogdError) -> None:
+        """Give up everything that has no result, and do nothing more."""
+        self.refuse(reason)
+        if not self._stopped:
+            self._stopped = True
+            self.queue.give_up_all(self.failure or reason)
+
+    @property
+    def unfinished(self) -> int:
+        """The number of batches that have no result."""
+        return len(self.accumulator.unfinished)
+
+    def first_unfinished(self) -> float:
+        """Return the number of the first batch without a result, or of the next one if there is none."""
+        return next(iter(self.accumulator.unfinished), self.accumulator.next_number)
+
+    def take_results(self) -> list[tuple[Batch, BatchResult]]:
+        """Return the results since the last time."""
+        results, self._results = self._results, []
+        return results
+
+    def _note_result(self, batch: Batch, result: BatchResult) -> None:
+        self._results.append((batch, result))
+
+    # Time
+
+    def turn(self, now: float, *, seal_all: bool = False) -> list[Call]:
+        """Do what is due and return the requests to send. `seal_all`: somebody waits for all batches, or for room."""
+        if self._stopped:
+            return []
+        if seal_all:
+            self.accumulator.seal_all()
+        else:
+            self.accumulator.seal_due(now)
+        self.queue.collect()
+        self.queue.expire(now)
+        calls = self._updater.due(self._missing_topics(), now)
+        if self.queue.wants_id and not self._asking_id and now >= self._id_not_before:
+            calls.append(self._ask_id())
+        while requests := self.queue.take(now, self._leader_of, self._may_send_to):
+            calls += [self._produce(request) for request in requests]
+        leaderless, self._leaderless = self._leaderless, []
+        for partition, error in leaderless:
+            self.queue.partition_failed(partition, error, now)
+            self._metadata.forget(partition.topic)
+        return calls
+
+    def next_time(self, now: float) -> float | None:
+        """When `turn` has something to do, if nothing happens before."""
+        if self._stopped:
+            return None
+        times = [self.accumulator.next_due(), self.queue.next_time(now), self._updater.next_time(self._is_missing())]
+        if self.queue.wants_id and not self._asking_id:
+            times.append(self._id_not_before)
+        return min((time for time in times if time is not None), default=None)
+
+    # Metadata and the producer id
+
+    def _is_missing(self) -> bool:
+        return any(topic not in self._metadata.topics for topic in self.queue.topics())
+
+    def _missing_topics(self) -> list[str]:
+        return [topic for topic in self.queue.topics() if topic not in self._metadata.topics]
+
+    def _topic_learned(self, name: str, topic: Topic | None, error: PylogdError | None, now: float) -> None:
+        with self._guard:
+            if topic is not None:
+                self.partitions[name] = len(topic.partitions)
+                self._learned[name] = self._learned.get(name, 0) + 1
+                self._unknown.pop(name, None)
+                return
+            assert error is not None
+            self._unknown[name] = error
+            if isinstance(error, KafkaError):
+                self.partitions.pop(name, None)
+            if not self._stopped:
+                self.queue.topic_failed(name, error, now)
+
+    def _ask_id(self) -> Call:
+        self._asking_id = True
+        return Call(
+            InitProducerIdRequest,
+            lambda _: InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            ),
+            self._id_answered,
+            self._id_failed,
+            self.options.request_timeout,
+        )  # fmt: skip
+
+    def _id_answered(self, response: InitProducerIdResponse, now: float) -> None:
+        if response.error_code:
+            self._id_failed(KafkaError(error_for(response.error_code)), now)
+            return
+        with self._guard:
+            self._asking_id = False
+            self._id_pause.reset()
+            self.queue.producer_id_given(response.producer_id, response.producer_epoch)
+
+    def _id_failed(self, error: PylogdError, now: float) -> None:
+        with self._guard:
+            self._asking_id = False
+            self._id_not_before = now + self._id_pause.next()
+            if not is_retriable(error) and not self._stopped:
+                self.queue.producer_id_refused(error, now)
+
+    # Batches
+
+    def _leader_of(self, partition: TopicPartition) -> int | None:
+        try:
+            found = self._metadata.partition(partition)
+        except KafkaError as error:
+            self._leaderless.append((partition, error))
+            return None
+        return None if found is None else found.leader
+
+    def _may_send_to(self, node: int) -> bool:
+        most = self.options.max_in_flight if self._is_ready(node) else 1
+        return self._in_flight.get(node, 0) < most
+
+    def _produce(self, request: BatchRequest) -> Call:
+        options, batches = self.options, request.batches
+        ids = {batch.partition.topic: self._metadata.topics[batch.partition.topic].topic_id for batch in batches}
+        by_partition = {}
+
+        def build(version: int) -> ProduceRequest:
+            for batch in batches:
+                batch.encode(options.compression_type, options.compression_level)
+            with self._guard:
+                if self._stopped:
+                    raise self.failure or Closed("the producer is closed")
+                for batch in batches:
+                    self.accumulator.was_encoded(batch)
+                message, found = produce_request(
+                    batches, ids, version, acks=options.required_acks, timeout_ms=int(options.request_timeout * 1000)
+                )
+            by_partition.update(found)
+            return message
+
+        def answered(response: Any, now: float) -> None:
+            with self._guard:
+                self._ended(request)
+                if not self._stopped:
+                    for error in complete(self.queue, by_partition, response, None, now):
+                        self._metadata.note(error)
+
+        def failed(error: PylogdError, now: float) -> None:
+            with self._guard:
+                self._ended(request)
+                if not self._stopped:
+                    self._metadata.note(error)
+                    for batch in batches:
+                        (self.queue.failed if call.sent else self.queue.unsent)(batch, error, now)
+
+        call = Call(
+            ProduceRequest, build, answered, failed, options.request_timeout, request.node, PURPOSE,
+            highest=highest_version(ids), expect_reply=options.required_acks != 0,
+        )  # fmt: skip
+        self._in_flight[request.node] = self._in_flight.get(request.node, 0) + 1
+        self.in_flight += 1
+        return call
+
+    def _ended(self, request: BatchRequest) -> None:
+        self._in_flight[request.node] -= 1
+        self.in_flight -= 1
+
+
+def check_partition(topic: str, partition: int, count: int) -> None:
+    """Raise KafkaError (UNKNOWN_TOPIC_OR_PARTITION) unless a topic of `count` partitions has this one."""
+    if not 0 <= partition < count:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {topic!r} has {count} partitions, 0 to {count - 1}: there is no partition {partition}",
+        )
+
+
+def not_in_time(topic: str) -> RequestTimedOut:
+    """Return the error for a topic whose metadata did not come within `max_block`."""
+    return RequestTimedOut(f"no metadata of topic {topic!r} came within max_block")

@@ -1,0 +1,234 @@
+"""A Twisted reactor as a `Loop`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IPushProducer
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.network import Link
+from pylogd.errors import PylogdError
+from pylogd.net.receiving import Receiver
+
+#: The most that one read takes from the socket.
+_RECEIVE_BYTES = 1 << 19
+
+_CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
+
+Tls = Callable[[str], Any]
+
+
+class TwistedPromise:
+    """A promise on a Deferred."""
+
+    __slots__ = ("_deferred",)
+
+    def __init__(self) -> None:
+        self._deferred: Deferred[Any] = Deferred()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a value or an error, or was cancelled."""
+        return self._deferred.called
+
+    def succeed(self, value: Any) -> None:
+        """Give it its value, unless it is done."""
+        if not self._deferred.called:
+            self._deferred.callback(value)
+
+    def fail(self, error: BaseException) -> None:
+        """Give it an error, unless it is done."""
+        if not self._deferred.called:
+            self._deferred.errback(Failure(error))
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._deferred.__await__()
+
+
+class _Timer:
+    """A delayed call that may be cancelled at any time."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: IDelayedCall) -> None:
+        self._call = call
+
+    def cancel(self) -> None:
+        """Do not make the call. Has no effect after it was made."""
+        if self._call.active():
+            self._call.cancel()
+
+
+@implementer(IPushProducer)
+class TwistedTransport(Protocol):
+    """A connection on Twisted. Large replies are received in place."""
+
+    transport: Any
+
+    def __init__(self, link: Link, happened: Callable[[], None], now: Callable[[], float]) -> None:
+        """Not connected yet."""
+        self._link = link
+        self._happened = happened
+        self._now = now
+        self._receiver: Receiver | None = None
+        self._attempt: Deferred[Any] | None = None
+        self._grace: IDelayedCall | None = None
+        self._reactor: Any = None
+        self._closed = False
+
+    def connect(self, reactor: Any, timeout: float, tls: Tls | None) -> None:
+        """Begin to connect."""
+        self._reactor = reactor
+        endpoint = _endpoint(reactor, self._link.host, self._link.port, timeout)
+        if tls is not None:
+            endpoint = wrapClientTLS(tls(self._link.host), endpoint)
+        factory: Any = Factory()
+        factory.noisy = False
+        factory.protocol = lambda: self
+        self._attempt = endpoint.connect(factory)
+        self._attempt.addErrback(self._not_connected)
+
+    def _not_connected(self, failure: Failure) -> None:
+        link = self._link
+        if not failure.check(CancelledError):
+            self._lost(BrokerUnavailable(f"{link.address}: can't connect: {_reason(failure.value)}"))
+
+    # What Twisted calls
+
+    def connectionMade(self) -> None:
+        """Report that requests can be sent."""
+        if self._closed:
+            self.transport.abortConnection()
+            return
+        self.transport.setTcpNoDelay(True)
+        self._receiver = Receiver(self.transport, _InPlace(self._link, self._now), _RECEIVE_BYTES)
+        self.transport.setTcpKeepAlive(True)
+        self.transport.registerProducer(self, True)
+        self._link.opened(self._now())
+        self._happened()
+
+    def pauseProducing(self) -> None:
+        """Report that more waits to be written than should."""
+        self._link.pause_writing()
+
+    def resumeProducing(self) -> None:
+        """Report that most of it was written."""
+        if not self._closed:
+            self._link.resume_writing(self._now())
+            self._happened()
+
+    def stopProducing(self) -> None:
+        """The connection is gone; `connectionLost` says why."""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Report the bytes that came, and receive more of a large reply where it lies."""
+        if self._closed:
+            return
+        self._link.received(data, self._now())
+        if not self._closed and self._receiver is not None:
+            self._receiver.more()
+        self._happened()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Report that the connection has ended."""
+        link = self._link
+        if self._grace is not None and self._grace.active():
+            self._grace.cancel()
+        clean = reason.check(ConnectionDone)
+        self._lost(
+            None if clean else BrokerUnavailable(f"{link.address}: the connection was lost: {_reason(reason.value)}")
+        )
+
+    def _lost(self, error: PylogdError | None) -> None:
+        if not self._closed:
+            self._closed = True
+            self._link.lost(error, self._now())
+            self._happened()
+
+    # What the driver calls
+
+    def write(self, parts: list[Any]) -> None:
+        """Write all parts, in order."""
+        if self.transport is not None and not self._closed:
+            self.transport.writeSequence([bytes(part) if isinstance(part, memoryview) else part for part in parts])
+
+    def close(self) -> None:
+        """Close when what was written has left, and report nothing more."""
+        if self.transport is not None:
+            if not self._closed:
+                self.transport.unregisterProducer()  # it would wait for more
+                self.transport.loseConnection()
+                self._grace = self._reactor.callLater(_CLOSE_SECONDS, self.transport.abortConnection)
+        elif self._attempt is not None:
+            self._attempt.cancel()
+        self._closed = True
+
+
+class _InPlace:
+    """A link as what receives large frames in place."""
+
+    __slots__ = ("_link", "_now", "room")
+
+    def __init__(self, link: Link, now: Callable[[], float]) -> None:
+        self._link = link
+        self._now = now
+        self.room = link.receive_buffer
+
+    def received(self, size: int) -> None:
+        """`size` bytes were received in place."""
+        self._link.filled(size, self._now())
+
+
+class TwistedLoop:
+    """A reactor. Times are the reactor's."""
+
+    def __init__(self, reactor: Any, tls: Tls | None = None) -> None:
+        """`tls` makes the TLS side of a connection to a host, as `optionsForClientTLS` does."""
+        self.reactor = reactor
+        self._tls = tls
+
+    def now(self) -> float:
+        """The time."""
+        now: float = self.reactor.seconds()
+        return now
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+        """Make a call when so much time has passed."""
+        return _Timer(self.reactor.callLater(seconds, call))
+
+    def promise(self) -> TwistedPromise:
+        """Return a new promise."""
+        return TwistedPromise()
+
+    def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> TwistedTransport:
+        """Connect to a link's address."""
+        transport = TwistedTransport(link, happened, self.now)
+        transport.connect(self.reactor, timeout, self._tls)
+        return transport
+
+
+def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
+    if isIPAddress(host):
+        return TCP4ClientEndpoint(reactor, host, port, timeout)
+    if isIPv6Address(host):
+        return TCP6ClientEndpoint(reactor, host, port, timeout)
+    return HostnameEndpoint(reactor, host, port, timeout)
+
+
+def _reason(error: BaseException | None) -> str:
+    cause = getattr(error, "osError", None)
+    return (isinstance(cause, OSError) and cause.strerror) or str(error) or type(error).__name__

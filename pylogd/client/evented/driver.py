@@ -1,0 +1,147 @@
+"""Drive machines of the core on an event loop: send their calls, keep time, report what comes.
+
+Strategy: a machine (a producer, a fetcher, a group member) says in `turn` what to send and in `next_time` when it wants
+to be asked again. Whatever happens to a connection is followed by a turn of all machines, so that what an answer makes
+possible leaves at once; `settle` then tells whoever waits. One timer serves them all.
+
+Rules: everything runs on the loop's thread. A turn never nests: what happens during one causes another behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pylogd.client.core.call import Call
+from pylogd.client.core.errors import Closed
+from pylogd.client.core.network import Close, Network, Open, Write
+from pylogd.client.evented.loop import Loop, Timer
+from pylogd.errors import PylogdError
+
+_MOST_ROUNDS = 100  # of one turn: more would mean that something is sent and fails again and again
+
+
+class Machine(Protocol):
+    """What is driven."""
+
+    def turn(self, now: float) -> list[Call]:
+        """Do what is due, and return what to send."""
+        ...
+
+    def next_time(self, now: float) -> float | None:
+        """When to call `turn` if nothing happens before."""
+        ...
+
+    def settle(self) -> None:
+        """Tell whoever waits for something that has come about."""
+        ...
+
+
+class Driver:
+    """The machines of one client on one network."""
+
+    def __init__(self, network: Network, loop: Loop) -> None:
+        """Nothing is driven yet."""
+        self.network = network
+        self.loop = loop
+        self.closed = False
+        self._machines: list[Machine] = []
+        self._timer: Timer | None = None
+        self._wakes_at = 0.0
+        self._turning = self._again = False
+
+    def add(self, machine: Machine) -> None:
+        """Drive a machine from now on."""
+        self._machines.append(machine)
+
+    def remove(self, machine: Machine) -> None:
+        """Drive it no more."""
+        if machine in self._machines:
+            self._machines.remove(machine)
+
+    def close(self, error: PylogdError | None = None) -> None:
+        """Close all connections, and do nothing more."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.network.close(error or Closed("the client is closed"), self.loop.now())
+        self._perform()
+        for machine in list(self._machines):
+            machine.settle()
+
+    def send(self, call: Call) -> None:
+        """Send one request."""
+        self.network.send(call, self.loop.now())
+        self.soon()
+
+    def soon(self) -> None:
+        """Take a turn once whatever runs now is over."""
+        if self._turning:
+            self._again = True
+        elif not self.closed:
+            self._wake_at(self.loop.now())
+
+    def turn(self) -> None:
+        """Let every machine do what is due now; set the timer for what is due next."""
+        if self.closed or self._turning:
+            self._again = True
+            return
+        self._turning = True
+        try:
+            for _ in range(_MOST_ROUNDS):
+                self._again = False
+                now = self.loop.now()
+                self.network.tick(now)
+                for machine in list(self._machines):
+                    for call in machine.turn(now):
+                        self.network.send(call, now)
+                        self._again = True
+                self._perform()
+                for machine in list(self._machines):
+                    machine.settle()
+                if not self._again or self.closed:
+                    break
+        finally:
+            self._turning = False
+        if not self.closed:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        now = self.loop.now()
+        times = [self.network.next_time(), *(machine.next_time(now) for machine in self._machines)]
+        due = min((time for time in times if time is not None), default=None)
+        if self._again:
+            due = now
+        if due is not None:
+            self._wake_at(due)
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._wakes_at <= when:
+                return
+            self._timer.cancel()
+        self._wakes_at = when
+        self._timer = self.loop.later(max(0.0, when - self.loop.now()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.turn()
+
+    def _perform(self) -> None:
+        """Carry out the effects that the network has asked for."""
+        effects = self.network.effects
+        while effects:
+            effect = effects.popleft()
+            link = effect.link
+            if isinstance(effect, Write):
+                if link.transport is not None:
+                    link.transport.write(effect.parts)
+            elif isinstance(effect, Open):
+                link.transport = self.loop.open(link, self.network.options.connect_timeout, self.turn)
+            elif isinstance(effect, Close) and link.transport is not None:
+                link.transport.close()
+        if self.network.written:
+            self.network.count_written(self.loop.now())
+            self._again = True

@@ -1,0 +1,309 @@
+"""The producer on an event loop: what `aio.Producer` and `deferred.Producer` have in common.
+
+Strategy: a record is added at once while there is room and its topic is known. Otherwise its `send` waits, in the order
+of the calls, until there is, or until `max_block` seconds are over.
+
+Rules: as the core's guarantees (`core/producer`). What waits for room is bounded by `buffer_memory` too: a record that
+would exceed it fails at once with BufferFull, which whoever awaits each `send` before the next never sees.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from pylogd.client.core.call import Call
+from pylogd.client.core.consumer import columns
+from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
+from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.producer.producer import PURPOSE, ProducerCore, check_partition, not_in_time
+from pylogd.client.evented.driver import Driver
+from pylogd.client.evented.loop import Promise, Timer
+from pylogd.errors import PylogdError
+from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord, record_size_bound
+
+D = TypeVar("D", bound=Outcome)
+
+
+class _Waiting:
+    """A record, or a set, that waits for room or for its topic's metadata."""
+
+    __slots__ = ("add", "ended", "learned", "partition", "promise", "size", "timer", "topic")
+
+    def __init__(self, topic: str, partition: int | None, size: int, add: Callable[[], Any], learned: int) -> None:
+        self.topic, self.partition, self.size, self.add = topic, partition, size, add
+        self.learned = learned  # how often its topic's metadata had come before
+        self.timer: Timer | None = None
+        self.promise: Promise[Any]
+        self.ended = False
+
+
+class EventedProducer(Generic[D]):
+    """See the module. `D` is the face's class of deliveries."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        options: ProducerOptions,
+        deliver: Callable[[Batch, int], D],
+        callback_failed: Callable[[], None],
+    ) -> None:
+        """`deliver` makes a delivery; `callback_failed` logs the exception of an application's callback."""
+        self._driver = driver
+        self._loop = driver.loop
+        self._options = options
+        self._deliver = deliver
+        self._callback_failed = callback_failed
+        self._core = ProducerCore(
+            options, driver.network.metadata, monotonic=driver.loop.now,
+            is_ready=lambda node: driver.network.is_ready(node, PURPOSE),
+        )  # fmt: skip
+        self._accumulator = self._core.accumulator
+        self._partitions = self._core.partitions
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._flushes: list[tuple[float, Promise[None]]] = []
+        self._told = 0  # failed records that a flush has raised
+        driver.add(self)
+
+    # Taking records
+
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int,
+        headers: Sequence[Header],
+        on_delivery: Callable[[D], None] | None,
+    ) -> D | None:
+        """Take a record if that is possible at once; None if it has to wait."""
+        count = self._partitions.get(topic)
+        if count is None or self._waiting or self._accumulator.buffered >= self._options.buffer_memory:
+            return None
+        if self._core.failure is not None or (partition is not None and not 0 <= partition < count):
+            return None
+        batch = self._accumulator.add(topic, count, partition, key, value, timestamp, headers)
+        return self._taken(batch, len(batch.records) - 1, on_delivery)
+
+    async def send_later(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: int,
+        headers: Sequence[Header],
+        on_delivery: Callable[[D], None] | None,
+    ) -> D:
+        """Take a record as soon as that is possible."""
+
+        def add() -> D:
+            batch = self._core.add(topic, partition, key, value, timestamp, headers)
+            return self._taken(batch, len(batch.records) - 1, on_delivery)
+
+        return await self._wait(topic, partition, record_size_bound(key, value, headers), add)
+
+    async def send_set(
+        self,
+        topic: str,
+        records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
+        partition: int | None,
+        on_delivery: Callable[[D], None] | None,
+    ) -> D:
+        """Take records as one batch, as soon as that is possible."""
+        taken = list(records)
+        now_ms = self._loop.now_ms()
+
+        def add() -> D:
+            return self._taken(self._core.add_set(topic, partition, taken, now_ms), 0, on_delivery)
+
+        return await self._wait(topic, partition, sum(map(_size, taken)), add)
+
+    async def send_columns(self, topic: str, rows: Any, partition: int | None) -> list[D]:
+        """Take each row of a `pyarrow.RecordBatch` as a record."""
+        deliveries = []
+        for row in columns.rows_of(rows):
+            stamp = self._loop.now_ms() if row.timestamp == NO_TIMESTAMP else row.timestamp
+            fields = (topic, row.value, row.key, partition, stamp, row.headers, None)
+            deliveries.append(self.try_send(*fields) or await self.send_later(*fields))
+        return deliveries
+
+    async def _wait(self, topic: str, partition: int | None, size: int, add: Callable[[], D]) -> D:
+        core = self._core
+        if core.failure is not None:
+            raise core.failure
+        known = self._partitions.get(topic)
+        misses = known is None or (partition is not None and not 0 <= partition < known)
+        waiting = _Waiting(topic, partition, size, add, core.learned(topic) if misses else -1)
+        if not self._waiting and self._can_add(waiting):
+            return add()
+        if self._waiting and self._waiting_bytes + size > self._options.buffer_memory:
+            raise self._full()
+        waiting.promise = self._loop.promise()
+        waiting.timer = self._loop.later(self._options.max_block, partial(self._blocked, waiting))
+        self._waiting.append(waiting)
+        self._waiting_bytes += size
+        if misses:
+            core.want(topic)
+        self._driver.soon()
+        try:
+            delivery: D = await waiting.promise
+        finally:
+            self._end_wait(waiting)
+        return delivery
+
+    def _can_add(self, waiting: _Waiting) -> bool:
+        known = self._core.learned(waiting.topic) > waiting.learned
+        return known and self._core.has_room()
+
+    def _end_wait(self, waiting: _Waiting) -> None:
+        if waiting.ended:
+            return
+        waiting.ended = True
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        self._waiting.remove(waiting)
+        self._waiting_bytes -= waiting.size
+        self._driver.soon()  # the next one may be possible
+
+    def _blocked(self, waiting: _Waiting) -> None:
+        """It has waited too long."""
+        problem: PylogdError = self._full()
+        if self._core.learned(waiting.topic) <= waiting.learned:
+            problem = self._core.problem_with(waiting.topic) or not_in_time(waiting.topic)
+        waiting.promise.fail(problem)
+        self._end_wait(waiting)
+
+    def _full(self) -> BufferFull:
+        return BufferFull(
+            f"{self._accumulator.buffered:,} bytes wait for the brokers; "
+            f"buffer_memory is {self._options.buffer_memory:,}"
+        )
+
+    def _admit(self) -> None:
+        """Add what waits, in order, as far as there is room and its topic is known."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            if waiting.promise.done:
+                self._end_wait(waiting)
+                continue
+            problem = self._core.failure or self._hopeless(waiting)
+            if problem is None and not self._can_add(waiting):
+                return
+            try:
+                if problem is not None:
+                    raise problem
+                if waiting.partition is not None:
+                    check_partition(waiting.topic, waiting.partition, self._partitions[waiting.topic])
+                waiting.promise.succeed(waiting.add())
+            except Exception as error:
+                waiting.promise.fail(error)
+            self._end_wait(waiting)
+
+    def _hopeless(self, waiting: _Waiting) -> PylogdError | None:
+        """Why a topic will not become known, if that is so."""
+        problem = self._core.problem_with(waiting.topic)
+        return problem if problem is not None and not is_retriable(problem) else None
+
+    def _taken(self, batch: Batch, index: int, on_delivery: Callable[[D], None] | None) -> D:
+        delivery = self._deliver(batch, index)
+        if on_delivery is not None:
+            batch.listeners.append((delivery, on_delivery))
+        if not index or batch.count:  # opened, or sealed
+            self._driver.soon()
+        return delivery
+
+    # Waiting
+
+    async def result(self, delivery: Outcome) -> int:
+        """Wait until a record has its result, without lingering. Raises why it was not written."""
+        if not delivery.done:
+            batch = delivery.batch
+            if self._accumulator.open.get(batch.partition) is batch:
+                self._accumulator.seal(batch)
+            promise: Promise[None] = self._loop.promise()
+            batch.listeners.append((delivery, lambda _: promise.succeed(None)))
+            self._driver.soon()
+            await promise
+        if delivery.error is not None:
+            raise delivery.error
+        return delivery.offset
+
+    async def flush(self) -> None:
+        """Send everything and wait until all of it has a result. Raises DeliveryFailed."""
+        promise: Promise[None] = self._loop.promise()
+        self._flushes.append((self._accumulator.next_number, promise))
+        self._driver.soon()
+        if self._driver.closed:
+            self.settle()
+        await promise
+
+    def refuse(self, reason: PylogdError) -> None:
+        """Take no more records."""
+        self._core.refuse(reason)
+        self._admit()
+
+    def abandon(self) -> None:
+        """Give up everything that has no result, and do nothing more."""
+        self._core.stop(Closed("the producer is closed"))
+        self._admit()
+        self.settle()
+        self._driver.remove(self)
+
+    def within(self, what: str) -> RequestTimedOut:
+        """Return the error for a wait that took too long."""
+        return RequestTimedOut(f"{what}: not delivered yet")
+
+    # What the driver calls
+
+    def turn(self, now: float) -> list[Call]:
+        """Do what is due, and return what to send."""
+        return self._core.turn(now, seal_all=bool(self._flushes) or self._starved())
+
+    def next_time(self, now: float) -> float | None:
+        """When to call `turn` if nothing happens before."""
+        return self._core.next_time(now)
+
+    def settle(self) -> None:
+        """Call back for the results that there are, and end the flushes and sends that may end."""
+        while results := self._core.take_results():
+            for batch, result in results:
+                self._tell(batch, result)
+        first = self._core.first_unfinished()
+        done = [promise for mark, promise in self._flushes if mark <= first or promise.done]
+        if done:
+            self._flushes = [flush for flush in self._flushes if flush[1] not in done]
+            failures = self._core.queue.failures
+            failed, self._told = failures.since(self._told), failures.records
+            for promise in done:
+                if failed is not None:
+                    promise.fail(failed)
+                else:
+                    promise.succeed(None)
+        self._admit()
+
+    def _starved(self) -> bool:
+        """Whether records wait for room that only open batches can make."""
+        core = self._core
+        return bool(self._waiting) and not core.has_room() and not core.queue.waiting and not core.in_flight
+
+    def _tell(self, batch: Batch, result: BatchResult) -> None:
+        on_batch = self._options.on_batch
+        calls: list[Callable[[], Any]] = [] if on_batch is None else [partial(on_batch, result)]
+        calls += [partial(listener, delivery) for delivery, listener in batch.listeners]
+        for call in calls:
+            try:
+                call()
+            except Exception:
+                self._callback_failed()
+
+
+def _size(record: NewRecord | tuple[bytes | None, bytes | None]) -> int:
+    headers = record.headers if isinstance(record, NewRecord) else ()
+    return record_size_bound(record[0], record[1], headers)
