@@ -1,11 +1,13 @@
-"""Both faces of `pylogd.client` behind one, so that one suite proves both: calls wait, whatever the face.
+"""The three faces of `pylogd.client` behind one, so that one suite proves all: calls wait, whatever the face.
 
-The Deferred face runs on a reactor of its own, turned by hand in the test's thread while a call waits: no thread is
-started, and the process's reactor is neither installed nor run.
+The Deferred face runs on a reactor of its own and the asyncio face on a loop of its own, turned by hand in the test's
+thread while a call waits: no thread is started, and the process's reactor is neither installed nor run.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -17,7 +19,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.python.failure import Failure
 
 from pylogd import client
-from pylogd.client import deferred
+from pylogd.client import aio, deferred
 from pylogd.wire.records import Record
 
 WAIT_SECONDS = 180.0
@@ -126,7 +128,7 @@ def own_reactor() -> Any:
 class Patient:
     """Stands for an object whose methods may return Deferreds; waits for each of them."""
 
-    def __init__(self, target: Any, face: DeferredFace) -> None:
+    def __init__(self, target: Any, face: DeferredFace | AioFace) -> None:
         self.target = target
         self._face = face
 
@@ -139,11 +141,63 @@ class Patient:
     def _settled(self, value: Any) -> Any:
         if isinstance(value, Deferred | Coroutine):
             value = self._face.wait(value)
-        return Patient(value, self._face) if isinstance(value, deferred.Delivery) else value
+        return Patient(value, self._face) if isinstance(value, deferred.Delivery | aio.Delivery) else value
 
 
-Face = BlockingFace | DeferredFace
-FACES: dict[str, Callable[[str], Face]] = {"blocking": BlockingFace, "deferred": DeferredFace}
+class AioFace:
+    """`pylogd.client.aio`: what is awaited there, waits for it here."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.loop = asyncio.new_event_loop()
+        self._made: list[Any] = []
+
+    def producer(self, **options: Any) -> Any:
+        return self._make(aio.Producer, **options)
+
+    def consumer(self, **options: Any) -> Any:
+        return self._make(aio.Consumer, **options)
+
+    def admin(self) -> Any:
+        return self._make(aio.Admin)
+
+    def _make(self, kind: Callable[..., Any], **options: Any) -> Patient:
+        async def make() -> Any:
+            return kind(self.address, **options)
+
+        made = self.loop.run_until_complete(make())
+        self._made.append(made)
+        return Patient(made, self)
+
+    def take(self, records: Any, count: int) -> list[Record]:
+        """So many records of an asynchronous iterator that has no end."""
+        found: list[Record] = []
+
+        async def take() -> None:
+            async for record in records.target if isinstance(records, Patient) else records:
+                found.append(record)
+                if len(found) == count:
+                    break
+
+        self.wait(take())
+        return found
+
+    def wait(self, awaited: Any) -> Any:
+        """What an awaitable comes to."""
+        return self.loop.run_until_complete(asyncio.wait_for(awaited, WAIT_SECONDS))
+
+    def close(self) -> None:
+        for made in self._made:
+            closing = getattr(made, "abandon", made.close)()
+            if inspect.isawaitable(closing):
+                self.wait(closing)
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+Face = BlockingFace | DeferredFace | AioFace
+FACES: dict[str, Callable[[str], Face]] = {"blocking": BlockingFace, "deferred": DeferredFace, "aio": AioFace}
 
 
 def poll_until(consumers: Iterable[Any], done: Callable[[list[Record]], bool], seconds: float = 120.0) -> list[Record]:

@@ -1,4 +1,4 @@
-"""What both faces of the client promise, on a real broker: one suite, run on each.
+"""What all faces of the client promise, on a real broker: one suite, run on each.
 
 PYLOGD_TEST_BOOTSTRAP=HOST:PORT turns it to another broker, such as Apache Kafka: the same has to hold there.
 """

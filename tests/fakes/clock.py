@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import select
+
+_MOMENT_MS = 100
+
 
 class FakeClock:
     """As `pylogd.client.blocking.clock.Clock`: `sleep` returns at once and time has passed."""
@@ -20,5 +24,9 @@ class FakeClock:
         self.slept.append(seconds)
         self.now += seconds
 
-    def wait(self, _wakeup: object, seconds: float) -> None:
-        self.sleep(seconds)
+    def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
+        """A broker gets a moment of real time to answer; if it does not, the fake time passes."""
+        events = poll.poll(0 if seconds <= 0 else _MOMENT_MS)
+        if not events and seconds > 0:
+            self.sleep(seconds)
+        return events

@@ -30,7 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "net": ("errors", "wire"),
     "client": ("errors", "wire"),
     "client.core": ("errors", "wire"),
-    "client.blocking": ("errors", "wire", "client.core", "client.zookeeper"),
+    "client.blocking": ("errors", "wire", "client.core", "client.evented", "client.zookeeper"),
     "client.evented": ("errors", "wire", "client.core"),
     "client.aio": ("errors", "wire", "client.core", "client.evented"),
     "client.deferred": ("errors", "wire", "client.core", "client.evented", "client.zookeeper", "metadata", "net"),

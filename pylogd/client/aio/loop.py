@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.network import Link
+from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 
 _CHUNK = 64 * 1024
@@ -149,9 +149,7 @@ class AioLoop:
         self._tls = tls
         self.now = self._loop.time
 
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+    now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.Handle:
         """Make a call when so much time has passed."""

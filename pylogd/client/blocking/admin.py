@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from pylogd.client.blocking.calls import BlockingCalls, run
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.core.admin.operations import Operations
+from pylogd.client.core.options import ClientOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def _blocking(
 
     @wraps(operation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(self._operations, *args, **kwargs))
+        return self.cluster.run(operation(self._operations, *args, **kwargs))
 
     return method
 
@@ -32,20 +32,17 @@ class Admin:
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        options: ClientOptions | None = None,
         *,
-        request_timeout: float = 30.0,
         retry_timeout: float = 60.0,
-        client_id: str = "pylogd",
+        **settings: Any,
     ) -> None:
-        """Nothing is connected yet."""
-        if isinstance(bootstrap_servers, Cluster):
-            self.cluster, self._own_cluster = bootstrap_servers, False
-        else:
-            self.cluster = Cluster(
-                bootstrap_servers, client_id=client_id, request_timeout=request_timeout, retry_timeout=retry_timeout
-            )
-            self._own_cluster = True
-        self._operations = Operations(BlockingCalls(self.cluster), request_timeout)
+        """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both."""
+        self._own_cluster = not isinstance(bootstrap_servers, Cluster)
+        self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
+            bootstrap_servers, options, retry_timeout=retry_timeout, **settings
+        )  # fmt: skip
+        self._operations = Operations(self.cluster.evented, self.cluster.options.request_timeout)
 
     def __enter__(self) -> Admin:
         return self

@@ -6,8 +6,10 @@ import select
 import time
 from typing import Protocol
 
-from pylogd.client.blocking.wakeup import Wakeup
 from pylogd.clock import wall_ms
+
+_LONGEST_MS = 3_600_000
+
 
 
 class Clock(Protocol):
@@ -21,12 +23,8 @@ class Clock(Protocol):
         """Milliseconds since 1970."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-    def wait(self, wakeup: Wakeup, seconds: float) -> None:
-        """Let time pass, but not when woken."""
+    def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
+        """Wait for events of sockets, up to so many seconds; return them by descriptor."""
         ...
 
 
@@ -34,11 +32,9 @@ class SystemClock:
     """The machine's own time."""
 
     monotonic = staticmethod(time.monotonic)
-    sleep = staticmethod(time.sleep)
+
     now_ms = staticmethod(wall_ms)
 
-    def wait(self, wakeup: Wakeup, seconds: float) -> None:
-        """Let time pass, but not when woken."""
-        poll = select.poll()
-        poll.register(wakeup, select.POLLIN)
-        poll.poll(seconds * 1000 + 1)
+    def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
+        """Wait for events of sockets, up to so many seconds; return them by descriptor."""
+        return poll.poll(0 if seconds <= 0 else min(int(seconds * 1000) + 1, _LONGEST_MS))

@@ -19,6 +19,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata, parse_bootstrap
 from pylogd.client.core.network import Network
+from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.producer.accumulator import Batch, BatchResult
 from pylogd.client.core.producer.delivery import Outcome
 from pylogd.client.core.producer.options import ProducerOptions
@@ -86,7 +88,8 @@ class Producer:
         auto_create = True
         if isinstance(bootstrap_servers, Cluster):
             lender = bootstrap_servers
-            settings = {"client_id": lender.client_id, "connect_timeout": lender.connect_timeout, **settings}
+            lent = {field.name: getattr(lender.options, field.name) for field in fields(ClientOptions)}
+            settings = {**lent, **settings}
             clock, addresses, auto_create = lender.clock, lender.metadata.bootstrap, lender.metadata.auto_create_topics
         else:
             addresses = parse_bootstrap(bootstrap_servers)

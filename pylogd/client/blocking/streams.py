@@ -48,11 +48,14 @@ class Source(Protocol):
 class MessageStream:
     """An iterator over the records of its share of a topic. It waits for the next one; it ends with the consumer."""
 
-    def __init__(self, topic: str, number: int, drained: Callable[[], None]) -> None:
-        """`drained` is called when a stream that was full has room again."""
+    def __init__(self, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]) -> None:
+        """`drained` is called when a stream that was full has room again; `may_fetch` tells whether the group's claims
+        still hold.
+        """
         self.topic = topic
         self.number = number
         self._drained = drained
+        self._may_fetch = may_fetch
         self._changed = threading.Condition()
         self._chunks: deque[Chunk] = deque()
         self._waiting = 0
@@ -74,6 +77,9 @@ class MessageStream:
         while self._next_chunk():
             for record in self._handed:
                 if self._cut:
+                    break
+                if not self._may_fetch():
+                    self._drop_all()
                     break
                 yield record
 
@@ -97,6 +103,12 @@ class MessageStream:
         if room_again:
             self._drained()
         return True
+
+    def _drop_all(self) -> None:
+        """The claims are lost: others may be reading what is here."""
+        with self._changed:
+            held = {chunk[0] for chunk in self._chunks}
+        self.drop(held | ({self._present} if self._present is not None else set()))
 
     # What the consumer's thread calls
 
@@ -138,7 +150,11 @@ class Streams:
     """All streams of a consumer, and the thread that feeds them."""
 
     def __init__(
-        self, source: Source, counts: Mapping[str, int], stream_of: Callable[[TopicPartition], int | None]
+        self,
+        source: Source,
+        counts: Mapping[str, int],
+        stream_of: Callable[[TopicPartition], int | None],
+        may_fetch: Callable[[], bool],
     ) -> None:
         """`counts` is how many streams each topic has; `stream_of` the coordinator's choice for a partition, if it has
         one. ValueError: less than one stream.
@@ -148,7 +164,7 @@ class Streams:
         self._source = source
         self._chosen = stream_of
         self.by_topic = {
-            topic: [MessageStream(topic, number, source.wakeup) for number in range(count)]
+            topic: [MessageStream(topic, number, source.wakeup, may_fetch) for number in range(count)]
             for topic, count in counts.items()
         }
         self._stream_of: dict[TopicPartition, MessageStream] = {}

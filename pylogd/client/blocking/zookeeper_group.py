@@ -1,4 +1,4 @@
-"""A consumer's part in a group that lives in ZooKeeper, in the shape that `Share` drives.
+"""A consumer's part in a group that lives in ZooKeeper, in the shape that `EventedConsumer` drives.
 
 Strategy: `zookeeper.bridge.ZooKeeperMembership` works in a thread of its own; this turns its events into those of
 a broker's group, and keeps the committed offsets that come with an assignment until somebody looks them up.
@@ -11,38 +11,17 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
+from pylogd.client.core.consumer.options import ConsumerOptions
+from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
 from pylogd.client.core.group.sharing import Topics
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperSettings:
-    """Where the group is, and how it behaves. Times in seconds; `commit_interval` None commits only when told to."""
-
-    connect: str
-    group_id: str
-    latest: bool
-    session_timeout: float
-    commit_interval: float | None
-    timeout: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Offsets that are known already."""
-
-    found: dict[TopicPartition, OffsetAndMetadata | None]
-
-    def wait(self, timeout: float) -> bool:
-        """They have come."""
-        return True
+from pylogd.errors import PylogdError
 
 
 class ZooKeeperGroup:
@@ -51,9 +30,9 @@ class ZooKeeperGroup:
     #: its events have to be looked for
     wakes = False
 
-    def __init__(self, settings: ZooKeeperSettings) -> None:
+    def __init__(self, options: ConsumerOptions) -> None:
         """Nothing is connected yet."""
-        self._settings = settings
+        self._options = options
         self._membership: ZooKeeperMembership | None = None
         self._events: deque[Event] = deque()
         self._came: dict[Event, Assigned | Revoked] = {}
@@ -65,26 +44,30 @@ class ZooKeeperGroup:
         """Register. Raises ZooKeeperUnavailable. ValueError: it is subscribed already."""
         if self._membership is not None:
             raise ValueError("the group in ZooKeeper is subscribed to once; unsubscribe first")
-        settings = self._settings
-        interval = settings.commit_interval
+        options = self._options
+        assert options.group_id is not None
+        after = options.auto_commit == "after"
         membership = ZooKeeperMembership(
-            settings.connect,
-            settings.group_id,
+            options.zookeeper,
+            options.group_id,
             topics if isinstance(topics, re.Pattern | Mapping) else list(topics),
-            initial="largest" if settings.latest else "smallest",
-            session_timeout_ms=int(settings.session_timeout * 1000),
-            commit_interval_ms=None if interval is None else int(interval * 1000),
-            operation_timeout=settings.timeout,
+            initial="largest" if options.auto_offset_reset == "latest" else "smallest",
+            session_timeout_ms=int(options.session_seconds * 1000),
+            commit_interval_ms=int(options.auto_commit_interval * 1000) if after else None,
+            operation_timeout=options.request_timeout,
         )
-        membership.start(settings.timeout)
+        membership.start(options.request_timeout)
         self._membership = membership
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Release what it has, and leave."""
-        self.close(self._settings.timeout)
+        await self.close(self._options.request_timeout)
 
-    def close(self, timeout: float) -> None:
-        """The same, within `timeout` seconds."""
+    def stop(self) -> None:
+        """Nothing is left to stop after `close`."""
+
+    async def close(self, timeout: float) -> None:
+        """The same, within `timeout` seconds. Blocks the caller, as everything of this group does."""
         membership, self._membership = self._membership, None
         self._events.clear()
         self._came.clear()
@@ -148,19 +131,24 @@ class ZooKeeperGroup:
 
     # Offsets
 
-    def look_up(self, partitions: Iterable[TopicPartition] | None) -> _Found:
-        """What is committed: of a new assignment as it came with it, else as it is now."""
-        wanted = list(partitions or ())
-        known = {p: self._offsets.pop(p) for p in wanted if p in self._offsets}
-        if rest := [p for p in wanted if p not in known]:
-            known.update(self._joined().committed(rest))
-        return _Found({p: None if offset is None else OffsetAndMetadata(offset) for p, offset in known.items()})
+    def look_up(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None:
+        """Tell what is committed: of a new assignment as it came with it, else as it is now."""
+        known = {p: self._offsets.pop(p) for p in partitions if p in self._offsets}
+        try:
+            if rest := [p for p in partitions if p not in known]:
+                known.update(self._joined().committed(rest))
+        except PylogdError as error:
+            done(None, error)
+        else:
+            done({p: None if offset is None else OffsetAndMetadata(offset) for p, offset in known.items()}, None)
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """With the next period, or when they are released."""
         self._joined().store({partition: committed.offset for partition, committed in offsets.items()})
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
         """Now. Raises NotOwner, ZooKeeperUnavailable."""
         self._joined().commit({partition: committed.offset for partition, committed in offsets.items()})
 

@@ -60,6 +60,10 @@ class MetadataUpdater:
         self._wanted.pop(topic, None)
         self._learned_at.pop(topic, None)
 
+    def reset(self) -> None:
+        """Forget what is in flight: no answer will come."""
+        self._asking = False
+
     def due(self, missing: Iterable[str], now: float) -> list[Call]:
         """Return the request to send now, if any. `missing` are topics that are needed and not known."""
         if self._asking or now < self._not_before:

@@ -13,17 +13,14 @@
         print(record.offset, record.key, record.value)
 
 Everything runs on the reactor that is given as `reactor` (IReactorTCP, IReactorTime; by default the one of
-`twisted.internet`), and no thread is started but the reactor's own, which looks up host names. The logic is that of the
-blocking face, module for module: accumulator, outbox, membership, fetching, operations; see `pylogd.client`.
-
-Reading guide: `cluster` routes requests and tries again; `producer`, `consumer`, `group` drive the shared state
-machines by the reactor's clock; `zookeeper` is the consumer's other coordinator; `admin` is the rest.
+`twisted.internet`), and no thread is started but the reactor's own, which looks up host names. What this face shares
+with `pylogd.client.aio` is in `client/evented`, what all faces share in `client/core`; here is what is Twisted's.
 """
 
 from pylogd.client.deferred.admin import Admin
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.consumer import Consumer
 from pylogd.client.deferred.producer import Delivery, Producer
-from pylogd.client.deferred.streams import MessageStream
+from pylogd.client.evented.streams import MessageStream
 
 __all__ = ["Admin", "Cluster", "Consumer", "Delivery", "MessageStream", "Producer"]

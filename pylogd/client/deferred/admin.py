@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from twisted.internet.defer import Deferred
 
 from pylogd.client.core.admin.operations import Operations
+from pylogd.client.core.options import ClientOptions
 from pylogd.client.deferred.cluster import Cluster
 
 P = ParamSpec("P")
@@ -33,23 +34,19 @@ class Admin:
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Cluster = "localhost:9092",
+        options: ClientOptions | None = None,
         *,
-        request_timeout: float = 30.0,
         retry_timeout: float = 60.0,
-        client_id: str = "pylogd",
         tls: Callable[[str], Any] | None = None,
         reactor: Any = None,
+        **settings: Any,
     ) -> None:
-        """Nothing is connected yet."""
-        if isinstance(bootstrap_servers, Cluster):
-            self.cluster, self._own_cluster = bootstrap_servers, False
-        else:
-            self.cluster = Cluster(
-                bootstrap_servers, client_id=client_id, request_timeout=request_timeout,
-                retry_timeout=retry_timeout, tls=tls, reactor=reactor,
-            )  # fmt: skip
-            self._own_cluster = True
-        self._operations = Operations(self.cluster, request_timeout)
+        """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both."""
+        self._own_cluster = not isinstance(bootstrap_servers, Cluster)
+        self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
+            bootstrap_servers, options, retry_timeout=retry_timeout, tls=tls, reactor=reactor, **settings
+        )  # fmt: skip
+        self._operations = Operations(self.cluster, self.cluster.request_timeout)
 
     def close(self) -> None:
         """Close the connections."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -17,6 +16,7 @@ from zope.interface import implementer
 
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.network import Link
+from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 from pylogd.net.receiving import Receiver
 
@@ -202,9 +202,7 @@ class TwistedLoop:
         now: float = self.reactor.seconds()
         return now
 
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+    now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         """Make a call when so much time has passed."""

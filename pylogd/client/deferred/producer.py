@@ -64,14 +64,12 @@ class Producer:
         self.options = ProducerOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(
-            bootstrap_servers, client_id=self.options.client_id, connect_timeout=self.options.connect_timeout,
-            request_timeout=self.options.request_timeout, auto_create_topics=True, tls=tls, reactor=reactor,
+            bootstrap_servers, self.options, auto_create_topics=True, tls=tls, reactor=reactor
         )  # fmt: skip
-        evented = self.cluster.evented
         self._reactor = self.cluster.reactor
-        self._now_ms = evented.loop.now_ms
+        self._now_ms = self.cluster.loop.now_ms
         self._producer: EventedProducer[Delivery] = EventedProducer(
-            evented.driver, self.options, self._deliver, _callback_failed
+            self.cluster.driver, self.options, self._deliver, _callback_failed
         )
         self._closed: Deferred[None] | None = None
 

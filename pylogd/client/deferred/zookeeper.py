@@ -17,6 +17,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
@@ -59,6 +60,17 @@ class ZooKeeperGroup:
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._leaving = False
 
+    #: an event ends a wait
+    wakes = True
+
+    def stream_of(self, partition: TopicPartition) -> int | None:
+        """That is for the consumer to choose."""
+        return None
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self._tasks.stop()
+
     @property
     def has_event(self) -> bool:
         """Whether `next_event` has something."""
@@ -74,7 +86,7 @@ class ZooKeeperGroup:
         self._subscription = Subscription.of(topics)
         self._tasks.start(self._rejoin())
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Be a member no more. What the application had, it has given up."""
         self._subscription = None
         self._tasks.start(self._leave())
@@ -96,8 +108,24 @@ class ZooKeeperGroup:
 
     # Offsets
 
-    async def look_up(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed. Raises ZooKeeperUnavailable, ClientError."""
+    def look_up(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None:
+        """Tell what the group has committed, or why that can't be told: ZooKeeperUnavailable, ClientError."""
+        self._tasks.start(self._look_up(partitions, done))
+
+    async def _look_up(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None:
+        try:
+            found = await self._committed(partitions)
+        except PylogdError as error:
+            done(None, error)
+        else:
+            done(found, None)
+        self._on_event()
+
+    async def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if self._coordinator is None:
             raise ClientError("in ZooKeeper a group's offsets are for its members: subscribe first")
         claimed = [partition for partition in partitions if partition in self._offsets]

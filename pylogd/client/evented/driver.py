@@ -35,6 +35,10 @@ class Machine(Protocol):
         """Tell whoever waits for something that has come about."""
         ...
 
+    def reset(self) -> None:
+        """Forget what is in flight: the connections are gone, and no answer will come."""
+        ...
+
 
 class Driver:
     """The machines of one client on one network."""
@@ -47,7 +51,7 @@ class Driver:
         self._machines: list[Machine] = []
         self._timer: Timer | None = None
         self._wakes_at = 0.0
-        self._turning = self._again = False
+        self.turning = self._again = False
 
     def add(self, machine: Machine) -> None:
         """Drive a machine from now on."""
@@ -76,19 +80,30 @@ class Driver:
         self.network.send(call, self.loop.now())
         self.soon()
 
+    def recover(self) -> None:
+        """After an exception of the outside (Ctrl-C) cut a turn short: close the connections and begin anew."""
+        self.turning = False
+        now = self.loop.now()
+        for link in self.network.links:
+            self.network.abandon_link(link, now)
+        self._perform()
+        for machine in list(self._machines):
+            machine.reset()
+        self.soon()
+
     def soon(self) -> None:
         """Take a turn once whatever runs now is over."""
-        if self._turning:
+        if self.turning:
             self._again = True
         elif not self.closed:
             self._wake_at(self.loop.now())
 
     def turn(self) -> None:
         """Let every machine do what is due now; set the timer for what is due next."""
-        if self.closed or self._turning:
+        if self.closed or self.turning:
             self._again = True
             return
-        self._turning = True
+        self.turning = True
         try:
             for _ in range(_MOST_ROUNDS):
                 self._again = False
@@ -104,7 +119,7 @@ class Driver:
                 if not self._again or self.closed:
                     break
         finally:
-            self._turning = False
+            self.turning = False
         if not self.closed:
             self._set_timer()
 

@@ -288,6 +288,9 @@ class EventedProducer(Generic[D]):
                     promise.succeed(None)
         self._admit()
 
+    def reset(self) -> None:
+        """Forget what is in flight: every request has failed with its connection."""
+
     def _starved(self) -> bool:
         """Whether records wait for room that only open batches can make."""
         core = self._core

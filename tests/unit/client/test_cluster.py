@@ -113,12 +113,13 @@ def test_any_of_the_bootstrap_servers_will_do(server: FakeBroker) -> None:
 
 def test_a_lost_connection_is_opened_again(cluster: Cluster, server: FakeBroker) -> None:
     cluster.brokers()
-    first = cluster.connection(1)
-    first.close()
-    assert cluster.connection(1) is not first
-    assert cluster.connection(1, "fetch") is not cluster.connection(1)
+    cluster.request(MetadataRequest(), node_id=1)
+    opened = server.connections
+    server.drop()
+    cluster.request(MetadataRequest(), node_id=1)
+    assert server.connections == opened + 1
     with pytest.raises(BrokerUnavailable, match="broker 7"):
-        cluster.connection(7)
+        cluster.request(MetadataRequest(), node_id=7, timeout=0)
 
 
 def test_closed(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from pylogd.client import (
     RequestTimedOut,
     TopicPartition,
 )
-from pylogd.client.core.consumer.fetcher import Fetching, FetchSettings
+from pylogd.client.core.consumer.fetcher import Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
@@ -223,7 +223,7 @@ def test_damage_is_named_and_can_be_passed(make: Make, server: FakeBroker) -> No
 
 def test_a_position_that_nobody_told() -> None:
     with pytest.raises(RequestTimedOut, match="t-0"):
-        Reader(Fetching(FetchSettings()), lambda: None).position(T0)
+        Reader(Fetcher(FetchSettings(), 30.0), lambda: None).position(T0)
 
 
 def test_an_older_format_is_damage_too(make: Make, server: FakeBroker) -> None:

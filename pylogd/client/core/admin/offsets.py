@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pylogd.client.core.admin.calls import Calls, refresh, send
-from pylogd.client.core.metadata import check
 from pylogd.client.core.model import OffsetAndTime, TopicPartition
+from pylogd.errors import KafkaError, error_for
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -55,15 +55,30 @@ async def leader_of(calls: Calls, partition: TopicPartition) -> int:
 async def _ask(
     calls: Calls, leader: int, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTime]
 ) -> None:
+    for partition, answer in read_offsets(await send(calls, offsets_request(wanted), leader)).items():
+        if isinstance(answer, KafkaError):
+            raise answer
+        found[partition] = answer
+
+
+def offsets_request(wanted: Mapping[TopicPartition, int], *, committed: bool = False) -> ListOffsetsRequest:
+    """Return the request for offsets by time, to one leader. `committed`: LATEST is the last stable offset."""
     topics: dict[str, ListOffsetsTopic] = {}
     for (name, index), timestamp in wanted.items():
         topic = topics.setdefault(name, ListOffsetsTopic(name=name))
         topic.partitions.append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
-    request = ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))
-    response: ListOffsetsResponse = await send(calls, request, leader)
-    for answered in response.topics:
-        for answer in answered.partitions:
-            check(answer.error_code, f"{answered.name}-{answer.partition_index}")
-            found[TopicPartition(answered.name, answer.partition_index)] = OffsetAndTime(
-                answer.offset, answer.timestamp, answer.leader_epoch
-            )
+    return ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=int(committed), topics=list(topics.values()))
+
+
+def read_offsets(response: ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTime | KafkaError]:
+    """Return what a leader answered for each partition."""
+    found: dict[TopicPartition, OffsetAndTime | KafkaError] = {}
+    for topic in response.topics:
+        for answer in topic.partitions:
+            partition = TopicPartition(topic.name, answer.partition_index)
+            if answer.error_code:
+                code = error_for(answer.error_code)
+                found[partition] = KafkaError(code, f"{partition}: {code.text}")
+            else:
+                found[partition] = OffsetAndTime(answer.offset, answer.timestamp, answer.leader_epoch)
+    return found

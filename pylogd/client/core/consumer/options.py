@@ -1,55 +1,98 @@
-"""What both faces' consumers decide alike, without I/O: which options there are, and what a commit is of."""
+"""Options of a consumer, written and checked once for all faces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from pylogd.client.core.consumer.assigned import Positions
-from pylogd.client.core.consumer.reader import Handed
-from pylogd.client.core.group.sharing import Holdings
+from pylogd.client.core.group.assignors import Assignor, find_assignors
+from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.core.options import ClientOptions
 
 ResetTo = Literal["earliest", "latest", "none"]
 Offset = int | OffsetAndMetadata
 #: to commit, by partition
 Offsets = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
 
+_SESSION, _ZOOKEEPER_SESSION = 45.0, 6.0  # seconds
 
-def check_options(*, auto_offset_reset: str, auto_commit: str, isolation_level: str, coordinator: str) -> None:
-    """ValueError: one that is none."""
-    _check(auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-    _check(auto_commit, ("after", "before", "off"), "auto_commit")
-    _check(isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
-    _check(coordinator, ("broker", "zookeeper"), "coordinator")
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """What a consumer can be told. Times in seconds, but for names that end in `_ms`; names are Kafka's where Kafka
+    has the setting.
+
+    group_id, group_instance_id: the group to read with others in, and the name of a static member.
+    coordinator, zookeeper: "broker", or "zookeeper" for a group that lives in the ZooKeeper at "host:port,.../chroot".
+    assignors: "range", "roundrobin", "sticky", "cooperative-sticky", or objects of your own, the preferred first.
+    session_timeout: 45 s by default, 6 s in ZooKeeper. max_poll_interval: who does not poll for so long is removed.
+    auto_commit: "after" commits from time to time what was processed, so that a record is processed at least once;
+        "before" commits before records are handed out: at most once; "off" leaves it to `commit`.
+    auto_offset_reset: where to start without a committed offset, or with one that the log no longer has.
+    fetch_*, partition_max_bytes: of one request. buffer_bytes: what may be held of all partitions before it is decoded.
+    max_poll_records: that one call of `poll` returns.
+    prefetch: fetch while the application is busy with records.
+    retry_timeout: for how long errors that may pass are tried again before they are raised; None tries for ever.
+    """
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    coordinator: Literal["broker", "zookeeper"] = "broker"
+    zookeeper: str = ""
+    assignors: Sequence[str | Assignor] = ("range", "roundrobin")
+    session_timeout: float | None = None
+    heartbeat_interval: float = 1.0
+    max_poll_interval: float = 300.0
+    auto_commit: Literal["after", "before", "off"] = "after"
+    auto_commit_interval: float = 5.0
+    auto_offset_reset: ResetTo = "earliest"
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    client_rack: str | None = None
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
+    buffer_bytes: int = 64 * 1024 * 1024
+    max_poll_records: int = 500
+    prefetch: bool = True
+    check_crcs: bool = True
+    retry_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: an unknown value, or options that contradict each other."""
+        _check(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
+        _check(self.auto_commit, ("after", "before", "off"), "auto_commit")
+        _check(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        _check(self.coordinator, ("broker", "zookeeper"), "coordinator")
+        find_assignors(self.assignors)
+        if self.coordinator == "zookeeper" and (self.group_id is None or not self.zookeeper):
+            raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether records of transactions that were aborted, or are open, are left out."""
+        return self.isolation_level == "read_committed"
+
+    @property
+    def session_seconds(self) -> float:
+        """How long a member that is not heard of stays in the group."""
+        if self.session_timeout is not None:
+            return self.session_timeout
+        return _ZOOKEEPER_SESSION if self.coordinator == "zookeeper" else _SESSION
+
+    @property
+    def member(self) -> MemberSettings:
+        """The settings of a member of a group that a broker coordinates."""
+        assert self.group_id is not None
+        return MemberSettings(
+            self.group_id, find_assignors(self.assignors), self.group_instance_id, self.session_seconds,
+            self.heartbeat_interval, self.max_poll_interval, self.metadata_max_age, self.request_timeout,
+            self.client_rack,
+        )  # fmt: skip
 
 
 def _check(value: str, allowed: Sequence[str], name: str) -> None:
     if value not in allowed:
-        raise ValueError(f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
-
-
-def to_commit(share: Holdings, handed: Handed, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-    """These offsets; without any, all that was handed out, of an iteration up to and with the present record."""
-    if offsets is None:
-        unprocessed = handed.unprocessed(last_is_done=True) if handed.begun else {}
-        return share.unsaved({**share.progress(), **unprocessed})
-    return {
-        TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        for p, offset in offsets.items()
-    }
-
-
-class GroupPositions(Positions):
-    """The base of both faces' `Consumer`, beside their `PartitionReader`: what it reads, with a group or without."""
-
-    _share: Holdings | None
-
-    def _are_committed(self, positions: Mapping[TopicPartition, int]) -> None:
-        if self._share is not None:
-            self._share.placed(positions)
-
-    def _forget(self, partition: TopicPartition) -> None:
-        super()._forget(partition)
-        if self._share is not None:
-            self._share.forget([partition])
+        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -5,8 +5,7 @@ call. The position is the offset of the next record to hand out, and is all that
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
 transactions are not. Damage is reported when everything in front of it has been handed out, and the position stays in
-front of it. What is paused is put aside and not lost. One thread at a time; no I/O, no clock: both faces of the client
-use it.
+front of it. What is paused is put aside and not lost. One thread at a time; no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.columns import decode_batches
-from pylogd.client.core.consumer.fetcher import Fetched, Fetching
+from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher
 from pylogd.client.core.errors import CorruptRecords, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -40,7 +39,7 @@ class _Open:
     records, the last that was looked at.
     """
 
-    fetched: Fetched
+    fetched: FetchedBatches
     left: list[Record] = field(default_factory=list)
     taken: BatchHeader | None = None
 
@@ -87,10 +86,10 @@ class Handed:
 class Reader:
     """Positions of the partitions that are read, and the records that have come for them."""
 
-    def __init__(self, fetching: Fetching, take: Callable[[], Fetched | None], *, check_crcs: bool = True) -> None:
+    def __init__(self, fetcher: Fetcher, take: Callable[[], FetchedBatches | None], *, check_crcs: bool = True) -> None:
         """`take` is where batches come from."""
         self.positions: dict[TopicPartition, int] = {}
-        self._fetching = fetching
+        self._fetcher = fetcher
         self._take = take
         self._check_crcs = check_crcs
         self._open: _Open | None = None
@@ -100,7 +99,7 @@ class Reader:
         """Go on at `offset`."""
         self._close(partition)
         self.positions[partition] = offset
-        self._fetching.move(partition, offset)
+        self._fetcher.move(partition, offset)
 
     def position(self, partition: TopicPartition) -> int:
         """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
@@ -113,25 +112,30 @@ class Reader:
         """Read a partition no more."""
         self._close(partition)
         self.positions.pop(partition, None)
-        self._fetching.drop(partition)
+        self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand out no more of a partition for now."""
-        self._fetching.pause(partition, paused)
-        if paused and self._open is not None and self._open.fetched.place.partition == partition:
+        self._fetcher.pause(partition, paused)
+        if paused and self._open is not None and self._open.fetched.fetch.partition == partition:
             self._aside[partition], self._open = self._open, None
 
     def paused(self) -> list[TopicPartition]:
         """What is paused."""
-        return [place.partition for place in self._fetching.places.values() if place.paused]
+        return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
+
+    def drop_paused(self) -> None:
+        """Drop what came of paused partitions, which is fetched again when they go on: others need the room."""
+        for partition in self.paused():
+            self.move(partition, self.positions[partition])
 
     def _close(self, partition: TopicPartition) -> None:
-        if self._open is not None and self._open.fetched.place.partition == partition:
-            self._fetching.used(self._open.fetched)
+        if self._open is not None and self._open.fetched.fetch.partition == partition:
+            self._fetcher.used(self._open.fetched)
             self._open = None
         aside = self._aside.pop(partition, None)
         if aside is not None:
-            self._fetching.used(aside.fetched)
+            self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
         """Up to `limit` records of what has come. Raises CorruptRecords."""
@@ -156,7 +160,7 @@ class Reader:
             else:
                 found.left = []
             limit -= len(more)
-            partition = found.fetched.place.partition
+            partition = found.fetched.fetch.partition
             self.positions[partition] = more[-1].offset + 1
             if chunks and chunks[-1][0] == partition:
                 chunks[-1][1].extend(more)
@@ -170,7 +174,7 @@ class Reader:
         """
         chunks: list[ColumnChunk] = []
         while max_bytes > 0 and (found := self._next_open()) is not None:
-            partition = found.fetched.place.partition
+            partition = found.fetched.fetch.partition
             position = self.positions[partition]
             if found.left:  # decoded as objects, by a call of another kind
                 self.move(partition, position)
@@ -200,7 +204,7 @@ class Reader:
     def _next_open(self) -> _Open | None:
         if self._open is None:
             for partition in self._aside:
-                if not self._fetching.places[partition].paused:
+                if not self._fetcher.partitions[partition].paused:
                     self._open = self._aside.pop(partition)
                     break
             else:
@@ -210,13 +214,13 @@ class Reader:
         return self._open
 
     def _finish(self, found: _Open) -> None:
-        self._fetching.used(found.fetched)
+        self._fetcher.used(found.fetched)
         self._open = None
 
     def _readable(self, found: _Open) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches that hold records for consumers; the position passes the others."""
         fetched = found.fetched
-        partition = fetched.place.partition
+        partition = fetched.fetch.partition
         for header, batch in fetched.batches:
             try:
                 skipped = fetched.aborted is not None and fetched.aborted.skips(header, batch)
@@ -233,7 +237,7 @@ class Reader:
         while (found := self._next_open()) is not None:
             if found.left:
                 return found
-            partition = found.fetched.place.partition
+            partition = found.fetched.fetch.partition
             for header, batch in self._readable(found):
                 found.left = self._decode(partition, header, batch)
                 if found.left:

@@ -319,6 +319,12 @@ class Membership:
         self._leading.share_out(assignor, counts)
         self.state = State.SYNCING
 
+    def reset(self, error: PylogdError, now: float) -> None:
+        """Nothing that was asked will be answered."""
+        for ask in (self._asked, self._asked_metadata):
+            if ask is not None:
+                self.failed(ask, error, now)
+
     # Answers
 
     def answered(self, ask: Ask, response: Any, now: float) -> None:

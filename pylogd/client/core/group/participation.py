@@ -1,6 +1,6 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
-Strategy: whoever drives it, a thread or a reactor, sends the jobs that are `due`, brings back what each came to, and
+Strategy: whoever drives it, a thread or a reactor, sends the calls that are `due`, brings back what each came to, and
 comes again at `next_time`. Membership is `membership.Membership`; commits go through a `CommitQueue`, one request at a
 time; look-ups ask what the group has committed.
 
@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any
 
 from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.errors import CommitFailed, is_retriable
+from pylogd.client.core.call import Call, Endpoint
+from pylogd.client.core.errors import BrokerUnavailable, CommitFailed, is_retriable
 from pylogd.client.core.group import commits
 from pylogd.client.core.group.commits import CommitQueue
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
@@ -29,27 +30,13 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
+#: connections to the coordinator: answers to JoinGroup and SyncGroup wait for other members, and come in order
+_JOINING, _GROUP = "joining", "group"
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Found = dict[TopicPartition, OffsetAndMetadata | None]
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request to send, and who hears of the outcome and when that was. `at` makes the message for a version; it may
-    raise. `highest`: the last version that may be used. `to_coordinator` and `waits` are as an `Ask`'s.
-    """
-
-    api: type[Any]
-    at: Callable[[int], Any]
-    answered: Callable[[Any, float], None]
-    failed: Callable[[PylogdError, float], None]
-    timeout: float
-    highest: int | None = None
-    to_coordinator: bool = True
-    waits: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +49,7 @@ class Lookup:
     offsets: Found = field(default_factory=dict)
     error: PylogdError | None = None
     not_before: float = 0.0
-    flying: bool = False
+    in_flight: bool = False
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -165,43 +152,53 @@ class Participation:
         for lookup in list(self._lookups):
             self._finish(lookup, error)
 
+    def reset(self, now: float) -> None:
+        """Forget what is in flight: the connections are gone, and no answer will come."""
+        error = BrokerUnavailable("the request was interrupted")
+        self.member.reset(error, now)
+        if not self.queue.ready:
+            self.queue.failed()
+        for lookup in self._lookups:
+            lookup.in_flight = False
+
     # What there is to do
 
-    def due(self, now: float) -> list[Job]:
+    def due(self, now: float) -> list[Call]:
         """What to send now."""
         member = self.member
         if self.subscribed:
             member.polled(now if self._polling else self._last_poll)
         committing = (due := self._commit_due()) is not None and now >= due
-        lookups = [lookup for lookup in self._lookups if not lookup.flying and now >= lookup.not_before]
+        lookups = [lookup for lookup in self._lookups if not lookup.in_flight and now >= lookup.not_before]
         if member.coordinator is None and (committing or lookups):
             member.find_coordinator()
-        jobs = []
+        calls = []
         while (ask := member.next_ask(now)) is not None:
-            jobs.append(
-                Job(
+            calls.append(
+                Call(
                     ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
-                    to_coordinator=ask.to_coordinator, waits=ask.waits,
+                    self._coordinator() if ask.to_coordinator else None,
+                    _JOINING if ask.waits else _GROUP if ask.to_coordinator else "", exclusive=ask.waits,
                 )
             )  # fmt: skip
         if member.coordinator is not None:
-            jobs += [self._lookup_job(lookup) for lookup in lookups]
+            calls += [self._lookup_call(lookup) for lookup in lookups]
             if committing:
-                jobs.append(self._commit_job())
+                calls.append(self._commit_call())
         elif member.error is not None:
             self._give_up(member.error, now)
         if member.has_event != self.has_event:
             self.has_event = not self.has_event
             if self.has_event:
                 self._on_event()
-        return jobs
+        return calls
 
     def next_time(self, now: float) -> float | None:
         """When something is due if nothing happens before."""
         times = []
         if (when := self.member.next_time()) is not None:
             times.append(when)
-        waiting = [lookup.not_before for lookup in self._lookups if not lookup.flying]
+        waiting = [lookup.not_before for lookup in self._lookups if not lookup.in_flight]
         if (when := self._commit_due()) is not None:
             waiting.append(when)
         # Without a coordinator, what is due already has it looked for.
@@ -214,17 +211,24 @@ class Participation:
             return None
         return self._commit_not_before
 
+    def _coordinator(self) -> Endpoint:
+        coordinator = self.member.coordinator
+        assert coordinator is not None
+        return Endpoint(coordinator.node_id, coordinator.host, coordinator.port)
+
     # Commits
 
-    def _commit_job(self) -> Job:
+    def _commit_call(self) -> Call:
         identity = self.member.identity
         offsets = self.queue.take()
-        return Job(
+        return Call(
             OffsetCommitRequest,
             lambda version: self._commit_message(identity, offsets, version),
             lambda response, now: self._commit_answered(identity, commits.commit_errors(response), now),
             self._commit_lost,
             self._request_timeout,
+            self._coordinator(),
+            _GROUP,
             highest=commits.COMMIT_UNTIL,
         )
 
@@ -267,8 +271,8 @@ class Participation:
 
     # Look-ups
 
-    def _lookup_job(self, lookup: Lookup) -> Job:
-        lookup.flying = True
+    def _lookup_call(self, lookup: Lookup) -> Call:
+        lookup.in_flight = True
 
         def answered(response: Any, now: float) -> None:
             try:
@@ -279,7 +283,7 @@ class Participation:
                 self._finish(lookup, None)
 
         def failed(error: PylogdError, now: float) -> None:
-            lookup.flying = False
+            lookup.in_flight = False
             if not is_retriable(error):
                 self._finish(lookup, error)
                 return
@@ -287,12 +291,14 @@ class Participation:
                 self.member.coordinator_lost(now)
             lookup.not_before = now + lookup.backoff.next()
 
-        return Job(
+        return Call(
             OffsetFetchRequest,
             lambda version: commits.fetch_request(self._group_id, lookup.partitions, version, stable=self._stable),
             answered,
             failed,
             self._request_timeout,
+            self._coordinator(),
+            _GROUP,
             highest=commits.FETCH_UNTIL,
         )
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pylogd.client.core.consumer.reader import Reader
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 
 COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
 
-Told = Callable[[list[TopicPartition]], object]
+Told = Callable[[list[TopicPartition]], Any]
 #: by name, by a pattern of whole names, or by name with a number of streams
 Topics = Iterable[str] | re.Pattern[str] | Mapping[str, int]
 
@@ -30,11 +30,9 @@ class Listener:
     revoked: Told | None = None
     lost: Told | None = None
 
-    def gone(self, partitions: list[TopicPartition], lost: bool) -> None:
-        """Tell of partitions that are no longer read."""
-        told = (self.lost or self.revoked) if lost else self.revoked
-        if told is not None:
-            told(partitions)
+    def when_gone(self, lost: bool) -> Told | None:
+        """Return whom to tell of partitions that are no longer read."""
+        return (self.lost or self.revoked) if lost else self.revoked
 
 
 class Places(Protocol):
@@ -77,11 +75,9 @@ class Holdings:
         self._saved: dict[TopicPartition, int] = {}
 
     def take_on(self, partitions: list[TopicPartition]) -> None:
-        """Read these too."""
+        """Read these too, once the listener was told."""
         self.assigned.update(partitions)
         self._placing.add(partitions)
-        if self.listener.assigned is not None:
-            self.listener.assigned(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more, without a word."""
@@ -102,17 +98,18 @@ class Holdings:
         saved = self._saved
         return {p: OffsetAndMetadata(offset) for p, offset in progress.items() if saved.get(p) != offset}
 
-    def commit_if_due(self, now: float) -> None:
-        """Commit in the background what is processed, from time to time."""
+    def commit_if_due(self, now: float, progress: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit in the background what is processed, from time to time: by default all that was handed out."""
         if self._commits and now >= self._commit_at:
             self._commit_at = now + self._interval
-            self.commit_soon(self.unsaved(self.progress()))
+            self.commit_soon(self.unsaved(self.progress() if progress is None else progress))
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit in the background."""
         if offsets:
-            self._note(offsets)
+            self.note_committed(offsets)
             self._background.commit_soon(offsets)
 
-    def _note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These are committed, or will be."""
         self._saved.update((partition, committed.offset) for partition, committed in offsets.items())

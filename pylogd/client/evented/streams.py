@@ -1,6 +1,6 @@
-"""The paper's face of a consumer (section 3.1) on Twisted: message streams, `async for` over a share of a group's work.
+"""The paper's consumer (section 3.1) on an event loop: message streams, `async for` over a share of a group's work.
 
-Strategy and rules: as `client/streams.py`, with one task that polls for all streams in place of a thread.
+Strategy and rules: as `blocking/streams.py`, with one task that polls for all streams in place of a thread.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-from twisted.internet.defer import Deferred
-
 from pylogd.client.core.consumer.reader import Chunk, Handed
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
+from pylogd.client.evented.loop import Loop, Promise
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
@@ -23,18 +22,24 @@ _POLL_SECONDS = 1.0
 class MessageStream(AsyncIterator[Record]):
     """An asynchronous iterator over the records of its share of a topic. It ends with the consumer."""
 
-    def __init__(self, topic: str, number: int, drained: Callable[[], None]) -> None:
-        """`drained` is called when a stream that was full has room again."""
+    def __init__(
+        self, loop: Loop, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]
+    ) -> None:
+        """`drained` is called when a stream that was full has room again; `may_fetch` tells whether the group's claims
+        still hold.
+        """
         self.topic = topic
         self.number = number
+        self._loop = loop
         self._drained = drained
+        self._may_fetch = may_fetch
         self._chunks: deque[Chunk] = deque()
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
         self._present: TopicPartition | None = None
         self._handed = Handed()
         self._records: Iterator[Record] = iter(self._handed)
-        self._changed: Deferred[None] | None = None
+        self._changed: Promise[None] | None = None
         self._ended = False
         self._error: PylogdError | None = None
 
@@ -45,10 +50,12 @@ class MessageStream(AsyncIterator[Record]):
         while True:
             record = next(self._records, None)
             if record is not None:
-                return record
+                if self._may_fetch():
+                    return record
+                self._drop_all()
             self._finish_chunk()
             while not self._chunks and not self._ended:
-                self._changed = Deferred()
+                self._changed = self._loop.promise()
                 await self._changed
             if not self._chunks:
                 if self._error is not None:
@@ -93,6 +100,10 @@ class MessageStream(AsyncIterator[Record]):
         for partition in partitions:
             self._progress.pop(partition, None)
 
+    def _drop_all(self) -> None:
+        """The claims are lost: others may be reading what is here."""
+        self.drop({*([] if self._present is None else [self._present]), *(chunk[0] for chunk in self._chunks)})
+
     def progress(self) -> dict[TopicPartition, int]:
         """How far each partition is processed."""
         return {**self._progress, **self._handed.unprocessed(last_is_done=False)}
@@ -104,8 +115,8 @@ class MessageStream(AsyncIterator[Record]):
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, None
-        if changed is not None and not changed.called:
-            changed.callback(None)
+        if changed is not None:
+            changed.succeed(None)
 
 
 class Streams:
@@ -113,27 +124,35 @@ class Streams:
 
     def __init__(
         self,
+        loop: Loop,
         poll: Callable[[float], Awaitable[list[Chunk]]],
         pause: Callable[[Sequence[tuple[str, int]], bool], Awaitable[None]],
         wakeup: Callable[[], None],
+        may_fetch: Callable[[], bool],
+        stream_of: Callable[[TopicPartition], int | None],
         counts: Mapping[str, int],
     ) -> None:
-        """`counts` is how many streams each topic has. ValueError: less than one."""
+        """`counts` is how many streams each topic has; `stream_of` the coordinator's choice for a partition, if it has
+        one. ValueError: less than one stream.
+        """
         if any(count < 1 for count in counts.values()):
             raise ValueError("a topic needs at least one stream")
         self._poll = poll
         self._pause = pause
+        self._chosen = stream_of
         self.by_topic = {
-            topic: [MessageStream(topic, number, wakeup) for number in range(count)] for topic, count in counts.items()
+            topic: [MessageStream(loop, topic, number, wakeup, may_fetch) for number in range(count)]
+            for topic, count in counts.items()
         }
         self._stream_of: dict[TopicPartition, MessageStream] = {}
         self._paused: set[TopicPartition] = set()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are ours now: each goes to the stream of its topic that has the fewest."""
+        """These are ours now: each goes to the stream that was chosen, or to that of its topic that has the fewest."""
         for partition in partitions:
+            streams, chosen = self.by_topic[partition.topic], self._chosen(partition)
             loads = list(self._stream_of.values())
-            self._stream_of[partition] = min(self.by_topic[partition.topic], key=loads.count)
+            self._stream_of[partition] = min(streams, key=loads.count) if chosen is None else streams[chosen]
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """These are ours no more."""

@@ -1,4 +1,4 @@
-"""The pure half of a fetcher: near replicas, bounded buffers, aborted transactions; and what is handed out."""
+"""What a fetcher decides: near replicas, bounded buffers, aborted transactions; and what is handed out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from pylogd.client import CorruptRecords, TopicPartition
-from pylogd.client.core.consumer.fetcher import Aborted, Asked, Fetching, FetchSettings
+from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.fetcher import AbortedTransactions, Fetcher, FetchSettings
 from pylogd.client.core.consumer.reader import Handed, Reader
 from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.model import Broker, Partition, Topic
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
@@ -30,91 +33,121 @@ def batch(base: int, count: int, **options: int) -> bytes:
     return encode_batch([(None, b"%d" % n, 0, ()) for n in range(base, base + count)], base_offset=base, **options)
 
 
-def ask(fetching: Fetching, now: float = 0.0) -> tuple[int, FetchRequest, Asked]:
-    """What goes out when everything is led by one broker."""
-    [(node, places)] = fetching.by_node(fetching.due(now), lambda _: LEADER, now).items()
-    return node, *fetching.ask(node, places, 12, {"t": ZERO_UUID})
+def known() -> Metadata:
+    """A cluster in which one broker leads everything."""
+    metadata = Metadata([("h", 1)])
+    metadata.brokers = {node: Broker(node, "h", node) for node in (LEADER, NEAR)}
+    partitions = tuple(Partition(index, LEADER, 0, (LEADER,), (LEADER,), ()) for index in range(2))
+    metadata.topics = {"t": Topic("t", ZERO_UUID, False, partitions)}
+    return metadata
 
 
-def answer(fetching: Fetching, asked: Asked, *parts: PartitionData, now: float = 0.0) -> None:
-    fetching.answered(asked, FetchResponse(responses=[FetchableTopicResponse("t", partitions=list(parts))]), now)
+def ask(fetcher: Fetcher, now: float = 0.0) -> tuple[int, FetchRequest, Call]:
+    """What is sent when everything is led by one broker."""
+    [call] = fetcher.calls(now, known())
+    assert isinstance(call.target, int) and call.highest == 12
+    return call.target, call.build(12), call
 
 
-def make(*places: TopicPartition, **settings: object) -> Fetching:
-    fetching = Fetching(FetchSettings(**settings))  # type: ignore[arg-type]
+def answer(fetcher: Fetcher, call: Call, *parts: PartitionData, now: float = 0.0) -> None:
+    call.answered(FetchResponse(responses=[FetchableTopicResponse("t", partitions=list(parts))]), now)
+
+
+def make(*places: TopicPartition, **settings: object) -> Fetcher:
+    fetcher = Fetcher(FetchSettings(**settings), 30.0)  # type: ignore[arg-type]
     for place in places:
-        fetching.move(place, 0)
-    return fetching
+        fetcher.move(place, 0)
+    return fetcher
 
 
 def test_a_nearer_replica_is_used_until_there_is_trouble_with_it() -> None:
-    fetching = make(T0, rack="here")
-    node, request, asked = ask(fetching)
+    fetcher = make(T0, rack="here")
+    node, request, asked = ask(fetcher)
     assert (node, request.rack_id) == (LEADER, "here")
-    answer(fetching, asked, PartitionData(0, preferred_read_replica=NEAR))
-    node, _, asked = ask(fetching)
+    answer(fetcher, asked, PartitionData(0, preferred_read_replica=NEAR))
+    node, _, asked = ask(fetcher)
     assert node == NEAR
-    answer(fetching, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE))
-    assert fetching.failed_place() is None  # the leader is asked before anybody believes that
-    assert not fetching.due(0.0)
-    node, _, asked = ask(fetching, now=10.0)
+    answer(fetcher, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert fetcher.failed_partition() is None  # the leader is asked before anybody believes that
+    assert not fetcher.due(0.0)
+    node, _, asked = ask(fetcher, now=10.0)
     assert node == LEADER
-    answer(fetching, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE), now=10.0)
-    place = fetching.failed_place()
+    answer(fetcher, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE), now=10.0)
+    place = fetcher.failed_partition()
     assert place is not None and isinstance(place.error, KafkaError)
 
 
 def test_a_nearer_replica_is_left_after_a_while() -> None:
-    fetching = make(T0)
-    _, _, asked = ask(fetching)
-    answer(fetching, asked, PartitionData(0, preferred_read_replica=NEAR))
-    node, _, asked = ask(fetching, now=299.0)
+    fetcher = make(T0)
+    _, _, asked = ask(fetcher)
+    answer(fetcher, asked, PartitionData(0, preferred_read_replica=NEAR))
+    node, _, asked = ask(fetcher, now=299.0)
     assert node == NEAR
-    fetching.failed(asked, BrokerUnavailable("gone"), 299.0)
-    assert ask(fetching, now=310.0)[0] == LEADER
+    asked.failed(BrokerUnavailable("gone"), 299.0)
+    assert ask(fetcher, now=310.0)[0] == LEADER
 
 
 def test_no_more_is_asked_for_than_fits() -> None:
-    fetching = make(T0, T1, buffer_bytes=400_000, max_bytes=1_000_000, partition_max_bytes=1_000_000)
-    _, request, asked = ask(fetching)
+    fetcher = make(T0, T1, buffer_bytes=400_000, max_bytes=1_000_000, partition_max_bytes=1_000_000)
+    _, request, asked = ask(fetcher)
     assert request.max_bytes == 200_000  # as much again may be under way
     assert {p.partition_max_bytes for p in request.topics[0].partitions} == {200_000}
-    assert fetching.room == 200_000
+    assert fetcher.room == 200_000
     big = encode_batch([(None, b"x" * 390_000, 0, ())])  # a first batch comes whole, whatever the limit
-    answer(fetching, asked, PartitionData(0, records=big))
-    assert fetching.room == 0
-    fetched = fetching.take()
+    answer(fetcher, asked, PartitionData(0, records=big))
+    assert fetcher.room == 0
+    fetched = fetcher.take()
     assert fetched is not None
-    assert fetching.room == 0
-    fetching.used(fetched)
-    assert fetching.room == 200_000
+    assert fetcher.room == 0
+    fetcher.used(fetched)
+    assert fetcher.room == 200_000
 
 
 def test_what_is_dropped_frees_its_room_and_late_answers_count_for_nothing() -> None:
-    fetching = make(T0, T1)
-    free = fetching.room
-    _, _, asked = ask(fetching)
-    fetching.move(T0, 5)
-    assert not fetching.by_node(fetching.due(0.0), lambda _: LEADER, 0.0)  # its broker is busy
-    answer(fetching, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
-    assert [place.offset for place in (fetching.places[T0], fetching.places[T1])] == [5, 3]
-    fetching.drop(T1)
-    assert fetching.take() is None
-    assert fetching.room == free
+    fetcher = make(T0, T1)
+    free = fetcher.room
+    _, _, asked = ask(fetcher)
+    fetcher.move(T0, 5)
+    assert not fetcher.calls(0.0, known())  # its broker is busy
+    answer(fetcher, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
+    assert [place.offset for place in (fetcher.partitions[T0], fetcher.partitions[T1])] == [5, 3]
+    fetcher.drop(T1)
+    assert fetcher.take() is None
+    assert fetcher.room == free
 
 
 def test_a_paused_partition_waits_with_what_has_come() -> None:
-    fetching = make(T0, T1)
-    _, _, asked = ask(fetching)
-    fetching.pause(T0, True)
-    answer(fetching, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
-    taken = fetching.take()
-    assert taken is not None and taken.place.partition == T1
-    assert not fetching.ready and fetching.take() is None
-    assert [place.partition for place in fetching.due(0.0)] == [T1]
-    fetching.pause(T0, False)
-    taken = fetching.take()
-    assert taken is not None and taken.place.partition == T0
+    fetcher = make(T0, T1)
+    _, _, asked = ask(fetcher)
+    fetcher.pause(T0, True)
+    answer(fetcher, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
+    taken = fetcher.take()
+    assert taken is not None and taken.fetch.partition == T1
+    assert not fetcher.ready and fetcher.take() is None
+    assert [place.partition for place in fetcher.due(0.0)] == [T1]
+    fetcher.pause(T0, False)
+    taken = fetcher.take()
+    assert taken is not None and taken.fetch.partition == T0
+
+
+def test_paused_partitions_give_up_what_they_hold_when_others_need_the_room() -> None:
+    fetcher = make(buffer_bytes=1000)
+    reader = Reader(fetcher, fetcher.take)
+    reader.move(T0, 0)
+    _, _, asked = ask(fetcher)
+    answer(fetcher, asked, PartitionData(0, records=batch(0, 100)))
+    assert reader.gather(5)
+    reader.pause(T0, True)
+    reader.move(T1, 0)
+    assert fetcher.starved
+    assert not fetcher.calls(0.0, known())
+    reader.drop_paused()
+    _, request, asked = ask(fetcher)
+    assert [p.partition for p in request.topics[0].partitions] == [1]
+    reader.pause(T0, False)
+    asked.answered(FetchResponse(), 0.0)
+    _, request, _ = ask(fetcher)
+    assert {p.partition: p.fetch_offset for p in request.topics[0].partitions} == {1: 0, 0: 5}
 
 
 def test_aborted_transactions() -> None:
@@ -126,15 +159,15 @@ def test_aborted_transactions() -> None:
         encode_batch([(marker, b"", 0, ())], base_offset=5, producer_id=7, attributes=TRANSACTIONAL | CONTROL),
         batch(6, 1, producer_id=7, attributes=TRANSACTIONAL),
     ]
-    aborted = Aborted([AbortedTransaction(7, 0)])
+    aborted = AbortedTransactions([AbortedTransaction(7, 0)])
     assert [aborted.skips(parse_header(b), memoryview(b)) for b in data] == [True, False, False, True, False]
-    fetching = make(T0, read_committed=True)
-    reader = Reader(fetching, fetching.take)
+    fetcher = make(T0, read_committed=True)
+    reader = Reader(fetcher, fetcher.take)
     reader.move(T0, 0)
-    _, request, asked = ask(fetching)
+    _, request, asked = ask(fetcher)
     assert request.isolation_level == 1
     part = PartitionData(0, aborted_transactions=[AbortedTransaction(7, 0)], records=b"".join(data))
-    answer(fetching, asked, part)
+    answer(fetcher, asked, part)
     assert [r.offset for _, records in reader.gather(100) for r in records] == [2, 3, 4, 6]
     assert reader.positions[T0] == 7
 
@@ -143,12 +176,12 @@ def test_aborted_transactions() -> None:
 
 
 def reading(*parts: tuple[TopicPartition, Sequence[bytes]]) -> Reader:
-    fetching = make()
-    reader = Reader(fetching, fetching.take)
+    fetcher = make()
+    reader = Reader(fetcher, fetcher.take)
     for partition, _ in parts:
         reader.move(partition, 0)
-    _, _, asked = ask(fetching)
-    answer(fetching, asked, *(PartitionData(p.partition, records=b"".join(batches)) for p, batches in parts))
+    _, _, asked = ask(fetcher)
+    answer(fetcher, asked, *(PartitionData(p.partition, records=b"".join(batches)) for p, batches in parts))
     return reader
 
 

@@ -1,0 +1,158 @@
+"""A `Loop` that runs only while somebody calls it: how coroutines of `evented` serve a blocking caller.
+
+Strategy: `run` takes a coroutine to its end in the caller's thread. While it waits for a promise, the loop waits for
+sockets and timers. Coroutines are resumed by `run` alone, never from inside of a timer or a socket's report, so that a
+call of the application that a coroutine makes (a listener's) may `run` another one.
+
+Rules: `lock` is held while anything of the loop runs; a thread that looks in now and then (`background`) takes it only
+if nobody else has it. What interrupts `run` from outside (Ctrl-C) is raised once the loop is in order again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+from pylogd.client.blocking.clock import Clock
+from pylogd.client.blocking.sockets import Sockets, Transport
+from pylogd.client.core.network import Link
+from pylogd.errors import PylogdError
+
+T = TypeVar("T")
+_LONG = 3600.0
+
+
+class PollPromise:
+    """A promise that `PollLoop.run` waits for."""
+
+    __slots__ = ("_error", "_value", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def succeed(self, value: Any) -> None:
+        """Give it its value, unless it is done."""
+        if not self.done:
+            self.done, self._value = True, value
+
+    def fail(self, error: BaseException) -> None:
+        """Give it an error, unless it is done."""
+        if not self.done:
+            self.done, self._error = True, error
+
+    def __await__(self) -> Generator[PollPromise, None, Any]:
+        if not self.done:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class _Timer:
+    """A call that is due later."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+        self.call = None
+
+
+class PollLoop:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        """`clock` has the time, and may be a test's."""
+        self.lock = threading.RLock()
+        self.clock = clock
+        self.now = clock.monotonic
+        self.now_ms = clock.now_ms
+        #: called when something of the outside has cut short what the loop was doing
+        self.recover: Callable[[], object] = lambda: None
+        self._sockets = Sockets(clock)
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._numbers = itertools.count()
+        self._happened: Callable[[], None] = lambda: None
+
+    def wake(self) -> None:
+        """End a wait. From any thread."""
+        self._sockets.wakeup.set()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._sockets.close()
+
+    # `Loop`
+
+    def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+        """Make a call when so much time has passed."""
+        timer = _Timer(call)
+        heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
+        return timer
+
+    def promise(self) -> PollPromise:
+        """Return a new promise."""
+        return PollPromise()
+
+    def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
+        """Connect to a link's address."""
+        self._happened = happened
+        return self._sockets.open(link, timeout)
+
+    # Running
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine comes to; raise what it raises."""
+        with self.lock:
+            error: BaseException | None = None
+            while True:
+                try:
+                    waits_for = coroutine.send(None) if error is None else coroutine.throw(error)
+                    error = None
+                except StopIteration as ended:
+                    result: T = ended.value
+                    return result
+                try:
+                    while not waits_for.done:
+                        self.turn(_LONG)
+                except BaseException as interrupt:
+                    self._after(interrupt)
+                    error = interrupt
+
+    def turn(self, longest: float) -> None:
+        """Make the calls that are due, and wait for sockets, at most `longest` seconds."""
+        timers = self._timers
+        while timers and (timers[0][2].call is None or timers[0][0] <= self.now()):
+            call = heapq.heappop(timers)[2].call
+            if call is not None:
+                call()
+                longest = 0.0
+        until = self.now() + longest
+        if timers:
+            until = min(until, timers[0][0])
+        if self._sockets.wait(until):
+            self._happened()
+
+    def background(self, stopped: threading.Event) -> None:
+        """Do what can be done without waiting, unless another thread is at it, or `stopped` is set."""
+        if self.lock.acquire(blocking=False):
+            try:
+                if not stopped.is_set():
+                    self.turn(0.0)
+            except BaseException as interrupt:
+                self._after(interrupt)
+                raise
+            finally:
+                self.lock.release()
+
+    def _after(self, interrupt: BaseException) -> None:
+        if not isinstance(interrupt, PylogdError):
+            self.recover()

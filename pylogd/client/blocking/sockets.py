@@ -1,0 +1,285 @@
+"""Sockets of a client, in one thread: open them, write to them, and read what comes.
+
+Strategy: sockets never block. `wait` waits for all of them and for `wakeup`, and reports to the links what happened.
+Host names are looked up in a thread of their own, since the system's resolver blocks; the addresses of a name are
+tried one after the other.
+
+Rules: one thread at a time, but for `wakeup`, which may be set from any. Nothing waits outside `wait`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import threading
+from collections import deque
+from typing import Any
+
+from pylogd.client.blocking.clock import Clock
+from pylogd.client.blocking.wakeup import Wakeup
+from pylogd.client.core.errors import BrokerUnavailable
+from pylogd.client.core.network import Link, LinkState
+
+_RECEIVE_SIZE = 64 * 1024
+_MAX_PARTS = 64  # of one gathered write; the system allows 1024
+_READS = 16  # of one socket in one turn, so that none starves the others
+_LEAST_ADDRESS_SECONDS = 1.0  # what each address of a name gets to answer
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+class Transport:
+    """The socket of one link, and what could not be written yet."""
+
+    def __init__(self, sockets: Sockets, link: Link, connect_timeout: float) -> None:
+        """Nothing is opened yet."""
+        self.link = link
+        self.socket: socket.socket | None = None
+        self.pending: deque[memoryview] = deque()
+        self.connected = False
+        self._sockets = sockets
+        self._addresses: deque[Address] = deque()
+        self._connect_timeout = connect_timeout
+        self._share = 0.0
+        self._error: OSError | None = None
+        self.attempt_ends = float("inf")
+
+    def connect(self, addresses: list[Address], error: OSError | None, now: float) -> None:
+        """Try these addresses of the link's host in turn."""
+        self._addresses, self._error = deque(addresses), error
+        self._share = max(_LEAST_ADDRESS_SECONDS, self._connect_timeout / max(1, len(addresses)))
+        self.try_next(now)
+
+    def try_next(self, now: float) -> None:
+        """Connect to the next address; without one, report why none answered."""
+        self.close()
+        while self._addresses:
+            family, address = self._addresses.popleft()
+            try:
+                self.socket = socket.socket(family, socket.SOCK_STREAM)
+                self.socket.setblocking(False)
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets.watch(self, select.POLLOUT)
+                code = self.socket.connect_ex(address)
+            except OSError as error:
+                self._error = error
+            else:
+                if code in (0, errno.EINPROGRESS):
+                    self.attempt_ends = now + self._share if self._addresses else float("inf")
+                    return
+                self._error = OSError(code, _os_text(code))
+            self.close()
+        reason = "it has no address" if self._error is None else _reason(self._error)
+        self.link.lost(BrokerUnavailable(f"{self.link.address}: can't connect: {reason}"), now)
+
+    def finish_connecting(self, now: float) -> None:
+        """The socket is writable for the first time: it is connected, or the attempt failed."""
+        assert self.socket is not None
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._error = OSError(code, _os_text(code))
+            self.try_next(now)
+            return
+        try:
+            self.socket.getpeername()
+        except OSError:
+            return  # the event was about an earlier socket of this number
+        self.connected = True
+        self.attempt_ends = float("inf")
+        self._sockets.watch(self, select.POLLIN)
+        self.link.opened(now)
+
+    def write(self, parts: list[Any]) -> None:
+        """Write all parts, in order: now as much as the socket takes."""
+        self._sockets.write(self, parts)
+
+    def close(self) -> None:
+        """Close the socket, if there is one."""
+        if self.socket is not None:
+            self._sockets.unwatch(self)
+            self.socket.close()
+            self.socket = None
+        self.pending.clear()
+
+
+class Sockets:
+    """The sockets of one client."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Nothing is open but the wake-up."""
+        self.wakeup = Wakeup()
+        self._clock = clock
+        self._poll = select.poll()
+        self._poll.register(self.wakeup, select.POLLIN)
+        self._transports: dict[int, Transport] = {}
+        self._resolved: deque[tuple[Transport, list[Address], OSError | None]] = deque()
+
+    def close(self) -> None:
+        """Close all sockets. `wakeup.set` does nothing from then on."""
+        for transport in list(self._transports.values()):
+            transport.close()
+        self.wakeup.close()
+
+    # Waiting
+
+    def wait(self, until: float) -> bool:
+        """Wait for something to happen, at most until the clock says `until`, and report it to the links.
+
+        Returns whether anything happened. `wakeup` ends the wait, and counts as something.
+        """
+        now = self._clock.monotonic()
+        self._try_other_addresses(now)
+        ends = min([until, *(transport.attempt_ends for transport in self._transports.values())])
+        seconds = max(0.0, ends - now)
+        events = self._clock.poll(self._poll, seconds)
+        now = self._clock.monotonic()
+        if not events:
+            self._try_other_addresses(now)
+            return False
+        for descriptor, event in events:
+            transport = self._transports.get(descriptor)
+            if transport is None:
+                self._woken(now)
+            elif not transport.connected:
+                transport.finish_connecting(now)
+            else:
+                if event & select.POLLOUT:
+                    self._flush(transport, now)
+                if event & ~select.POLLOUT:
+                    self._read(transport, now)
+        return True
+
+    def _try_other_addresses(self, now: float) -> None:
+        for transport in [t for t in self._transports.values() if t.attempt_ends <= now]:
+            transport.try_next(now)
+
+    def _woken(self, now: float) -> None:
+        self.wakeup.clear()
+        while self._resolved:
+            transport, addresses, error = self._resolved.popleft()
+            if transport.link.state is LinkState.CONNECTING:
+                transport.connect(addresses, error, now)
+
+    # Sockets
+
+    def open(self, link: Link, connect_timeout: float) -> Transport:
+        """Begin to connect to a link's address; `link` hears what becomes of it in `wait`."""
+        transport = Transport(self, link, connect_timeout)
+        if numeric := _numeric(link.host, link.port):
+            self._resolved.append((transport, numeric, None))
+            self.wakeup.set()
+        else:
+            threading.Thread(target=self._resolve, args=(transport,), name="pylogd resolver", daemon=True).start()
+        return transport
+
+    def watch(self, transport: Transport, events: int) -> None:
+        """Wait for these events of a transport's socket."""
+        assert transport.socket is not None
+        self._transports[transport.socket.fileno()] = transport
+        self._poll.register(transport.socket, events)
+
+    def unwatch(self, transport: Transport) -> None:
+        """Wait for nothing of it."""
+        assert transport.socket is not None
+        if self._transports.pop(transport.socket.fileno(), None) is not None:
+            self._poll.unregister(transport.socket)
+
+    def _resolve(self, transport: Transport) -> None:
+        """In a thread: look up the addresses of a host name."""
+        link = transport.link
+        addresses: list[Address] = []
+        failure: OSError | None = None
+        try:
+            found = socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
+            addresses = [(socket.AddressFamily(family), address) for family, _, _, _, address in found]
+        except OSError as error:
+            failure = error
+        self._resolved.append((transport, addresses, failure))
+        self.wakeup.set()
+
+    def write(self, transport: Transport, parts: list[Any]) -> None:
+        """Write all parts of a message, now as much as the socket takes."""
+        if transport.socket is None:
+            return
+        idle = not transport.pending
+        transport.pending.extend(memoryview(part) for part in parts if len(part))
+        if idle:
+            self._flush(transport, self._clock.monotonic())
+
+    def _flush(self, transport: Transport, now: float) -> None:
+        """Write as much as the socket takes."""
+        pending, sock = transport.pending, transport.socket
+        assert sock is not None
+        try:
+            while pending:
+                sent = sock.sendmsg([pending[at] for at in range(min(_MAX_PARTS, len(pending)))])
+                while sent and sent >= len(pending[0]):
+                    sent -= len(pending.popleft())
+                if sent:
+                    pending[0] = pending[0][sent:]
+        except BlockingIOError:
+            self._poll.modify(sock, select.POLLIN | select.POLLOUT)
+            transport.link.pause_writing()
+            return
+        except OSError as error:  # what the broker said before it closed is worth reading first
+            self._read(transport, now)
+            self._lose(transport, error, now)
+            return
+        self._poll.modify(sock, select.POLLIN)
+        transport.link.resume_writing(now)
+
+    def _read(self, transport: Transport, now: float) -> None:
+        """Read what has come, and report it."""
+        link = transport.link
+        for _ in range(_READS):
+            sock = transport.socket
+            if sock is None:
+                return
+            buffer = link.receive_buffer()
+            try:
+                if buffer is None:
+                    data = sock.recv(_RECEIVE_SIZE)
+                    size = len(data)
+                else:
+                    with buffer:
+                        size = sock.recv_into(buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lose(transport, error, now)
+                return
+            if not size:
+                link.lost(None, now)
+                transport.close()
+                return
+            if buffer is None:
+                link.received(data, now)
+                if size < _RECEIVE_SIZE:
+                    return
+            else:
+                link.filled(size, now)
+
+    def _lose(self, transport: Transport, error: OSError, now: float) -> None:
+        link = transport.link
+        link.lost(BrokerUnavailable(f"{link.address}: the connection was lost: {_reason(error)}"), now)
+        transport.close()
+
+
+def _numeric(host: str, port: int) -> list[Address]:
+    """Return the address if `host` is one already: no look-up is needed then."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
+    return []
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _os_text(code: int) -> str:
+    return os.strerror(code)

@@ -1,0 +1,176 @@
+"""Read partitions from positions, without I/O: all of a consumer that has nothing to do with groups.
+
+Strategy: `turn` returns what to send: fetches, look-ups of offsets, metadata. What came is taken by `reader`, which
+decodes. An answer that was an error is dealt with here: a position out of range is reset as `auto_offset_reset` says,
+what may pass is tried again, and the rest is raised by `raise_error`, which the face calls before it hands anything
+out.
+
+Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. No I/O and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher, FetchSettings, PartitionFetch
+from pylogd.client.core.consumer.options import ConsumerOptions
+from pylogd.client.core.consumer.reader import Reader
+from pylogd.client.core.consumer.start_offsets import LookUp, StartOffsets
+from pylogd.client.core.errors import is_retriable
+from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.metadata_updater import MetadataUpdater
+from pylogd.client.core.model import Topic, TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+
+
+class PartitionsCore:
+    """See the module. Times in seconds.
+
+    `on_found(committed, reset)` is told of the positions at which partitions start. `soon` is called when a request
+    could be sent that could not before.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        metadata: Metadata,
+        look_up: LookUp | None,
+        *,
+        on_found: Callable[[dict[TopicPartition, int], dict[TopicPartition, int]], None],
+        soon: Callable[[], None],
+    ) -> None:
+        """Nothing is assigned yet."""
+        self.options = options
+        self.fetcher = Fetcher(FetchSettings.of(options), options.request_timeout)
+        self.reader = Reader(self.fetcher, self._take, check_crcs=options.check_crcs)
+        self.starts = StartOffsets(
+            metadata, options.auto_offset_reset, look_up, read_committed=options.read_committed,
+            request_timeout=options.request_timeout, patience=options.retry_timeout, on_found=self._found,
+        )  # fmt: skip
+        self._metadata = metadata
+        self._updater = MetadataUpdater(
+            metadata, max_age=options.metadata_max_age, timeout=options.request_timeout, backoff=Backoff,
+            on_topic=self._topic_learned,
+        )  # fmt: skip
+        self._on_found = on_found
+        self._soon = soon
+        self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
+        self._error: PylogdError | None = None
+
+    # Positions
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return [*self.reader.positions, *sorted(self.starts.waiting - self.reader.positions.keys())]
+
+    def check_assigned(self, partition: TopicPartition) -> None:
+        """Raise ValueError for a partition that is not read."""
+        if partition not in self.reader.positions and partition not in self.starts.waiting:
+            raise ValueError(f"{partition} is not assigned")
+
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition from `offset` on."""
+        self.starts.discard(partition)
+        self._failing_since.pop(partition, None)
+        self.reader.move(partition, offset)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        self.starts.discard(partition)
+        self._failing_since.pop(partition, None)
+        self.reader.forget(partition)
+
+    def _found(self, committed: dict[TopicPartition, int], reset: dict[TopicPartition, int]) -> None:
+        self._on_found(committed, reset)
+        for partition, offset in (committed | reset).items():
+            if partition in self.starts.waiting:
+                self.move(partition, offset)
+
+    def _take(self) -> FetchedBatches | None:
+        """The next batches that have come. The request for what follows them is sent first."""
+        fetched = self.fetcher.take()
+        if fetched is not None and not self.fetcher.ready:
+            self._soon()
+        return fetched
+
+    # Time
+
+    def turn(self, now: float) -> list[Call]:
+        """Do what is due, and return what to send."""
+        self._look_at_errors(now)
+        if self.fetcher.starved:
+            self.reader.drop_paused()
+        calls = self._updater.due(self._missing_topics(), now)
+        calls += self.starts.turn(now)
+        calls += self.fetcher.calls(now, self._metadata)
+        return calls
+
+    def next_time(self, now: float) -> float | None:
+        """When `turn` has something to do, if nothing happens before."""
+        missing = bool(self._missing_topics())
+        times = [self.fetcher.next_time(now), self.starts.next_time(now), self._updater.next_time(missing)]
+        return min((time for time in times if time is not None), default=None)
+
+    def reset(self) -> None:
+        """Forget what is in flight: the connections are gone, and no answer will come."""
+        self.fetcher.reset()
+        self.starts.reset()
+        self._updater.reset()
+
+    def _missing_topics(self) -> set[str]:
+        known = self._metadata.topics
+        wanted = {partition.topic for partition in self.fetcher.partitions if partition.topic not in known}
+        return wanted | self.starts.missing_topics()
+
+    def _topic_learned(self, name: str, topic: Topic | None, error: PylogdError | None, now: float) -> None:
+        if error is None:
+            return
+        if any(partition.topic == name for partition in self.starts.waiting):
+            self.starts.failing(error, now)
+        for partition, fetch in self.fetcher.partitions.items():
+            if partition.topic == name:
+                self.fetcher.fail(fetch, error, now)
+
+    # Errors
+
+    @property
+    def has_error(self) -> bool:
+        """Whether `raise_error` would raise."""
+        return self._error is not None or self.starts.error is not None
+
+    def raise_error(self) -> None:
+        """Raise what trying again does not help; the next call goes on at the same position."""
+        error, self._error = self._error or self.starts.error, None
+        self.starts.error = None
+        if error is not None:
+            raise error
+
+    def _look_at_errors(self, now: float) -> None:
+        while (fetch := self.fetcher.failed_partition()) is not None:
+            error, fetch.error = fetch.error, None
+            assert error is not None
+            if is_out_of_range(error) and self.options.auto_offset_reset != "none":
+                self.forget(fetch.partition)
+                self.starts.add([fetch.partition], reset=True)
+            elif self._is_final(fetch, error, now):
+                self._error = self._error or error
+
+    def _is_final(self, fetch: PartitionFetch, error: PylogdError, now: float) -> bool:
+        """Whether an error is raised: trying again does not help, or has not for `retry_timeout` seconds."""
+        since, at = self._failing_since.get(fetch.partition, (now, -1))
+        if at != fetch.offset:  # it got on since
+            since = now
+        self._failing_since[fetch.partition] = since, fetch.offset
+        patience = self.options.retry_timeout
+        final = not is_retriable(error) or (patience is not None and now - since >= patience)
+        if final:
+            del self._failing_since[fetch.partition]
+        return final
+
+
+def is_out_of_range(error: PylogdError | None) -> bool:
+    """Whether a read failed because the log does not have, or no longer has, what was asked for."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,0 +1,197 @@
+"""Find the offset at which reading a partition starts: what the group committed, else where `auto_offset_reset` says.
+
+Strategy: partitions wait here until they have a position. What the group committed is looked up first; where it has
+committed nothing, or for a consumer without a group, the leaders are asked for the first or the last offset. Errors
+that may pass are tried again after a growing pause.
+
+Rules: an answer counts only for the assignment that it was asked for: a partition that was given up and assigned again
+meanwhile is looked up again. No I/O and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from pylogd.client.core.admin.offsets import EARLIEST, LATEST, offsets_request, read_offsets
+from pylogd.client.core.backoff import Backoff
+from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.options import ResetTo
+from pylogd.client.core.errors import RequestTimedOut, is_retriable
+from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+
+
+class LookUp(Protocol):
+    """Ask for what a group has committed; calls `done` once, with it or with the error that kept it from coming."""
+
+    def __call__(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None: ...
+
+
+class StartOffsets:
+    """The partitions that are assigned and have no position. Times in seconds.
+
+    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is one
+    that trying again does not help, or has not helped for `patience` seconds; whoever takes it sets it to None.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        reset_to: ResetTo,
+        look_up: LookUp | None,
+        *,
+        read_committed: bool,
+        request_timeout: float,
+        patience: float | None,
+        on_found: Callable[[dict[TopicPartition, int], dict[TopicPartition, int]], None],
+    ) -> None:
+        """`look_up` is the group's; None for a consumer without one."""
+        self.waiting: set[TopicPartition] = set()
+        self.error: PylogdError | None = None
+        self._metadata = metadata
+        self._reset_to = reset_to
+        self._look_up = look_up
+        self._read_committed = read_committed
+        self._timeout = request_timeout
+        self._patience = patience
+        self._on_found = on_found
+        self._assignments = 0
+        self._assignment: dict[TopicPartition, int] = {}  # which assignment each partition waits for
+        self._fresh: set[TopicPartition] = set()  # nothing is committed for them, or it does not count
+        self._asked: set[TopicPartition] = set()  # leaders were asked
+        self._looking = False
+        self._backoff = Backoff()
+        self._not_before = 0.0
+        self._failing_since: float | None = None
+
+    @property
+    def has_group(self) -> bool:
+        """Whether a group has a say in where to start."""
+        return self._look_up is not None
+
+    def add(self, partitions: Iterable[TopicPartition], *, reset: bool = False) -> None:
+        """Find positions for these. `reset`: what is committed does not count."""
+        self._assignments += 1
+        for partition in partitions:
+            self.waiting.add(partition)
+            self._assignment[partition] = self._assignments
+            if reset or self._look_up is None:
+                self._fresh.add(partition)
+
+    def discard(self, partition: TopicPartition) -> None:
+        """It has a position, or is not read any more."""
+        self.waiting.discard(partition)
+        self._fresh.discard(partition)
+        self._assignment.pop(partition, None)
+
+    def reset(self) -> None:
+        """Forget what is in flight: no answer will come."""
+        self._asked.clear()
+        self._looking = False
+
+    def missing_topics(self) -> set[str]:
+        """The topics whose leaders have to be asked and are not known."""
+        return {partition.topic for partition in self._fresh if partition.topic not in self._metadata.topics}
+
+    def turn(self, now: float) -> list[Call]:
+        """Start what may be started, and return what to send."""
+        if self.error is not None or not self.waiting or now < self._not_before:
+            return []
+        unknown = self.waiting - self._fresh
+        if unknown and self._look_up is not None and not self._looking:
+            self._looking = True
+            asked = {partition: self._assignment[partition] for partition in sorted(unknown)}
+            self._look_up(list(asked), partial(self._looked_up, asked))
+        return self._ask_leaders(now)
+
+    def next_time(self, now: float) -> float | None:
+        """When `turn` has something to do, if nothing happens before."""
+        return self._not_before if self.waiting and self.error is None and self._not_before > now else None
+
+    # What the group committed
+
+    def _looked_up(
+        self, asked: Mapping[TopicPartition, int], found: Committed | None, error: PylogdError | None
+    ) -> None:
+        self._looking = False
+        if found is None:
+            if error is not None:
+                self.error = error
+            return
+        current = {partition for partition, number in asked.items() if self._assignment.get(partition) == number}
+        committed = {p: at.offset for p, at in found.items() if at is not None and p in current}
+        self._fresh |= current - committed.keys()
+        if committed:
+            self._failing_since = None
+            self._on_found(committed, {})
+
+    # What the leaders say
+
+    def _ask_leaders(self, now: float) -> list[Call]:
+        ready = sorted(self._fresh - self._asked)
+        if ready and self._reset_to == "none":
+            self.error = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no offset is given to read from")
+            return []
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        when = EARLIEST if self._reset_to == "earliest" else LATEST
+        for partition in ready:
+            try:
+                found = self._metadata.partition(partition)
+            except KafkaError as error:
+                self._metadata.note(error)
+                self._failed([], error, now)
+                return []
+            if found is not None:
+                by_leader.setdefault(found.leader, {})[partition] = when
+        return [self._call(leader, wanted) for leader, wanted in by_leader.items()]
+
+    def _call(self, leader: int, wanted: dict[TopicPartition, int]) -> Call:
+        self._asked |= wanted.keys()
+        numbers = {partition: self._assignment[partition] for partition in wanted}
+        return Call(
+            ListOffsetsRequest,
+            lambda _: offsets_request(wanted, committed=self._read_committed),
+            lambda response, now: self._answered(numbers, response, now),
+            lambda error, now: self._failed(wanted, error, now),
+            self._timeout,
+            leader,
+        )
+
+    def _answered(self, numbers: Mapping[TopicPartition, int], response: ListOffsetsResponse, now: float) -> None:
+        self._asked -= numbers.keys()
+        positions: dict[TopicPartition, int] = {}
+        answers = read_offsets(response)
+        for partition, number in numbers.items():
+            answer = answers.get(partition) or RequestTimedOut(f"{partition}: the leader's answer leaves it out")
+            if self._assignment.get(partition) != number:
+                continue
+            if isinstance(answer, PylogdError):
+                self._failed([partition], answer, now)
+            else:
+                positions[partition] = answer.offset
+        if positions:
+            self._failing_since = None
+            self._backoff.reset()
+            self._on_found({}, positions)
+
+    def _failed(self, partitions: Iterable[TopicPartition], error: PylogdError, now: float) -> None:
+        self._asked -= set(partitions)
+        self._metadata.note(error)
+        self.failing(error, now)
+
+    def failing(self, error: PylogdError, now: float) -> None:
+        """Something kept a position from being found: try again later, or report it."""
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if not is_retriable(error) or (self._patience is not None and now - self._failing_since >= self._patience):
+            self._failing_since = None
+            self.error = error
+        else:
+            self._not_before = now + self._backoff.next()

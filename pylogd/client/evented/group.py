@@ -1,0 +1,243 @@
+"""A consumer's part in a group that a broker coordinates, on an event loop: it stays a member, and commits.
+
+Strategy: a `Participation` is driven like any other machine, whether the application polls or not. The application's
+coroutines take its events and say when they are done with each; what they wait for, they wait for on a bell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.start_offsets import Committed
+from pylogd.client.core.errors import Closed, RequestTimedOut
+from pylogd.client.core.group.member import Membership
+from pylogd.client.core.group.member_model import Event, MemberSettings, State
+from pylogd.client.core.group.participation import Lookup, Offsets, Participation
+from pylogd.client.core.group.sharing import Topics
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.evented.bell import Bell
+from pylogd.client.evented.driver import Driver
+from pylogd.errors import PylogdError
+
+
+class Group(Protocol):
+    """A consumer's part in a group, by whatever coordinator."""
+
+    #: whether an event ends a wait; else events have to be looked for now and then
+    wakes: bool
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` may have something."""
+        ...
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether records may be handed out now."""
+        ...
+
+    def stream_of(self, partition: TopicPartition) -> int | None:
+        """Return which stream the coordinator has chosen for a partition, if it chooses."""
+        ...
+
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads these topics."""
+        ...
+
+    async def leave(self) -> None:
+        """Be a member no more; whatever it had is given up."""
+        ...
+
+    def polled(self, polling: bool) -> None:
+        """The application begins or ends to poll."""
+        ...
+
+    def next_event(self) -> Event | None:
+        """Return what to do now, if anything."""
+        ...
+
+    def done(self, event: Event) -> None:
+        """It is done."""
+        ...
+
+    def look_up(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None:
+        """Ask for what the group has committed."""
+        ...
+
+    def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit in the background."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
+        """Commit now."""
+        ...
+
+    async def close(self, timeout: float) -> None:
+        """Commit what waits, and leave."""
+        ...
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        ...
+
+
+class BrokerGroup:
+    """A group by its id, and this consumer's membership in it if it subscribes. Times in seconds."""
+
+    wakes = True
+
+    def __init__(
+        self,
+        driver: Driver,
+        settings: MemberSettings,
+        *,
+        stable: bool,
+        request_timeout: float,
+        on_event: Callable[[], None],
+        unheard: Callable[[TopicPartition, PylogdError], None],
+    ) -> None:
+        """`on_event` is called when `next_event` has one, `unheard` with what could not be committed in the background.
+
+        `stable`: offsets that a transaction may still change are waited for.
+        """
+        self._driver = driver
+        self._loop = driver.loop
+        self._settings = settings
+        self._part = Participation(
+            settings, stable=stable, request_timeout=request_timeout, on_event=on_event, unheard=unheard
+        )
+        self._changed = Bell(driver.loop)
+        self._stopped = False
+        driver.add(self)
+
+    @property
+    def member(self) -> Membership:
+        """The state machine, to look at."""
+        return self._part.member
+
+    @property
+    def has_event(self) -> bool:
+        """Whether `next_event` may have something."""
+        return self._part.has_event
+
+    @property
+    def may_fetch(self) -> bool:
+        """Always: what has to be given up is an event."""
+        return True
+
+    def stream_of(self, partition: TopicPartition) -> int | None:
+        """That is for the consumer to choose."""
+        return None
+
+    def subscribe(self, topics: Topics) -> None:
+        """Be a member that reads topics by name, or those whose whole names match."""
+        self._part.subscribe(topics if isinstance(topics, re.Pattern) else list(topics), self._loop.now())
+        self._driver.soon()
+
+    async def leave(self) -> None:
+        """Be a member no more. What the application had, it has given up."""
+        self._part.leave(self._loop.now())
+        self._driver.soon()
+
+    def polled(self, polling: bool) -> None:
+        """The application is alive, and until it says otherwise `polling`."""
+        self._part.polled(polling, self._loop.now())
+        if polling and self._part.member.state is State.AWAY:
+            self._driver.soon()
+
+    def next_event(self) -> Event | None:
+        """Return what the application has to do now; `done` with it has to follow."""
+        return self._part.next_event()
+
+    def done(self, event: Event) -> None:
+        """The application has carried out an event."""
+        self._part.done(event, self._loop.now())
+        self._driver.soon()
+
+    # Offsets
+
+    def commit_soon(self, offsets: Offsets) -> None:
+        """Commit in the background."""
+        self._part.queue.put(offsets)
+        self._driver.soon()
+
+    async def commit(self, offsets: Offsets, timeout: float) -> None:
+        """Commit, and wait until it is done. Raises CommitFailed, KafkaError, RequestTimedOut, Closed."""
+        awaited = self._part.begin_commit(offsets)
+        deadline = self._loop.now() + timeout
+        try:
+            self._driver.soon()
+            while self._part.queue.holds(offsets) and self._loop.now() < deadline:
+                self._check()
+                await self._changed.wait(deadline)
+            if awaited.errors:
+                raise awaited.errors[0]
+            if self._part.queue.holds(offsets):
+                group = self._settings.group_id
+                raise RequestTimedOut(f"group {group}: the commit was not answered in {timeout:g} s")
+        finally:
+            self._part.end_commit(awaited)
+
+    def look_up(
+        self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
+    ) -> None:
+        """Ask for what the group has committed."""
+
+        def answered(lookup: Lookup) -> None:
+            if lookup.error is not None:
+                done(None, lookup.error)
+            else:
+                done(lookup.offsets, None)
+
+        if self._stopped:
+            done(None, Closed("the consumer is closed"))
+            return
+        self._part.look_up(Lookup(partitions, answered))
+        self._driver.soon()
+
+    async def close(self, timeout: float) -> None:
+        """Commit what waits and leave the group, both within `timeout`."""
+        deadline = self._loop.now() + timeout
+        self._driver.soon()
+        while self._part.queue and self._loop.now() < deadline and self.member.error is None:
+            await self._changed.wait(deadline)
+        self._part.leave(self._loop.now())
+        self._driver.soon()
+        while self.member.state is not State.OUT and self._loop.now() < deadline:
+            await self._changed.wait(deadline)
+        self.stop()
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        if not self._stopped:
+            self._stopped = True
+            self._driver.remove(self)
+            self._part.fail_lookups(Closed("the consumer is closed"))
+            self._changed.ring()
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise Closed("the consumer is closed")
+
+    # What the driver calls
+
+    def turn(self, now: float) -> list[Call]:
+        """Do what is due, and return what to send."""
+        return self._part.due(now)
+
+    def next_time(self, now: float) -> float | None:
+        """When to call `turn` if nothing happens before."""
+        return self._part.next_time(now)
+
+    def settle(self) -> None:
+        """Let those who wait look again."""
+        self._changed.ring()
+
+    def reset(self) -> None:
+        """Forget what is in flight: the connections are gone, and no answer will come."""
+        self._part.reset(self._loop.now())
