@@ -22,6 +22,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pylogd.client.blocking.cluster import Cluster
+from pylogd.client.core.admin.calls import Question
+from pylogd.client.core.admin.offsets import leader_of
 from pylogd.client.core.model import TopicPartition
 from pylogd.clock import wall_ms
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
@@ -104,8 +106,9 @@ class TopicAppender:
         data = TopicProduceData(self._partition.topic, partition_data=[PartitionProduceData(0, batch)])
         request = ProduceRequest(acks=-1, timeout_ms=self._timeout_ms, topic_data=[data])
 
-        def attempt() -> int:
-            answer = self._ask_leader(request, _LAST_WITH_NAMES).responses[0].partition_responses[0]
+        async def attempt() -> int:
+            response = await self._ask_leader(request, _LAST_WITH_NAMES)
+            answer = response.responses[0].partition_responses[0]
             code = error_for(answer.error_code)
             if code in _REFUSED:
                 raise Outrun(f"{self._partition}: {answer.error_message or code.text}")
@@ -120,8 +123,8 @@ class TopicAppender:
         partition = ListOffsetsPartition(0, timestamp=_LATEST)
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(self._partition.topic, [partition])])
 
-        def attempt() -> int:
-            answer = self._ask_leader(request).topics[0].partitions[0]
+        async def attempt() -> int:
+            answer = (await self._ask_leader(request)).topics[0].partitions[0]
             if answer.error_code:
                 raise KafkaError(error_for(answer.error_code))
             return int(answer.offset)
@@ -132,6 +135,7 @@ class TopicAppender:
         """Close the connections."""
         self._cluster.close()
 
-    def _ask_leader(self, request: Any, highest: int | None = None) -> Any:
-        connection = self._cluster.connection(self._cluster.leader(self._partition).leader)
-        return connection.request(request, version=connection.version_for(request, highest))
+    async def _ask_leader(self, request: Any, highest: int | None = None) -> Any:
+        calls = self._cluster.evented
+        leader = await leader_of(calls, self._partition)
+        return await calls.send(Question(type(request), lambda _: request, leader, highest))

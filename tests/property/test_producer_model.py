@@ -17,7 +17,7 @@ from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
-from pylogd.client.core.producer.send_queue import SendQueue, BatchRequest
+from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers

@@ -10,7 +10,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.producer.accumulator import OBJECT_OVERHEAD, Accumulator, Batch
 from pylogd.client.core.producer.idempotence import MAX_EPOCH, MAX_SEQUENCE, Numbering, ProducerId
 from pylogd.client.core.producer.partitioner import Partitioner
-from pylogd.client.core.producer.send_queue import SendQueue, BatchRequest
+from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.errors import ErrorCode, KafkaError
 
 
