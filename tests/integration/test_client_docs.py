@@ -7,19 +7,21 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pylogd import client
-from pylogd.client import deferred
+from pylogd.client import aio, deferred
+from pylogd.client.core.consumer.options import ConsumerOptions
+from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.producer.options import ProducerOptions
 from tests.integration.conftest import Address
 
 TEXT = Path(__file__).resolve().parents[2].joinpath("docs", "client.md").read_text("utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-ONLY_BLOCKING = {"prefetch"}
-ONLY_DEFERRED = {"tls", "reactor"}
 
 
 def test_every_program_is_run() -> None:
@@ -38,22 +40,27 @@ def test_a_program(broker: Address, program: str, printed: str) -> None:
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
-@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin"])
-def test_options(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("All clients", ClientOptions), ("Producer", ProducerOptions), ("Consumer", ConsumerOptions)],
+)
+def test_options(name: str, options: type[ClientOptions]) -> None:
+    inherited = set() if options is ClientOptions else {field.name for field in fields(ClientOptions)}
+    expected = {field.name: field.default for field in fields(options) if field.name not in inherited}
+    assert documented(name) == expected
+
+
+@pytest.mark.parametrize("face", [client, aio, deferred])
+def test_faces_differ_in_their_loop_alone(face: Any) -> None:
+    own = {"self", "bootstrap_servers", "options", "settings"} | {"tls", "reactor"}
+    for name in ("Producer", "Consumer"):
+        assert set(inspect.signature(getattr(face, name)).parameters) <= own
+    parameters = inspect.signature(face.Admin).parameters
+    assert {key: parameters[key].default for key in parameters.keys() - own} == documented("Admin")
+
+
+def documented(name: str) -> dict[str, Any]:
+    """The rows of a table of options in the document."""
     section = TEXT[TEXT.index(f"\n### {name}\n") :].split("\n### ")[1]
-    documented = {
-        row[0]: ast.literal_eval(row[1])
-        for row in re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", section, re.MULTILINE)
-    }
-    for face, missing in ((client, ONLY_DEFERRED), (deferred, ONLY_BLOCKING)):
-        options = _options(getattr(face, name))
-        expected = {option: value for option, value in documented.items() if option not in missing}
-        assert options == expected
-
-
-def _options(cls: Any) -> dict[str, Any]:
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(cls).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", section, re.MULTILINE)
+    return {option: ast.literal_eval(default) for option, default in rows}
