@@ -110,7 +110,7 @@ def _is_another_topic(consumer: Consumer, task: ReadTask) -> bool:
     what was fetched is of the expected topic if the client knows it by the expected id after the fetch.
     """
     topic = task.range.topic
-    known = task.topic_id and consumer.cluster.try_topic(topic).topic_id
+    known = task.topic_id and consumer.cluster.topic(topic).topic_id
     if not known or not any(known) or known.hex() == task.topic_id:  # all zero: a broker without ids
         return False
     report_loss(f"topic {topic!r} was deleted and created again", fail=task.fail_on_data_loss)
