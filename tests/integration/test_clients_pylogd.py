@@ -213,10 +213,9 @@ def test_it_never_comes_back(start_broker: StartBroker) -> None:
     broker = start_broker()
     with Cluster(broker.address) as cluster:
         Admin(cluster).create_topic("t", 1)
-        with Producer(cluster) as before:
-            before.send("t", b"v").result()
-        broker.stop()
         producer = Producer(cluster, delivery_timeout=1)
+        producer.send("t", b"v").result()
+        broker.stop()
         producer.send("t", b"lost", partition=0)
         with pytest.raises(DeliveryFailed, match="1 records were not delivered"):
             producer.flush()

@@ -1,4 +1,4 @@
-"""Consumers of both faces with their group in a real ZooKeeper, the broker's own."""
+"""Consumers with their group in a real ZooKeeper, the broker's own: of the faces that have kazoo's company."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 
 
-@pytest.fixture(params=list(FACES))
+@pytest.fixture(params=["blocking", "deferred"])
 def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: StartBroker) -> Iterator[Face]:
     broker = start_broker(settings=zookeeper.settings)
     face = FACES[request.param](broker.address)
