@@ -272,11 +272,14 @@ class Producer:
 
 
 def _tell(on_batch: Callable[[BatchResult], None] | None, batch: Batch, result: BatchResult) -> None:
-    calls: list[Callable[[], Any]] = [] if on_batch is None else [partial(on_batch, result)]
-    calls += [partial(listener, delivery) for delivery, listener in batch.listeners]
-    for call in calls:
+    if on_batch is not None:
         try:
-            call()
+            on_batch(result)
+        except Exception:
+            _log.exception("a callback of the producer failed")
+    for delivery, listener in batch.listeners:
+        try:
+            listener(delivery)
         except Exception:
             _log.exception("a callback of the producer failed")
 

@@ -298,11 +298,14 @@ class EventedProducer(Generic[D]):
 
     def _tell(self, batch: Batch, result: BatchResult) -> None:
         on_batch = self._options.on_batch
-        calls: list[Callable[[], Any]] = [] if on_batch is None else [partial(on_batch, result)]
-        calls += [partial(listener, delivery) for delivery, listener in batch.listeners]
-        for call in calls:
+        if on_batch is not None:
             try:
-                call()
+                on_batch(result)
+            except Exception:
+                self._callback_failed()
+        for delivery, listener in batch.listeners:
+            try:
+                listener(delivery)
             except Exception:
                 self._callback_failed()
 

@@ -41,7 +41,7 @@ from pylogd.wire.records import (
     with_producer,
 )
 
-_RECORD_OVERHEAD = 31  # see record_size_bound
+_RECORD_OVERHEAD, _HEADER_OVERHEAD = 31, 10  # see record_size_bound
 #: What CPython takes for a record besides its key and value: a tuple, a time stamp, the heads of two bytes objects, a
 #: place in a list.
 OBJECT_OVERHEAD = 190
@@ -52,27 +52,33 @@ MAX_TIMESTAMP = (1 << 63) - 1
 Fields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
 
 
-def check_record(
-    key: Any, value: Any, timestamp: Any, headers: Sequence[Header]
-) -> tuple[bytes | None, bytes | None, Sequence[Header]]:
-    """Return key, value and headers as they can be encoded. Raises TypeError that names what can't be, ValueError."""
+def check_timestamp(timestamp: Any) -> None:
+    """Raise TypeError or ValueError for what is no time stamp."""
     if not isinstance(timestamp, int):
         raise TypeError(f"a timestamp is a whole number of milliseconds since 1970, not {timestamp!r}")
     if not -MAX_TIMESTAMP - 1 <= timestamp <= MAX_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp} does not fit into 64 bits")
-    checked = [(name, _as_bytes(content, "a header's value")) for name, content in headers]
+
+
+def check_headers(headers: Sequence[Header]) -> list[Header]:
+    """Return headers as they can be encoded. Raises TypeError that names what can't be."""
+    checked = [(name, as_bytes(content, "a header's value")) for name, content in headers]
     for name, _ in checked:
         if not isinstance(name, str):
             raise TypeError(f"a header's key is str, not {type(name).__name__}")
-    return _as_bytes(key, "a key"), _as_bytes(value, "a value"), checked
+    return checked
 
 
-def _as_bytes(content: Any, what: str) -> bytes | None:
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, bytearray | memoryview):
+def to_bytes(content: Any, what: str) -> bytes:
+    """Return key or value as it can be encoded. Raises TypeError."""
+    if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     raise TypeError(f"{what} is bytes or None, not {type(content).__name__}: encode it, or give a serializer")
+
+
+def as_bytes(content: Any, what: str) -> bytes | None:
+    """As `to_bytes`, of what may be None."""
+    return None if content is None else to_bytes(content, what)
 
 
 class BatchResult(NamedTuple):
@@ -190,17 +196,24 @@ class Accumulator:
         headers: Sequence[Header] = (),
     ) -> Batch:
         """Take a record of a topic with that many partitions; the batch that it was put last into."""
-        if (
-            (value.__class__ is not bytes and value is not None)
-            or (key.__class__ is not bytes and key is not None)
-            or timestamp.__class__ is not int
-            or not -1 <= timestamp <= MAX_TIMESTAMP
-            or headers
-        ):
-            key, value, headers = check_record(key, value, timestamp, headers)
-            size = record_size_bound(key, value, headers)
-        else:
-            size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        size = _RECORD_OVERHEAD
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = to_bytes(value, "a value")
+            size += len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = to_bytes(key, "a key")
+            size += len(key)
+        if timestamp.__class__ is not int or not -1 <= timestamp <= MAX_TIMESTAMP:
+            check_timestamp(timestamp)
+        if headers:
+            for name, content in headers:
+                if name.__class__ is not str or (content.__class__ is not bytes and content is not None):
+                    headers = check_headers(headers)
+                    size = record_size_bound(key, value, headers)
+                    break
+                size += _HEADER_OVERHEAD + 4 * len(name) + (len(content) if content else 0)
         if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
             batch = self._batch_for(topic, partitions, partition, key)
         full = batch.size + size
@@ -244,8 +257,12 @@ class Accumulator:
         taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now_ms) for r in records]
         if not taken:
             raise ValueError("a set needs a record")
-        taken = [NewRecord(key, value, r.timestamp, tuple(headers)) for r in taken
-                 for key, value, headers in [check_record(r.key, r.value, r.timestamp, r.headers)]]  # fmt: skip
+        for record in taken:
+            check_timestamp(record.timestamp)
+        taken = [
+            NewRecord(as_bytes(r.key, "a key"), as_bytes(r.value, "a value"), r.timestamp, check_headers(r.headers))
+            for r in taken
+        ]
         batch = self._batch_for(topic, partitions, partition, taken[0].key)
         if batch.size:
             self.seal(batch)
