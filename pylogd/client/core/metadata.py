@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: who is there, who leads what. Sans I/O, shared by both faces.
+"""What a client knows of a cluster: who is there, who leads what. Sans I/O, shared by all faces.
 
 Strategy: whoever drives it sends `request(...)` when something is not known, or is known to be wrong, and gives the
 response to `learn`. Errors that come back from brokers go to `note`, which forgets what they show to be out of date.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -266,3 +267,41 @@ def test_nothing_comes(make: Make) -> None:
     consumer.close()
     with pytest.raises(Closed):
         consumer.poll()
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which pytest keeps for itself."""
+
+
+def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> None:
+    """As Ctrl-C may, at any instruction: the next call goes on where the last one was."""
+    for start in range(100, 3000, 10):
+        fill(server, 0, start, 10)
+    seen: list[int] = []
+    interrupts = 0
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Consumer(server.address, max_poll_records=50, partition_max_bytes=2000, prefetch=False) as consumer:
+            consumer.assign({("t", 0): 0})
+            position = 0
+            while position < 3000:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + (interrupts % 17) * 0.0003)
+                try:
+                    records = consumer.poll(5)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    seen += [record.offset for record in records]
+                except Interrupted:
+                    interrupts += 1
+                    if interrupts > 300:
+                        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+                    consumer.seek(("t", 0), seen[-1] + 1 if seen else 0)  # what a cut call took is read again
+                position = seen[-1] + 1 if seen else 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen == list(range(3000))
+    assert interrupts > 20

@@ -1,4 +1,4 @@
-"""The administrator's operations on consumer groups, for both faces (see `operations`).
+"""The administrator's operations on consumer groups, for all faces (see `operations`).
 
 Rules: the coordinator of each group is looked up anew in each try, so that one that moved is found. A group that has
 members refuses changes to what it has committed: NON_EMPTY_GROUP, GROUP_SUBSCRIBED_TO_TOPIC, or UNKNOWN_MEMBER_ID.

@@ -1,4 +1,4 @@
-"""The administrator's operations, for both faces: topics, settings, offsets, the cluster, its disks.
+"""The administrator's operations, for all faces: topics, settings, offsets, the cluster, its disks.
 
 Rules: an operation on several things answers for each: None or a KafkaError by name. An operation on one thing raises.
 Requests that only the controller serves go to it. Nothing that may have been done is sent twice unasked: a change whose

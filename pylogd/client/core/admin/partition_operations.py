@@ -1,4 +1,4 @@
-"""The administrator's operations on the replicas of partitions, for both faces (see `operations`): who leads, and where
+"""The administrator's operations on the replicas of partitions, for all faces (see `operations`): who leads, and where
 they are.
 """
 

@@ -2,7 +2,7 @@
 
 Strategy: whoever drives it, a thread or a reactor, asks for what is to be sent, sends it, and brings back the answer or
 what went wrong; tells when the application polls; and takes one event at a time to the application, which says when it
-is done with it. Both faces of the client drive this one.
+is done with it. All faces of the client drive this one.
 
     while (ask := member.next_ask(now)) is not None:        # send ask.at(version) to whom ask.to says; then
         member.answered(ask, response, now)                 # or member.failed(ask, error, now)

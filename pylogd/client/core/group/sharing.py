@@ -56,7 +56,7 @@ class Background(Protocol):
 
 
 class Holdings:
-    """What a group gave a consumer, and what of it is committed: the part that never waits, for both faces."""
+    """What a group gave a consumer, and what of it is committed: the part that never waits, for all faces."""
 
     def __init__(
         self, group: Background, reader: Reader, placing: Places, *, commits: bool, interval: float, now: float

@@ -4,7 +4,7 @@ Strategy: one open batch for each partition. It is sealed when it is full in byt
 and then belongs to the outbox (`outbox.py`), which sends it, again if need be, until it has a result. Records without
 a key stick to one partition until its batch is sealed (KIP-480), then go on at another, by chance.
 
-Sans I/O, and shared by both faces:
+Sans I/O, and shared by all faces:
 
     accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
                               monotonic=clock)

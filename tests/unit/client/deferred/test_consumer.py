@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -252,3 +253,48 @@ def test_the_topic_id_is_used(reactor: MemoryReactor, server: MemoryBroker, make
     reactor.result(consumer.assign([("t", 0)]))
     read(reactor, consumer, 1)
     assert server.asked(ApiKey.FETCH)[0].topics[0].topic_id == TOPIC_ID
+
+
+def test_an_outage_is_waited_for_and_not_raised(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+    consumer = make()
+    reactor.result(consumer.assign([("t", 0)]))
+    server.up = False
+    server.drop()
+    for _ in range(4):
+        assert reactor.result(consumer.poll(60), 120) == []
+    server.up = True
+    fill(server, 0, numbers(3))
+    assert read(reactor, consumer, 3) == numbers(3)
+
+
+def test_retry_timeout_bounds_an_outage(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+    consumer = make(retry_timeout=20.0)
+    reactor.result(consumer.assign([("t", 0)]))
+    server.up = False
+    server.drop()
+    with pytest.raises(BrokerUnavailable):
+        reactor.result(consumer.poll(60), 120)
+
+
+def test_an_iteration_lets_the_reactor_do_other_work(reactor: MemoryReactor, server: MemoryBroker, make: Make) -> None:
+    fill(server, 0, numbers(5000), size=100)
+    consumer = make(max_poll_records=100)
+    reactor.result(consumer.assign([("t", 0)]))
+    turns: list[int] = []
+    seen: list[int] = []
+
+    async def work() -> None:
+        async for _ in consumer:
+            seen.append(1)
+            reactor.rightNow += 0.001  # what the application's own work takes
+            if len(seen) == 5000:
+                break
+
+    def other() -> None:
+        turns.append(len(seen))
+        if len(seen) < 5000:
+            reactor.callLater(0.001, other)
+
+    other()
+    reactor.result(Deferred.fromCoroutine(work()), 60)
+    assert max(later - earlier for earlier, later in pairwise(turns)) <= 500

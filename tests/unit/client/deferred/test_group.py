@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
-from pylogd.client import KafkaError, Record, RequestTimedOut, TopicPartition
+from pylogd.client import Closed, KafkaError, Record, RequestTimedOut, TopicPartition
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.deferred import Consumer
 from pylogd.errors import ErrorCode
@@ -223,3 +225,50 @@ def test_at_most_once(reactor: MemoryReactor, server: MemoryGroupBroker, make: M
             break
     [place] = {TopicPartition(record.topic, record.partition) for record in records}
     assert committed(reactor, consumer)[place.partition] == 4
+
+
+def test_an_iteration_over_slow_records_stays_in_the_group_and_commits(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
+) -> None:
+    """Twenty records of 100 s each, where who does not poll for 300 s is removed."""
+    consumer = make(max_poll_interval=300.0, auto_commit_interval=5.0)
+    consumer.subscribe("t")
+    seen: list[tuple[int, int]] = []
+
+    async def work() -> None:
+        async for record in consumer:
+            seen.append((record.partition, record.offset))
+            await deferLater(reactor, 100.0, lambda: None)
+            if len(seen) == 15:
+                break
+
+    working = Deferred.fromCoroutine(work())
+    for _ in range(40):
+        reactor.run(50.0, step=0.5)
+    assert working.called
+    assert len(set(seen)) == 15, "nothing came twice"
+    committed = reactor.result(consumer.committed(BOTH), 60)
+    assert sum(found.offset for found in committed.values() if found is not None) >= 14
+    assert len(server.asked(ApiKey.JOIN_GROUP)) <= 2, "it was never removed"
+
+
+def test_a_rebalance_ends_an_iteration_early_and_nothing_is_lost(
+    reactor: MemoryReactor, server: MemoryGroupBroker, make: Make
+) -> None:
+    first, second = make(auto_commit_interval=1.0), make()
+    first.subscribe("t")
+    seen: list[tuple[int, int]] = []
+
+    async def work(consumer: Consumer) -> None:
+        async for record in consumer:
+            seen.append((record.partition, record.offset))
+            await deferLater(reactor, 2.0, lambda: None)
+
+    for consumer in (first, second):
+        Deferred.fromCoroutine(work(consumer)).addErrback(lambda failure: failure.trap(Closed))
+        reactor.run(5.0, step=0.05)
+        second.subscribe("t")
+    reactor.run(80.0, step=0.1)
+    assert set(seen) == {(partition, offset) for partition in range(2) for offset in range(10)}
+    assert len(seen) <= 22, "at most what was in hand when the group changed came twice"
+    assert len(first.assignment) == len(second.assignment) == 1
