@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from pylogd.client.blocking.loop import PollLoop
 
@@ -27,6 +28,7 @@ class Background:
         self._loop = loop
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._at_end: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Begin, if it has not begun."""
@@ -40,6 +42,11 @@ class Background:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
 
+    def let_end(self, close: Callable[[], object]) -> None:
+        """End it without waiting, as garbage collection asks for it; the thread then calls `close`."""
+        self._at_end = close
+        self._stopped.set()
+
     def _run(self) -> None:
         while not self._stopped.wait(_PERIOD):
             try:
@@ -47,3 +54,4 @@ class Background:
             except Exception:  # the application's next call goes on where this was
                 _log.exception("unexpected error in the consumer's thread")
             self.ticked = True
+        self._at_end()

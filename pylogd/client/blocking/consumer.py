@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.background import Background
@@ -86,6 +88,9 @@ class Consumer:
         self._background: Background | None = None
         if self.options.group_id is not None or (self.options.prefetch and self._own_cluster):
             self._background = Background(self._loop)
+            # A consumer that is dropped leaves no thread behind.
+            close = self.cluster.close if self._own_cluster else _nothing
+            weakref.finalize(self, self._background.let_end, close)
 
     def _make_group(self, on_event: Callable[[], None]) -> Group:
         options, driver = self.options, self.cluster.evented.driver
@@ -95,11 +100,8 @@ class Consumer:
             return ZooKeeperGroup(options)
         return BrokerGroup(
             driver, options.member, stable=options.read_committed, request_timeout=options.request_timeout,
-            on_event=on_event, unheard=self._unheard,
+            on_event=on_event, unheard=partial(_unheard, options.group_id),
         )  # fmt: skip
-
-    def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
-        _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
 
     def __enter__(self) -> Consumer:
         return self
@@ -332,3 +334,11 @@ class Consumer:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClientError("this consumer was made in another process; make a new one after the fork")
+
+
+def _unheard(group_id: str | None, partition: TopicPartition, error: PylogdError) -> None:
+    _log.warning("group %s: the offset of %s was not committed: %s", group_id, partition, error)
+
+
+def _nothing() -> None:
+    """There is nothing to close."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -305,3 +306,16 @@ def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> N
         signal.signal(signal.SIGALRM, before)
     assert seen == list(range(3000))
     assert interrupts > 20
+
+
+def test_a_consumer_that_is_dropped_leaves_no_thread(server: FakeBroker) -> None:
+    consumer = Consumer(server.address)
+    consumer.assign([("t", 0)])
+    consumer.poll(5)
+    assert consumer._background is not None
+    thread = consumer._background._thread
+    assert thread is not None and thread.is_alive()
+    del consumer
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
