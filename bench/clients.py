@@ -25,14 +25,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from bench.peers import running
 from bench.report import machine
-from pylogd.client import Consumer, Producer
+from pylogd.client import Consumer, Producer, aio
+from pylogd.client.core.producer.options import ProducerOptions
 
 HERE = Path(__file__).parent
 TOPIC = "bench"
 VALUE = bytes(200)
+KEYS = [b"key-%d" % number for number in range(1000)]
+HEADERS: list[Any] = [("content-type", b"application/json"), ("trace", b"0123456789abcdef")]
 LINGER_MS = 5
 BATCH_BYTES = 256 * 1024
 BUFFER_BYTES = 32 * 1024 * 1024
@@ -91,7 +95,7 @@ def pylogd_produce(address: str, count: int) -> Sample:
 
 
 def pylogd_consume(address: str, count: int) -> Sample:
-    with Consumer(address) as consumer:
+    with Consumer(address, max_poll_records=_CHUNK) as consumer:
         consumer.assign([(TOPIC, 0)])
         left = count - len(consumer.poll(10.0))
         with Stopwatch(left) as watch:
@@ -109,6 +113,87 @@ def pylogd_columns(address: str, count: int) -> Sample:
         with Stopwatch(left) as watch:
             while left > 0:
                 left -= sum(batch.num_rows for _, batch in consumer.poll_columns(1.0))
+    return watch.sample
+
+
+def pylogd_keyed(address: str, count: int) -> Sample:
+    done = [0]
+
+    def delivered(_: object) -> None:
+        done[0] += 1
+
+    with Producer(address, linger_ms=LINGER_MS, batch_bytes=BATCH_BYTES, buffer_memory=BUFFER_BYTES) as producer:
+        producer.send(TOPIC, VALUE).result()
+        with Stopwatch(count) as watch:
+            send = producer.send
+            for number in range(count):
+                send(TOPIC, VALUE, KEYS[number % len(KEYS)], headers=HEADERS, on_delivery=delivered)
+            producer.flush()
+    if done[0] != count:
+        raise SystemExit(f"{done[0]} of {count} callbacks came")
+    return watch.sample
+
+
+def pylogd_aio_produce(address: str, count: int) -> Sample:
+    async def work() -> Sample:
+        options = ProducerOptions(linger_ms=LINGER_MS, batch_bytes=BATCH_BYTES, buffer_memory=BUFFER_BYTES)
+        async with aio.Producer(address, options) as producer:
+            await (await producer.send(TOPIC, VALUE))
+            with Stopwatch(count) as watch:
+                send = producer.send
+                for _ in range(count):
+                    await send(TOPIC, VALUE)
+                await producer.flush()
+        return watch.sample
+
+    return asyncio.run(work())
+
+
+def pylogd_aio_consume(address: str, count: int) -> Sample:
+    async def work() -> Sample:
+        async with aio.Consumer(address, max_poll_records=_CHUNK) as consumer:
+            await consumer.assign([(TOPIC, 0)])
+            left = count - len(await consumer.poll(10.0))
+            with Stopwatch(left) as watch:
+                while left > 0:
+                    left -= len(await consumer.poll(1.0))
+        return watch.sample
+
+    return asyncio.run(work())
+
+
+def confluent_keyed(address: str, count: int) -> Sample:
+    import confluent_kafka  # noqa: PLC0415
+
+    done = [0]
+
+    def delivered(_error: object, _message: object) -> None:
+        done[0] += 1
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": address,
+            "linger.ms": LINGER_MS,
+            "batch.size": BATCH_BYTES,
+            "acks": "all",
+            "enable.idempotence": True,
+            "queue.buffering.max.kbytes": BUFFER_BYTES // 1024,
+        }
+    )
+    producer.produce(TOPIC, VALUE)
+    producer.flush()
+    with Stopwatch(count) as watch:
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(TOPIC, VALUE, KEYS[number % len(KEYS)], headers=HEADERS, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            producer.poll(0)
+        producer.flush()
+    if done[0] != count:
+        raise SystemExit(f"{done[0]} of {count} callbacks came")
     return watch.sample
 
 
@@ -245,19 +330,25 @@ class Client:
 PRODUCERS = [
     Client("pylogd", pylogd_produce, 1_000_000),
     Client("pylogd, pure Python", pylogd_produce, 1_000_000, pure=True, at_least=500_000),
+    Client("pylogd, asyncio", pylogd_aio_produce, 1_000_000),
     Client("confluent-kafka", confluent_produce, 1_000_000),
     Client("kafka-python", kafka_python_produce, 100_000),
     Client("aiokafka", aiokafka_produce, 100_000),
+]
+KEYED = [
+    Client("pylogd", pylogd_keyed, 300_000, at_least=300_000),
+    Client("confluent-kafka", confluent_keyed, 300_000),
 ]
 CONSUMERS = [
     Client("pylogd, columns", pylogd_columns, 2_000_000, at_least=5_000_000),
     Client("pylogd", pylogd_consume, 2_000_000),
     Client("pylogd, pure Python", pylogd_consume, 2_000_000, pure=True, at_least=1_000_000),
+    Client("pylogd, asyncio", pylogd_aio_consume, 2_000_000),
     Client("confluent-kafka", confluent_consume, 2_000_000),
     Client("kafka-python", kafka_python_consume, 200_000),
     Client("aiokafka", aiokafka_consume, 400_000),
 ]
-ROLES = {"produce": PRODUCERS, "consume": CONSUMERS}
+ROLES = {"produce": PRODUCERS, "produce with key, headers and callback": KEYED, "consume": CONSUMERS}
 
 
 # Running them --------------------------------------------------------------------------------------------------------
@@ -293,7 +384,8 @@ def run(rounds: int, scale: float, folder: Path, say: Callable[[str], None]) -> 
     for number in range(rounds):
         with running("pylogd", folder) as peer:
             pylogd_produce(peer.address, 1000)
-            take_turns("produce", number, peer.address)
+            for role in ROLES.keys() - {"consume"}:
+                take_turns(role, number, peer.address)
     with running("pylogd", folder) as peer:
         pylogd_produce(peer.address, int(scale * max(client.messages for client in CONSUMERS)))
         for number in range(rounds):
@@ -308,8 +400,8 @@ def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
         "# Python clients beside each other",
         "",
         "Written by `make bench-clients` (`bench/clients.py`; every round is in `clients.json`). One pylogd broker, "
-        "one topic of one partition, 200-byte messages without keys. Producers: acks=all, idempotent, no compression, "
-        "linger 5 ms, batches of up to 256 KiB, and at most 32 MiB buffered where that can be said. "
+        "one topic of one partition, 200-byte messages, without keys where it does not say so. Producers: acks=all, idempotent, no "
+        "compression, linger 5 ms, batches of up to 256 KiB, and at most 32 MiB buffered where that can be said. "
         f"Each measurement is a process of its own, and shares the machine's cores with the broker. {how}Median of "
         f"{rounds} rounds, taking turns.",
         "",
