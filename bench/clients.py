@@ -401,7 +401,8 @@ def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
         "",
         "Written by `make bench-clients` (`bench/clients.py`; every round is in `clients.json`). One pylogd broker, "
         "one topic of one partition, 200-byte messages, without keys where it does not say so. Producers: "
-        "acks=all, idempotent, no compression, linger 5 ms, batches of up to 256 KiB, and at most 32 MiB buffered where that can be said. "
+        "acks=all, idempotent, no compression, linger 5 ms, batches of up to 256 KiB, and at most 32 MiB "
+        "buffered where that can be said. "
         f"Each measurement is a process of its own, and shares the machine's cores with the broker. {how}Median of "
         f"{rounds} rounds, taking turns.",
         "",
