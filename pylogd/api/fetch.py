@@ -267,7 +267,7 @@ class FetchJob:
         """There is nothing to say of `entry`: if that stays so until there is news of it, it need not be looked at."""
         offset, follower = entry.wanted.fetch_offset, self.follower
         if follower < 0:
-            if offset >= partition.high_watermark:
+            if partition.high_watermark <= offset <= partition.log.log_end_offset:  # beyond, it is an error to be told
                 session.settle(entry, None)
         elif offset == partition.log.log_end_offset and follower in partition.isr:
             session.settle(entry, partition.followers.get(follower))

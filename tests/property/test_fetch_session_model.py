@@ -386,3 +386,15 @@ class Twins(RuleBasedStateMachine):
 
 Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestTwins = Twins.TestCase
+
+
+def test_an_offset_beyond_the_end_is_told_when_its_turn_comes() -> None:
+    """Behind a partition that used up all bytes it is not looked at closely, and must be looked at again."""
+    state = Twins()
+    state.start(follower=False)
+    state.want_no_longer(number=0)
+    state.append(count=1, index=0, name="b")
+    state.append(count=1, index=1, name="a")
+    state.want(index=0, name="a", offset=1)
+    state.fetch(least=1, max_bytes=1, times=3, wait=0)
+    state.teardown()
