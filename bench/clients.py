@@ -162,13 +162,9 @@ def pylogd_aio_consume(address: str, count: int) -> Sample:
     return asyncio.run(work())
 
 
-def confluent_keyed(address: str, count: int) -> Sample:
+def confluent_producer(address: str) -> Any:
+    """Return a producer that has its connections."""
     import confluent_kafka  # noqa: PLC0415
-
-    done = [0]
-
-    def delivered(_error: object, _message: object) -> None:
-        done[0] += 1
 
     producer = confluent_kafka.Producer(
         {
@@ -182,6 +178,16 @@ def confluent_keyed(address: str, count: int) -> Sample:
     )
     producer.produce(TOPIC, VALUE)
     producer.flush()
+    return producer
+
+
+def confluent_keyed(address: str, count: int) -> Sample:
+    done = [0]
+
+    def delivered(_error: object, _message: object) -> None:
+        done[0] += 1
+
+    producer = confluent_producer(address)
     with Stopwatch(count) as watch:
         for number in range(count):
             while True:
@@ -198,20 +204,7 @@ def confluent_keyed(address: str, count: int) -> Sample:
 
 
 def confluent_produce(address: str, count: int) -> Sample:
-    import confluent_kafka  # noqa: PLC0415
-
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": address,
-            "linger.ms": LINGER_MS,
-            "batch.size": BATCH_BYTES,
-            "acks": "all",
-            "enable.idempotence": True,
-            "queue.buffering.max.kbytes": BUFFER_BYTES // 1024,
-        }
-    )
-    producer.produce(TOPIC, VALUE)
-    producer.flush()
+    producer = confluent_producer(address)
     with Stopwatch(count) as watch:
         produce = producer.produce
         for _ in range(count):

@@ -10,7 +10,7 @@ answers, no leader yet) are asked again after a growing pause; until then `due` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
@@ -38,8 +38,10 @@ class MetadataUpdater:
         timeout: float,
         backoff: Callable[[], Backoff] = Backoff,
         on_topic: Callable[[str, Topic | None, PylogdError | None, float], None],
+        needed: Callable[[], Container[str]] | None = None,
     ) -> None:
-        """Nothing is wanted yet."""
+        """Nothing is wanted yet. `needed` returns the topics whose metadata is to be kept fresh; None: all."""
+        self._needed = needed
         self._metadata = metadata
         self._max_age = max_age
         self._timeout = timeout
@@ -55,11 +57,6 @@ class MetadataUpdater:
         """Ask for a topic as soon as possible."""
         self._wanted[topic] = self._wanted.get(topic, False) or (create and topic not in self._learned_at)
 
-    def unwant(self, topic: str) -> None:
-        """Nobody needs a topic any more: do not ask for it again, even when it has become old."""
-        self._wanted.pop(topic, None)
-        self._learned_at.pop(topic, None)
-
     def reset(self) -> None:
         """Forget what is in flight: no answer will come."""
         self._asking = False
@@ -71,9 +68,13 @@ class MetadataUpdater:
         for topic in missing:
             if topic not in self._wanted:
                 self.want(topic, create=True)
-        for topic, learned in self._learned_at.items():
-            if learned + self._max_age <= now:
-                self._wanted.setdefault(topic, False)
+        if old := [topic for topic, learned in self._learned_at.items() if learned + self._max_age <= now]:
+            needed = None if self._needed is None else self._needed()
+            for topic in old:
+                if needed is None or topic in needed:
+                    self._wanted.setdefault(topic, False)
+                else:
+                    del self._learned_at[topic]
         if not self._wanted:
             return []
         create = self._metadata.auto_create_topics and any(self._wanted.values())

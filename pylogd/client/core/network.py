@@ -18,7 +18,6 @@ not be opened, calls to that broker fail at once until the reconnect backoff is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -293,8 +292,6 @@ class Network:
         self.options = options
         self.effects: deque[Effect] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
-        #: called with an error that may mean that the metadata is out of date
-        self.on_error: Callable[[BaseException], None] = metadata.note
         self._links: dict[tuple[BrokerKey, str], Link] = {}
         self._rests: dict[tuple[str, int], _Rest] = {}
         self._anywhere: deque[Call] = deque()  # calls for any broker, while none is ready

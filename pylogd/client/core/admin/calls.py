@@ -9,7 +9,7 @@ Rules: an operation awaits nothing but what `Calls` gives it. No Twisted, no thr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -140,31 +140,3 @@ async def change(calls: Calls, request: Any, codes: Callable[[Any], Iterable[int
         return await calls.call(attempt)
     except Uncertain as uncertain:
         raise uncertain.error from None
-
-
-async def ask_topics(calls: Calls, topics: Sequence[str]) -> dict[str, PylogdError | None]:
-    """Ask for topics, in one try: all together, or one by one if there is something wrong with one of them. What is
-    wrong with each.
-    """
-    outcome: dict[str, PylogdError | None] = {}
-    if len(topics) > 1:
-        try:
-            await refresh(calls, topics)
-        except KafkaError:
-            pass
-        except PylogdError as error:
-            return dict.fromkeys(topics, error)
-        else:
-            outcome = dict.fromkeys(topics)
-    for topic in topics:
-        if topic not in outcome:
-            try:
-                await refresh(calls, [topic])
-            except KafkaError as error:
-                outcome[topic] = error
-            except PylogdError as error:  # no broker answers, whatever the topic
-                return {**dict.fromkeys(topics, error), **outcome}
-        if topic not in calls.metadata.topics and outcome.get(topic) is None:
-            outcome[topic] = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for topic {topic!r}")
-        outcome.setdefault(topic)
-    return outcome

@@ -52,7 +52,7 @@ class PartitionsCore:
         self._metadata = metadata
         self._updater = MetadataUpdater(
             metadata, max_age=options.metadata_max_age, timeout=options.request_timeout, backoff=Backoff,
-            on_topic=self._topic_learned,
+            on_topic=self._topic_learned, needed=lambda: {partition.topic for partition in self.assignment},
         )  # fmt: skip
         self._on_found = on_found
         self._soon = soon
