@@ -10,7 +10,7 @@ messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
 
 Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
 has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
-nothing to do for it.
+nothing to do for it. The header is encoded once a millisecond, but for the number.
 
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
@@ -129,7 +129,7 @@ class _Topic:
     next one with another digit more.
     """
 
-    __slots__ = ("longer", "now", "number", "stamp", "window")
+    __slots__ = ("batch", "longer", "now", "number", "numbers", "stamp", "window")
 
     def __init__(self) -> None:
         self.number = 0
@@ -137,6 +137,8 @@ class _Topic:
         self.now = -1
         self.longer = 0
         self.stamp = b""
+        self.batch: Batch | None = None  # the last message's, with its `numbers` in the window
+        self.numbers: list[int] = []
 
 
 class AuditedProducer:
@@ -203,11 +205,9 @@ class AuditedProducer:
                 b"" if headers else state.stamp % number,
             )  # fmt: skip
             state.number = number + 1
-            numbers = state.window.batches.get(batch)
-            if numbers is None:
-                self._join(state.window, batch, number)
-            else:
-                numbers.append(number)
+            if batch is not state.batch:
+                self._join(state, batch)
+            state.numbers.append(number)
             index = len(batch.records) - 1
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
@@ -230,19 +230,23 @@ class AuditedProducer:
         self._open(topic, state, now)
         return True
 
-    def _open(self, topic: str, state: _Topic, now: int) -> _Window:
+    def _open(self, topic: str, state: _Topic, now: int) -> None:
         state.window.behind = state.number
         start = now - now % self._window_ms
+        state.batch = None
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
-        return window
 
-    def _join(self, window: _Window, batch: Batch, number: int) -> None:
-        """A message went to a batch that is new to its window."""
-        window.batches[batch] = [number]
+    def _join(self, state: _Topic, batch: Batch) -> None:
+        """A message went to another batch than the one before it."""
+        window = state.window
         if len(window.batches) > window.settle_at:
             window.settle()
             window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
+        numbers = window.batches.get(batch)
+        if numbers is None:
+            window.batches[batch] = numbers = []
+        state.batch, state.numbers = batch, numbers
 
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
