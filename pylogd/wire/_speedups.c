@@ -831,6 +831,14 @@ put_sized(Output *output, PyObject *object)
 static int
 put_headers(Output *output, PyObject *headers)
 {
+    if (PyBytes_CheckExact(headers)) { /* encoded before */
+        Py_ssize_t size = PyBytes_GET_SIZE(headers);
+        if (reserve(output, size) < 0)
+            return -1;
+        memcpy(output->start + output->size, PyBytes_AS_STRING(headers), (size_t)size);
+        output->size += size;
+        return 0;
+    }
     PyObject *all = PySequence_Tuple(headers);
     int done = -1;
     if (all == NULL || reserve(output, 10) < 0)

@@ -417,7 +417,7 @@ def _table() -> list[bytes]:
 
 
 def encode_batch(
-    records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header]]],
+    records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]],
     *,
     compression: int = CompressionType.NONE,
     level: int | None = None,
@@ -458,7 +458,7 @@ def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
 
 
 def encode_records(
-    records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header]]], base_timestamp: int
+    records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]], base_timestamp: int
 ) -> bytes:
     """The records of a batch without its header, not compressed."""
     if speedups is not None:
@@ -479,14 +479,15 @@ def encode_records(
             value_size, v = _NULL, b""
         else:
             value_size, v = ready[len(value)] if len(value) < _TABLED else varint(len(value)), value
-        tail = _encode_headers(headers) if headers else b"\0"
+        tail = b"\0" if not headers else headers if isinstance(headers, bytes) else encode_headers(headers)
         size = 1 + len(stamp) + len(offset) + len(key_size) + len(k) + len(value_size) + len(v) + len(tail)
         size_part = ready[size] if size < _TABLED else varint(size)
         extend((size_part, b"\0", stamp, offset, key_size, k, value_size, v, tail))
     return b"".join(parts)
 
 
-def _encode_headers(headers: Sequence[Header]) -> bytes:
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    """Return headers as they stand in a record; `encode_records` takes these bytes in place of the headers."""
     parts = [varint(len(headers))]
     for name, value in headers:
         key = name.encode("utf-8", "surrogateescape")

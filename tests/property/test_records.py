@@ -29,6 +29,26 @@ def test_there_and_back(records: list[r.NewRecord], codec: CompressionType, base
     ]
 
 
+@given(RECORDS, st.data())
+def test_headers_that_were_encoded_before(records: list[r.NewRecord], data: st.DataObject) -> None:
+    """Either loop makes the same bytes of them as of the headers, and their size is within the bound."""
+    mixed = [
+        (key, value, timestamp, r.encode_headers(headers) if data.draw(st.booleans()) else headers)
+        for key, value, timestamp, headers in records
+    ]
+    before = r.speedups
+    try:
+        for loops in {before, None}:
+            r.speedups = loops
+            assert r.encode_records(mixed, 0) == r.encode_records(records, 0)
+    finally:
+        r.speedups = before
+    for key, value, timestamp, headers in records:
+        encoded = r.encode_records([(key, value, timestamp, headers)], timestamp)
+        bound = r.record_size_bound(key, value)  # what an accumulator counts, with the bytes of the headers
+        assert len(encoded) <= bound + len(r.encode_headers(headers))
+
+
 @given(st.binary(max_size=300), st.integers(-1, 50))
 def test_any_bytes_as_records(data: bytes, count: int) -> None:
     try:

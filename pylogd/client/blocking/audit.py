@@ -10,7 +10,7 @@ messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
 
 Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
 has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
-nothing to do for it.
+nothing to do for it. The header is encoded once a millisecond, but for the number.
 
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +31,7 @@ from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
-from pylogd.wire.records import Header
+from pylogd.wire.records import Header, encode_headers
 
 HEADER: Final = "pylogd.audit"
 AUDIT_TOPIC: Final = "pylogd-audit"
@@ -94,7 +93,7 @@ class Report:
 class _Window:
     """The messages that were sent to a topic in one go within a window: `first` is the number of the first of them."""
 
-    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "settle_at", "settled", "start", "topic")
+    __slots__ = ("batches", "behind", "delivered", "end", "failed", "first", "settle_at", "start", "topic")
 
     def __init__(self, topic: str, start: int, end: int, first: int) -> None:
         self.topic = topic
@@ -105,18 +104,14 @@ class _Window:
         self.batches: dict[Batch, list[int]] = {}  # the numbers in each batch that had no result when last looked at
         self.delivered = 0
         self.failed: list[int] = []
-        self.settled = 0
         self.settle_at = _SETTLE_BATCHES
 
-    def settle(self, behind: int) -> bool:
-        """Count what has its result, of the numbers before `behind`; whether that is all of them."""
-        if behind - self.first != self.settled + sum(map(len, self.batches.values())):
-            return False  # a thread has taken a number, and its record has no batch yet
+    def settle(self) -> bool:
+        """Count what has its result; return whether all of it has."""
         for batch, numbers in [*self.batches.items()]:
             if batch.result is None:
                 continue
             del self.batches[batch]
-            self.settled += len(numbers)
             if batch.result.error is None:
                 self.delivered += len(numbers)
             else:
@@ -128,13 +123,22 @@ _CLOSED: Final = _Window("", 0, 0, 0)  # takes no message
 
 
 class _Topic:
-    """Where a producer is in a topic: the next number, and the window that messages go to."""
+    """Where a producer is in a topic: the next number, and the window that messages go to.
 
-    __slots__ = ("number", "window")
+    `stamp` makes the encoded header of a number (`stamp % number`) at the time `now` for numbers below `longer`, the
+    next one with another digit more.
+    """
+
+    __slots__ = ("batch", "longer", "now", "number", "numbers", "stamp", "window")
 
     def __init__(self) -> None:
         self.number = 0
         self.window = _CLOSED
+        self.now = -1
+        self.longer = 0
+        self.stamp = b""
+        self.batch: Batch | None = None  # the last message's, with its `numbers` in the window
+        self.numbers: list[int] = []
 
 
 class AuditedProducer:
@@ -153,18 +157,17 @@ class AuditedProducer:
         if window_ms < 1:
             raise ValueError(f"a window takes at least a millisecond, not {window_ms}")
         self._producer = producer
-        self._send = producer.send
         self._topic = topic
         self._window_ms = window_ms
         self._server = server or socket.gethostname()
         self._now_ms = now_ms
         self._id = uuid.uuid4().hex
-        self._lock = threading.Lock()
+        self._sender = producer._sender
+        self._accumulator = producer._accumulator
+        self._lock = self._sender.lock  # so that a record's batch, its number and its window are one step
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
-        self._stamped_ms = -1
-        self._stamp_head, self._stamp_tail = b"", f"/{self._server}".encode()
 
     def __enter__(self) -> AuditedProducer:
         return self
@@ -184,78 +187,77 @@ class AuditedProducer:
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
         """As `Producer.send`."""
-        with self._lock:
+        producer, sender = self._producer, self._sender
+        with self._lock:  # this is `Producer.send` with a number and a stamp: a call of it costs more than both
+            if self._accumulator.buffered >= producer._limit or producer._core.failure is not None:
+                producer._make_room()
+            count = producer._partitions.get(topic) or producer._learn(topic)
+            if partition is not None and not 0 <= partition < count:
+                count = producer._learn(topic, partition)
             now = self._now_ms()
             state = self._topics.get(topic) or self._topics.setdefault(topic, _Topic())
-            window = state.window
-            is_new = not window.start <= now < window.end
-            if is_new:
-                window = self._open(topic, state, now)
             number = state.number
-            state.number = number + 1
-            if now != self._stamped_ms:  # `Stamp.encode`, of which the most part stays for a millisecond
-                self._stamped_ms = now
-                self._stamp_head = f"{now}/{self._id}/".encode()
-            stamp = (HEADER, b"%b%d%b" % (self._stamp_head, number, self._stamp_tail))
-        try:
-            delivery = self._send(
-                topic, value, key, partition=partition, timestamp=timestamp,
-                headers=(*headers, stamp) if headers else (stamp,), on_delivery=on_delivery,
+            is_new = (now != state.now or number == state.longer) and self._prepare(topic, state, now)
+            if headers:
+                headers = (*headers, (HEADER, Stamp(now, self._server, self._id, number).encode()))
+            batch = self._accumulator.add(
+                topic, count, partition, key, value, now if timestamp is None else timestamp, headers,
+                b"" if headers else state.stamp % number,
             )  # fmt: skip
-        except BaseException:
-            self._refused(state, window, number)
-            raise
-        batch = delivery._batch
-        numbers = window.batches.get(batch)
-        if numbers is None:
-            self._join(window, batch, number)
-        else:
-            numbers.append(number)
+            state.number = number + 1
+            if batch is not state.batch:
+                self._join(state, batch)
+            state.numbers.append(number)
+            index = len(batch.records) - 1
+            delivery = Delivery(sender, batch, index)
+            if on_delivery is not None:
+                batch.listeners.append((delivery, on_delivery))
+            if not index or batch.count:  # opened, or sealed
+                sender.nudge(batch)
         if is_new:
             self.report()
         return delivery
 
-    def _open(self, topic: str, state: _Topic, now: int) -> _Window:
+    def _prepare(self, topic: str, state: _Topic, now: int) -> bool:
+        """Encode what the stamps of this millisecond have in common; return whether it begins another window."""
+        encoded = encode_headers([(HEADER, Stamp(now, self._server, self._id, state.number).encode())])
+        tail = f"/{self._server}".encode()
+        head = encoded[: -len(b"%d%b" % (state.number, tail))]
+        state.stamp = b"%b%%d%b" % (head.replace(b"%", b"%%"), tail.replace(b"%", b"%%"))
+        state.now, state.longer = now, 10 ** len(str(state.number))
+        if state.window.start <= now < state.window.end:
+            return False
+        self._open(topic, state, now)
+        return True
+
+    def _open(self, topic: str, state: _Topic, now: int) -> None:
         state.window.behind = state.number
         start = now - now % self._window_ms
+        state.batch = None
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
-        return window
 
-    def _refused(self, state: _Topic, window: _Window, number: int) -> None:
-        """The producer did not take the message: its number goes to the next one, if no other thread has that."""
-        with self._lock:
-            if state.number == number + 1 and state.window is window:
-                state.number = number
-            else:
-                window.failed.append(number)
-                window.settled += 1
-
-    def _join(self, window: _Window, batch: Batch, number: int) -> None:
-        """A message went to a batch that is new to its window."""
-        with self._lock:
-            window.batches.setdefault(batch, []).append(number)
-            if len(window.batches) > window.settle_at:
-                window.settle(self._behind(window))
-                window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
-
-    def _behind(self, window: _Window) -> int:
-        return self._topics[window.topic].number if window.behind < 0 else window.behind
+    def _join(self, state: _Topic, batch: Batch) -> None:
+        """A message went to another batch than the one before it."""
+        window = state.window
+        if len(window.batches) > window.settle_at:
+            window.settle()
+            window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
+        numbers = window.batches.get(batch)
+        if numbers is None:
+            window.batches[batch] = numbers = []
+        state.batch, state.numbers = batch, numbers
 
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
         with self._lock:
             now = self._now_ms()
-            due = [
-                window
-                for window in self._windows
-                if (everything or window.end <= now) and window.settle(self._behind(window))
-            ]
+            due = [window for window in self._windows if (everything or window.end <= now) and window.settle()]
             for window in due:
                 self._windows.remove(window)
                 state = self._topics[window.topic]
                 if state.window is window:
-                    window.behind, state.window = state.number, _CLOSED
+                    window.behind, state.window, state.now = state.number, _CLOSED, -1
         while due:
             try:
                 self._report(due[0])
@@ -276,7 +278,7 @@ class AuditedProducer:
                 self._id, self._server, window.topic, window.start, self._window_ms, delivered, number,
                 window.first, window.behind - 1, failed[:_MOST_RANGES],
             )  # fmt: skip
-            self._send(self._topic, report.encode(), key=self._id.encode(), timestamp=window.start)
+            self._producer.send(self._topic, report.encode(), key=self._id.encode(), timestamp=window.start)
             window.delivered = delivered = 0
             failed = failed[_MOST_RANGES:]
             window.failed = [number for first, last in failed for number in range(first, last + 1)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,51 +13,72 @@ import pytest
 from pylogd.client.blocking.audit import HEADER, AuditedProducer, NotStamped, Stamp
 from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.errors import BufferFull
-from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
 from pylogd.errors import PylogdError
+from pylogd.wire.records import decode_records, encode_records
 
 
 class Sent:
     """A delivery that the test completes, with all others of its batch."""
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self.batch = batch
 
     def done(self, error: PylogdError | None = None) -> None:
-        self._batch.result = BatchResult(self._batch.partition, 1, 0, -1, error)
+        self.batch.result = BatchResult(self.batch.partition, 1, 0, -1, error)
 
 
 class ListProducer:
     """Keeps the messages of each topic, and the reports apart. A batch takes `batch_records` messages."""
 
     def __init__(self, batch_records: int = 1) -> None:
-        self._left = 0
-        self._batch_records = batch_records
-        self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
+        self._accumulator = Accumulator(
+            batch_bytes=1 << 20, batch_records=batch_records, linger=1.0, delivery_timeout=9.0, partitioner="murmur2",
+            monotonic=lambda: 0.0,
+        )  # fmt: skip
+        self._sender = SimpleNamespace(lock=threading.Lock(), nudge=lambda _batch: None)
+        self._core = SimpleNamespace(failure=None)
+        self._limit = 1 << 40
+        self._partitions: dict[str, int] = {}
         self.reports: list[dict[str, Any]] = []
-        self.full = False
-        self.listeners: list[Any] = []
+        self._full = False
+        self._add, self._accumulator.add = self._accumulator.add, self.add  # type: ignore[method-assign]
+        self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
+        self.on_add: Callable[[Sent], None] = lambda _sent: None
 
-    def send(self, topic: str, value: Any, key: Any = None, *, headers: Any = (), on_delivery: Any = None,
-             timestamp: Any = None, partition: Any = None) -> Sent:  # fmt: skip
-        if self.full:
+    @property
+    def full(self) -> bool:
+        return self._full
+
+    @full.setter
+    def full(self, full: bool) -> None:
+        self._full = full
+        self._limit = 0 if full else 1 << 40
+
+    def _make_room(self) -> None:
+        raise BufferFull("no room")
+
+    def _learn(self, topic: str, _partition: int | None = None) -> int:
+        return self._partitions.setdefault(topic, 1)
+
+    def add(self, topic: str, *args: Any) -> Batch:
+        batch = self._add(topic, *args)
+        key, value, timestamp, _ = batch.records[-1]
+        ((*_, headers),) = decode_records(encode_records([(key, value, timestamp, batch.records[-1][3])], 0), 1)
+        self.sent.append((topic, value, key, headers, Sent(batch)))
+        self.on_add(self.sent[-1][-1])
+        return batch
+
+    def send(self, topic: str, value: Any, key: Any = None, *, timestamp: Any = None) -> None:
+        if self._full:
             raise BufferFull("no room")
-        if not self._left:
-            self._left, self._batch = self._batch_records, Batch(TopicPartition(topic, 0), 0, 0.0, 0.0)
-        self._left -= 1
-        sent = Sent(self._batch)
-        self.listeners.append(on_delivery)
-        if topic == "audit":
-            self.reports.append(json.loads(value))
-            assert timestamp == self.reports[-1]["window_start_ms"]
-        else:
-            self.sent.append((topic, value, key, headers, sent))
-        return sent
+        assert topic == "audit"
+        self.reports.append(json.loads(value))
+        assert timestamp == self.reports[-1]["window_start_ms"]
 
     def flush(self, _timeout: float | None = None) -> None:
         for *_, sent in self.sent:
-            if sent._batch.result is None:
+            if sent.batch.result is None:
                 sent.done()
 
 
@@ -151,8 +174,27 @@ def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
 
 def test_the_callers_callback_goes_to_the_producer() -> None:
     house = House()
-    house.audited.send("t", b"v", on_delivery=print)
-    assert house.producer.listeners == [print]
+    delivery = house.audited.send("t", b"v", on_delivery=print)
+    assert house.producer.sent[0][-1].batch.listeners == [(delivery, print)]
+
+
+@pytest.mark.parametrize("server", ["100%/d", "%d", "x" * 80, "naïve"])
+def test_stamps_of_any_server_and_length_of_number(server: str) -> None:
+    house = House(batch_records=1000)
+    house.audited = AuditedProducer(cast("Producer", house.producer), server=server, now_ms=lambda: house.now)
+    for number in range(1200):
+        house.now += number % 3 == 0
+        house.audited.send("t", b"v", b"k", headers=[("a", b"1")] if number % 7 == 0 else ())
+    stamps = [Stamp.decode(headers[-1][1]) for *_, headers, _ in house.producer.sent]
+    assert [(stamp.number, stamp.server) for stamp in stamps] == [(number, server) for number in range(1200)]
+
+
+def test_a_message_of_the_wrong_type_takes_no_number() -> None:
+    house = House()
+    with pytest.raises(TypeError):
+        house.audited.send("t", cast("bytes", "text"))
+    house.audited.send("t", b"v")
+    assert Stamp.decode(house.producer.sent[0][3][-1][1]).number == 0
 
 
 def test_a_batch_of_two_windows_counts_for_each() -> None:
@@ -194,16 +236,7 @@ def test_numbers_that_were_never_delivered_are_told_in_reports_that_fit() -> Non
 def test_threads_that_send_together() -> None:
     """Each number is given once, and each message is counted once, with batches that end at any moment."""
     house = House(batch_records=7)
-    lock = threading.Lock()
-    plain = house.producer.send
-
-    def send(*args: Any, **options: Any) -> Sent:
-        with lock:
-            sent = plain(*args, **options)
-            sent.done()
-            return sent
-
-    house.audited._send = send  # type: ignore[assignment]
+    house.producer.on_add = Sent.done
 
     def work() -> None:
         for _ in range(3000):

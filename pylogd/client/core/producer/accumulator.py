@@ -49,7 +49,7 @@ OBJECT_OVERHEAD = 190
 MAX_SEQUENCE = (1 << 31) - 1
 MAX_TIMESTAMP = (1 << 63) - 1
 
-Fields = tuple[bytes | None, bytes | None, int, Sequence[Header]]
+Fields = tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]
 
 
 def check_timestamp(timestamp: Any) -> None:
@@ -194,8 +194,12 @@ class Accumulator:
         value: bytes | None,
         timestamp: int,
         headers: Sequence[Header] = (),
+        encoded: bytes = b"",
     ) -> Batch:
-        """Take a record of a topic with that many partitions; the batch that it was put last into."""
+        """Take a record of a topic with that many partitions; the batch that it was put last into.
+
+        `encoded` are headers from `encode_headers`, for a record that has no others.
+        """
         size = _RECORD_OVERHEAD
         if value is not None:
             if value.__class__ is not bytes:
@@ -214,6 +218,8 @@ class Accumulator:
                     size = record_size_bound(key, value, headers)
                     break
                 size += _HEADER_OVERHEAD + 4 * len(name) + (len(content) if content else 0)
+        elif encoded:
+            size += len(encoded)
         if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
             batch = self._batch_for(topic, partitions, partition, key)
         full = batch.size + size
@@ -222,7 +228,7 @@ class Accumulator:
             batch = self._batch_for(topic, partitions, partition, key)
             full = batch.size + size
         records = batch.records
-        records.append((key, value, timestamp, headers))
+        records.append((key, value, timestamp, headers or encoded))
         batch.size = full
         self.buffered += size + OBJECT_OVERHEAD
         if full >= self._batch_bytes or len(records) >= self._batch_records:
