@@ -151,7 +151,7 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 
 
 @cluster.command()
-@click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="Brokers to run.")
+@click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
 @click.option("-d", "--data", type=click.Path(path_type=Path), required=True, metavar="DIR",
               help="Data directory. An existing one is resumed.")  # fmt: skip
 @click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
