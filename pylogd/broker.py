@@ -212,7 +212,7 @@ class Broker:
         try:
             await self.cluster.until_accepted().addTimeout(seconds, self._reactor)
         except TimeoutError:
-            log.warn("no controller has taken note of this broker for {seconds:.0f} s: it starts all the same",
+            log.warn("The controller has not admitted this broker for {seconds:.0f} s: starting without it",
                      seconds=seconds)  # fmt: skip
 
     def _loaded(self, done: int, total: int, name: str) -> None:
@@ -312,7 +312,7 @@ class Broker:
             try:
                 await undo()
             except Exception:
-                log.failure("a part of the broker did not stop as it should")
+                log.failure("Unexpected error while stopping a part of the broker; the stop continues")
 
     async def _hand_over(self) -> None:
         """Have others lead what this broker leads, if there are others, in the time that the settings give."""
@@ -326,7 +326,7 @@ class Broker:
         try:
             await self._leaving
         except (TimeoutError, CancelledError, StoreError) as error:
-            log.warn("this broker stops before others lead all that it led: {error!r}", error=error)
+            log.warn("Stopping before all leaderships were handed over to other brokers: {error!r}", error=error)
 
     async def _stop_listening(self) -> None:
         ports, self._ports = self._ports, []

@@ -98,7 +98,7 @@ def hurry_when_asked_again(broker: Broker, reactor: Any) -> None:
     """From now on, when the stop has begun, a further SIGTERM or SIGINT ends the wait for slow clients."""
 
     def hurry() -> None:
-        log.info("asked again to stop: not waiting for the connections that are left")
+        log.info("Second signal to stop: closing the remaining connections without waiting")
         broker.abort_connections()
 
     for number in (signal.SIGTERM, signal.SIGINT):

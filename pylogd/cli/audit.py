@@ -28,12 +28,12 @@ EXIT_UNKNOWN = 3
 @click.option(
     "--received",
     metavar="HOST:PORT",
-    help="Count what arrived on the cluster there, not on this one; or in a lake that was loaded from there.",
+    help="Audit the topic on this cluster instead, or a lake that was loaded from it.",
 )
-@click.option("--lake", metavar="PATH", help="Count what arrived in a lake of `pylogd load`.")
+@click.option("--lake", metavar="PATH", help="Audit a lake written by `pylogd load`.")
 @click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
-              help="Judge windows that ended so long ago.")  # fmt: skip
-@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it: PNG or SVG.")
+              help="Judge only windows that ended this long ago.")  # fmt: skip
+@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Plot to PNG or SVG.")
 @spark_options
 @json_option
 @click.pass_context

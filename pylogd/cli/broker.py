@@ -21,14 +21,14 @@ BAD_SETTINGS = 2
               help="Where to listen (listeners); port 0 picks a free one. A Twisted endpoint string will do, too. "
               "May be given more than once.")  # fmt: skip
 @click.option("-d", "--data", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
-              help="Where the logs are kept (log.dirs). May be given more than once.")  # fmt: skip
+              help="Data directory (log.dirs). May be given several times.")  # fmt: skip
 @click.option("-c", "--config", type=click.Path(path_type=Path), metavar="FILE", help="A settings file (TOML).")
-@click.option("-n", "--node-id", type=click.IntRange(0), help="The number of this broker (node.id).")
-@click.option("-a", "--advertised", metavar="HOST:PORT", help="What clients are told to connect to.")
+@click.option("-n", "--node-id", type=click.IntRange(0), help="Unique number of this broker (node.id).")
+@click.option("-a", "--advertised", metavar="HOST:PORT", help="Address that clients use (advertised.listeners).")
 @click.option("--logfile", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Append the log to a file, not to standard error. SIGHUP opens it anew.")  # fmt: skip
+              help="Write the log to a file instead of standard error. SIGHUP reopens it.")  # fmt: skip
 @click.option("-s", "--set", "assignments", multiple=True, metavar="NAME=VALUE",
-              help="Any setting; wins over the file. See `pylogd settings`.")  # fmt: skip
+              help="Any setting; overrides the file. See `pylogd settings`.")  # fmt: skip
 @click.pass_context
 def broker(
     ctx: click.Context, listen: Sequence[str], data: Sequence[Path], config: Path | None, node_id: int | None,

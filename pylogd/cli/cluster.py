@@ -74,7 +74,7 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
 
 
 @cluster.command()
-@click.option("--under-replicated", is_flag=True, help="Only partitions with replicas that are not in sync.")
+@click.option("--under-replicated", is_flag=True, help="Show only partitions with replicas that are not in sync.")
 @json_option
 @bootstrap_option
 def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
@@ -153,11 +153,11 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 @cluster.command()
 @click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
 @click.option("-d", "--data", type=click.Path(path_type=Path), required=True, metavar="DIR",
-              help="Where everything is kept. What an earlier run left there is gone on with.")  # fmt: skip
+              help="Data directory. An existing one is resumed.")  # fmt: skip
 @click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
-              help="Of the first broker; the others have the next ones. 0 takes free ones.")  # fmt: skip
+              help="Port of the first broker; the others use the following ports. 0 picks free ports.")  # fmt: skip
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
-              help="A setting of all brokers; see `pylogd settings`.")  # fmt: skip
+              help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
 def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
     """Run brokers and a ZooKeeper of their own on this machine, until Ctrl-C or SIGTERM.
 

@@ -23,20 +23,20 @@ Render = Callable[[Record], bytes]
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only these.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
 @click.option("-g", "--group", metavar="GROUP",
               help="Share the partitions with the other consumers of this group, go on where it has committed, and "
               "commit what is printed.")  # fmt: skip
 @click.option("-f", "--from", "start", default="beginning", show_default=True, metavar="WHERE",
               help="beginning, end, an offset, -N for the last N of each partition, or a time: 2026-11-21T08:00, "
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, show_default="follow",
-              help="Wait for more, or stop at what is the end now.")  # fmt: skip
+              help="Wait for new records, or stop at the current end.")  # fmt: skip
 @click.option("-t", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-              help="Stop when nothing has come for so long.")  # fmt: skip
+              help="Stop when no record arrives for this long.")  # fmt: skip
 @click.option("-o", "--format", "form", type=click.Choice(["plain", "key-value", "json"]), default="plain",
-              show_default=True, help="json: one object a line, with offset, time and headers.")  # fmt: skip
+              show_default=True, help="json: one object per line, with offset, time and headers.")  # fmt: skip
 @click.option("-K", "--key-separator", default="\t", metavar="TEXT", help="For key-value; a tab by default.")
 @click.option("--rack", metavar="RACK", help="Read from replicas in this rack where there are such: the brokers' "
               "broker.rack (KIP-392).")  # fmt: skip

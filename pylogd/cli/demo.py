@@ -42,12 +42,12 @@ Advance = Callable[[int], None]
 @click.command()
 @click.option("--file", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Publish the lines of a text file instead of the flights.")  # fmt: skip
-@click.option("-p", "--partitions", type=click.IntRange(1), default=4, show_default=True, help="Of the topic.")
+@click.option("-p", "--partitions", type=click.IntRange(1), default=4, show_default=True, help="Topic partitions.")
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
               show_default=True)  # fmt: skip
-@click.option("--spark/--no-spark", default=True, show_default=True, help="Go on into Spark with the flights.")
+@click.option("--spark/--no-spark", default=True, show_default=True, help="Continue with the flights in Spark.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where to draw the delays, PNG or SVG [default: a new file for temporary files].")  # fmt: skip
+              help="PNG or SVG file for the plot of delays [default: a temporary file].")  # fmt: skip
 def demo(source: Path | None, partitions: int, compression: str, spark: bool, picture: Path | None) -> None:
     """Run a broker on real events, end to end.
 

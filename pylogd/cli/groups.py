@@ -188,16 +188,16 @@ def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
 @groups.command("reset-offsets")
 @click.argument("name", metavar="GROUP")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
-              help="What to reset; may be given several times.")  # fmt: skip
-@click.option("--all-topics", is_flag=True, help="All that the group has committed offsets of.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that there still is.")
-@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+              help="Topic to reset. May be given several times.")  # fmt: skip
+@click.option("--all-topics", is_flag=True, help="Reset all topics of which the group has committed offsets.")
+@click.option("--to-earliest", is_flag=True, help="To the first available record.")
+@click.option("--to-latest", is_flag=True, help="To the end: only new records are read.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="OFFSET", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="N records on from what is committed; back if N is negative.")
+@click.option("--shift-by", type=int, metavar="N", help="By N records from the committed offset; may be negative.")
 @click.option("--to-time", "when", metavar="TIME", help="To the first record at or after a time: 2026-11-21T08:00, "
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
-@click.option("--delete", "forget", is_flag=True, help="Forget the committed offsets: the group begins anew.")
-@click.option("--execute", is_flag=True, help="Do it. Without this, only show what would be done.")
+@click.option("--delete", "forget", is_flag=True, help="Delete the committed offsets.")
+@click.option("--execute", is_flag=True, help="Make the changes. Without this, only show them.")
 @json_option
 @bootstrap_option
 def reset_offsets(
@@ -293,8 +293,8 @@ def _show_plan(
 
 @groups.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@click.option("--if-exists", is_flag=True, help="A group that is not there is no error.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@click.option("--if-exists", is_flag=True, help="Ignore a group that does not exist.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete groups without members, with what they have committed. Asks first if there is a terminal to ask on."""

@@ -21,26 +21,26 @@ _MEGABYTE = 1 << 20
 @click.command()
 @click.argument("topics", nargs=-1)
 @bootstrap_option
-@click.option("--to", "root", required=True, metavar="PATH", help="The lake: a path of Hadoop's (file:, hdfs:, s3a:).")
+@click.option("--to", "root", required=True, metavar="PATH", help="The lake: a Hadoop path (file:, hdfs:, s3a:).")
 @click.option("--pattern", metavar="REGEX", help="Load the topics whose whole name matches, instead of named ones.")
 @spark_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
-              help="What the column of values holds.")  # fmt: skip
-@click.option("--codec", default="zstd", show_default=True, help="How the files are compressed.")
+              help="Type of the value column.")  # fmt: skip
+@click.option("--codec", default="zstd", show_default=True, help="Compression of the files.")
 @click.option("--by", type=click.Choice(["hour", "day", "topic"]), default="hour", show_default=True,
               help="A directory for each hour, for each day, or only for each topic.")  # fmt: skip
 @click.option("--gather", is_flag=True, help="Write one file for each directory and commit: fewer, at some cost.")
-@click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about so many records in a commit.")
-@click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least so many tasks.")
-@click.option("--follow", is_flag=True, help="Go on until interrupted: a commit each time that something is new.")
+@click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about this many records in a commit.")
+@click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least this many tasks.")
+@click.option("--follow", is_flag=True, help="Keep loading new records until interrupted.")
 @click.option("--interval", type=click.FloatRange(0.1), default=60.0, show_default=True, metavar="SECONDS",
               help="With --follow: time from one load's start to the next.")  # fmt: skip
-@click.option("--accept-data-loss", is_flag=True, help="Go on where records were deleted before they were loaded.")
+@click.option("--accept-data-loss", is_flag=True, help="Continue even if records were deleted before loading.")
 @click.option("--on-recreated", type=click.Choice(["error", "restart"]), default="error", show_default=True,
               help="A topic that was deleted and created again: fail, or load it from its beginning.")  # fmt: skip
-@click.option("--compact", is_flag=True, help="Load nothing: write small files of the lake together.")
+@click.option("--compact", is_flag=True, help="Merge small files of the lake; load nothing.")
 @click.option("--target-mb", type=click.IntRange(1), default=128, show_default=True, help="With --compact: file size.")
-@click.option("--history", is_flag=True, help="Load nothing: show what was committed.")
+@click.option("--history", is_flag=True, help="Show the lake's commits; load nothing.")
 @json_option
 def load(
     topics: tuple[str, ...], root: str, master: str, confs: dict[str, str], as_json: bool, **given: Any

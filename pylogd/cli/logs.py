@@ -18,7 +18,7 @@ _COLOURS = {Severity.INFO: None, Severity.WARNING: "yellow", Severity.ERROR: "re
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--records", is_flag=True, help="Also decompress and decode every record.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing: only the exit code.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit status.")
 def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> None:
     """Check the log of a partition, or all of a data directory.
 
@@ -55,7 +55,7 @@ def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> No
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--records", is_flag=True, help="Also the records of each batch.")
+@click.option("--records", is_flag=True, help="Also print the records of each batch.")
 def dump_log(file: Path, records: bool) -> None:
     """Show what is in a file of a log: a segment, an index, a producer snapshot or a checkpoint.
 

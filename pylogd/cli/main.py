@@ -42,16 +42,16 @@ COMMANDS: Mapping[str, _Lazy] = {
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
     "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show where partitions begin and end."),
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
-    "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show the brokers and how they do; run some to try things out."),
+    "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what is registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
-    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Show what is in a file of a log."),
-    "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, by Spark."),
-    "audit": _Lazy("pylogd.cli.audit", "audit", "Whether all arrived that producers say they delivered."),
-    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Keep Avro schemas for producers and consumers."),
-    "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker on real events, end to end."),
+    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Print the contents of a file of a log."),
+    "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, with Spark."),
+    "audit": _Lazy("pylogd.cli.audit", "audit", "Verify that every record that producers reported arrived."),
+    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a registry of Avro schemas."),
+    "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker and a client on real events, end to end."),
 }
 
 

@@ -31,19 +31,19 @@ _IDLE_SECONDS = 0.1
 @click.argument("topic")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
                 metavar="[FILE]...")  # fmt: skip
-@click.option("-K", "--key-separator", metavar="TEXT", help="Lines are KEY, this, VALUE; one without it has no key.")
+@click.option("-K", "--key-separator", metavar="TEXT", help="Split lines into key and value at this text.")
 @click.option("-k", "--key", help="The key of every record.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="By default the key's hash decides.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="Partition; by default the key's hash decides.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")
-@click.option("--null-value", metavar="TEXT", help="A value that reads so is null: a delete marker, with a key.")
+@click.option("--null-value", metavar="TEXT", help="Send this value as null, a delete marker for the key.")
 @click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
               show_default=True)  # fmt: skip
 @click.option("--batch-bytes", type=click.IntRange(1), default=256 * 1024, show_default=True,
-              help="Of a partition's batch, before compression.")  # fmt: skip
-@click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True, help="How long a batch may fill.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most so many records a second.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on the terminal.")
+              help="Size of a batch, before compression.")  # fmt: skip
+@click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True, help="How long a batch waits.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Limit in records per second.")
+@click.option("-q", "--quiet", is_flag=True, help="Don't show progress.")
 @bootstrap_option
 def produce(
     topic: str, files: Sequence[Path], key_separator: str | None, key: str | None, partition: int | None,

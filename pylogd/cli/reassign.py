@@ -42,8 +42,8 @@ def reassign() -> None:
 
 @reassign.command("plan")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--brokers", metavar="ID,ID,...", help="Where replicas may be; by default every live broker.")
-@click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), help="How many; by default as now.")
+@click.option("--brokers", metavar="ID,ID,...", help="Brokers that may hold replicas; by default all.")
+@click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), help="Replicas; unchanged by default.")
 @bootstrap_option
 def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootstrap: str) -> None:
     """Print a plan that spreads the replicas of all topics, or of some, with few moves. Nothing is changed.

@@ -17,10 +17,10 @@ _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") f
 @click.command()
 @bootstrap_option
 @click.option("-l", "--listen", default="127.0.0.1:8081", show_default=True, metavar="HOST:PORT",
-              help="Where to answer HTTP; port 0 picks a free one. Or an endpoint string of Twisted's.")  # fmt: skip
+              help="HTTP address; port 0 picks a free port. Or a Twisted endpoint string.")  # fmt: skip
 @click.option("--topic", default="_schemas", show_default=True, help="The compacted topic that holds the schemas.")
 @click.option("--compatibility", type=click.Choice(_LEVELS, case_sensitive=False), default="BACKWARD",
-              show_default=True, help="The level of subjects for which nothing else was said.")  # fmt: skip
+              show_default=True, help="Compatibility level of subjects without one of their own.")  # fmt: skip
 @click.pass_context
 def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str, compatibility: str) -> None:
     """Keep Avro schemas for producers and consumers, until SIGTERM or Ctrl-C.

@@ -14,7 +14,7 @@ from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--topic", is_flag=True, help="The settings of topics rather than of brokers.")
+@click.option("--topic", is_flag=True, help="Show settings of topics instead of brokers.")
 @json_option
 def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
     """List the settings with their defaults, or explain some of them.

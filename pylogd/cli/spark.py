@@ -25,7 +25,7 @@ def spark_options(function: Function) -> Function:
     """`--master` and `--conf`."""
     conf = click.option(
         "--conf", "confs", multiple=True, metavar="NAME=VALUE", callback=assignments,
-        help="A setting of Spark's. More than once.",
+        help="A Spark setting. May be given several times.",
     )  # fmt: skip
     master = click.option(
         "--master", default="local[*,4]", show_default=True,

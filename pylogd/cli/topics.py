@@ -29,11 +29,11 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="How many; by default the broker's num.partitions.")
-@click.option("-r", "--replication-factor", type=click.IntRange(1), help="How many copies; by default the broker's.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; by default num.partitions.")
+@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Replicas; by default the broker's.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting of the topic; see `pylogd settings --topic`.")  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@click.option("--if-not-exists", is_flag=True, help="Ignore a topic that already exists.")
 @click.option("--validate-only", is_flag=True, help="Only check whether it could be created.")
 @bootstrap_option
 def create(
@@ -53,7 +53,7 @@ def create(
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Also those that are for the brokers' own use.")
+@click.option("--internal", is_flag=True, help="Also list internal topics.")
 @json_option
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -100,8 +100,8 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
     """Delete topics with all their records. Asks first if there is a terminal to ask on."""
@@ -114,7 +114,7 @@ def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> 
 
 @topics.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="How many it shall have: more than now.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="Change a setting.")  # fmt: skip
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="NAME", help="Set a setting to its default.")

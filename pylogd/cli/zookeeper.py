@@ -145,9 +145,9 @@ _REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
               default="localhost:2181", show_default=True,
               help="The servers, as in the setting zookeeper.connect. Also from PYLOGD_ZOOKEEPER.")  # fmt: skip
 @click.option("--digest", metavar="USER:PASSWORD", envvar="PYLOGD_ZOOKEEPER_DIGEST",
-              help="Credentials of the digest scheme. Better from PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
+              help="Digest credentials; prefer PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
 @click.option("--truststore", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Talk TLS, and trust the certificates in this PEM file.")  # fmt: skip
+              help="Use TLS, and trust the certificates in this PEM file.")  # fmt: skip
 @json_option
 def zookeeper(
     registries: Sequence[str], connect: str, digest: str | None, truststore: str | None, as_json: bool

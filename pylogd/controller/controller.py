@@ -176,7 +176,7 @@ class Controller:
     def _look_failed(self, failure: Failure) -> None:
         if not self._running:
             return
-        log.error("can't tell who the controller is: {error}", error=failure.getErrorMessage())
+        log.error("Can't determine the controller, retrying: {error}", error=failure.getErrorMessage())
         self._later("campaign", RETRY_SECONDS, self._campaign)
 
     async def _seize(self) -> None:
@@ -305,9 +305,9 @@ class Controller:
         if not self._running:
             return
         if failure.check(StoreError):
-            log.warn("the controller could not write its decisions: {error}", error=failure.getErrorMessage())
+            log.warn("The controller could not write its decisions, retrying: {error}", error=failure.getErrorMessage())
         else:
-            log.failure("the controller failed", failure=failure)
+            log.failure("Unexpected error in the controller, retrying", failure=failure)
         self._later("work", RETRY_SECONDS, self._work)
 
     def _snapshot(self) -> Snapshot:
@@ -329,13 +329,13 @@ class Controller:
             percentage = self._settings.integer("leader.imbalance.per.broker.percentage")
             updates = decisions.imbalanced(self._snapshot(), self._topics.all(), percentage)
             if updates:
-                log.info("preferred leaders take over in {count} topics", count=len(updates))
+                log.info("Electing preferred leaders in {count} topics", count=len(updates))
                 Deferred.fromCoroutine(self._write(updates, self._known)).addErrback(self._balance_failed)
         self._balance_later()
 
     def _balance_failed(self, failure: Failure) -> None:
         failure.trap(StoreError, StalePartition)
-        log.info("preferred leaders did not take over, the topics have changed: {error}", error=str(failure.value))
+        log.info("Preferred leaders were not elected, since topics changed: {error}", error=str(failure.value))
 
     def _later(self, name: str, seconds: float, function: Callable[[], object]) -> None:
         """Call `function` once, the sooner of this time and that of an earlier call by the same name."""

@@ -162,7 +162,7 @@ class LogManager:
             failure = StorageFailure(error.filename or path, error)
             if len(self._paths) == 1:
                 raise failure from error
-            _log.critical("%s: %s: the directory is offline, with all that is in it", path, failure)
+            _log.critical("%s: %s: the data directory is offline, with all of its partitions", path, failure)
             return failed_directory(self.fs, path, failure)
         self._cleaned |= entry.cleaned
         self.high_watermarks |= entry.high_watermarks
@@ -214,9 +214,9 @@ class LogManager:
                 return
             entry.full = full
         if full:
-            _log.error("%s: no room is left: others lead its partitions, where they can, until there is", entry.path)
+            _log.error("%s: the volume is full: other brokers lead its partitions, where possible", entry.path)
         else:
-            _log.info("%s: there is room again", entry.path)
+            _log.info("%s: the volume has free space again", entry.path)
         if self.on_directory_full is not None:
             self.on_directory_full()
 
@@ -359,7 +359,7 @@ class LogManager:
             self._unopened[key] = entry.directory
             if entry.clean:
                 self._untouched.add(key)
-        _log.critical("%d of %d partitions are offline, from %s-%d on: %s", len(rest), len(found), rest[0].topic,
+        _log.critical("%d of %d partitions are offline, the first is %s-%d: %s", len(rest), len(found), rest[0].topic,
                       rest[0].partition, error)  # fmt: skip
         return found[:room]
 
@@ -562,7 +562,7 @@ class LogManager:
             try:
                 self.checkpoint()
             except StorageError as error:
-                _log.error("the checkpoints can't be written: %s", error)
+                _log.error("Could not write the checkpoints: %s", error)
         return moved
 
     def _remove_doomed(self, entry: LogDirectory, now: float) -> None:
@@ -573,7 +573,7 @@ class LogManager:
                 remove_tree(self.fs, path)
             except OSError as error:
                 if not self.storage_failed(StorageFailure(path, error)):
-                    _log.error("%s can't be removed: %s", path, error)
+                    _log.error("Could not remove %s: %s", path, error)
 
     def checkpoint(self) -> None:
         """Write recovery points and log starts, where they have changed. Raises StorageFailure of what passes."""
@@ -642,7 +642,10 @@ class LogManager:
                 else:
                     log.abandon()
             except (StorageError, OSError) as error:
-                _log.error("%s-%d did not close in order: %s", log.topic, log.partition, error)
+                _log.error(
+                    "Could not close %s-%d cleanly; it will be recovered at the next start: %s",
+                    log.topic, log.partition, error,
+                )  # fmt: skip
                 failed.add(os.path.dirname(log.directory))
         if clean:
             self._mark_clean(failed)
@@ -658,7 +661,7 @@ class LogManager:
                 if entry.path not in failed and entry.failure is None:  # it may have failed in the checkpoint just now
                     checkpoints.write_clean_shutdown(self.fs, entry.path)
         except (StorageError, OSError) as error:
-            _log.error("the clean stop can't be marked: %s", error)
+            _log.error("Could not write the clean-shutdown marker; logs will be recovered at the next start: %s", error)
 
 
 def _keep(log: Log, now_ms: int, now: float) -> None:

@@ -135,11 +135,11 @@ class Pipeline:
         self._run()
         if self._stopped or self._state:
             return
-        if (self._receiver is not None or self._session.room() is not None) and self._more():
+        if (self._receiver is not None or self._session.receive_buffer() is not None) and self._more():
             self._run()
 
     def _more(self) -> bool:
-        """Take what the socket has of a large frame; whether anything came."""
+        """Read more of a partial frame from the socket. Return whether bytes arrived."""
         receiver = self._receiver
         if receiver is None:
             receiver = self._receiver = Receiver(self._connection.transport, self._session, RECEIVE_BYTES)

@@ -1,10 +1,11 @@
-"""Receives the rest of a large frame from its socket into the frame itself.
+"""Receive the rest of a large frame from its socket directly into the frame's memory.
 
-Strategy: the reactor reads a chunk and gives it to the protocol, as ever. Where that leaves a large frame half there,
-the bytes behind it are taken from the socket at once, to where they belong, without a chunk that is made and copied
-for each turn; the chunks are small then. The memory of such frames is used again (`MEMORY`).
+Strategy: the reactor reads a chunk and passes it to the protocol, as usual. If a large frame is then incomplete, its
+next bytes are read from the socket at once, directly into the frame's memory. This saves allocating and copying a chunk
+in each turn. Meanwhile the reactor reads small chunks only. The memory of such frames is recycled (`MEMORY`).
 
-Rules: at most `MOST_BYTES` in one turn of a connection. What ends the connection is left for the reactor to find.
+Rules: read at most `MOST_BYTES` in one turn of a connection. Errors and the end of the connection are left for the
+reactor to detect.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ MOST_BYTES = 1 << 20
 
 
 class Receives(Protocol):
-    """What is needed of a session."""
+    """A session into whose partial frames bytes can be received; see `FrameDecoder`."""
 
-    def room(self) -> memoryview | None: ...
-    def received(self, size: int) -> None: ...
+    def receive_buffer(self) -> memoryview | None: ...
+    def filled(self, size: int) -> None: ...
 
 
 class Receiver:
-    """See the module. `chunk`: bytes that the reactor reads at a time while no large frame comes.
+    """Read large frames of one connection in place.
 
-    `small`: whether it reads less, as a large frame comes or was the last thing to come.
+    chunk: how many bytes the reactor reads at a time while no large frame is incomplete.
+    small: whether the reactor reads smaller chunks, since a large frame is incomplete or was the last to arrive.
     """
 
     __slots__ = ("_chunk", "_session", "_socket", "_transport", "small")
@@ -46,23 +48,23 @@ class Receiver:
         self._socket: socket.socket | None = transport.getHandle() if plain else None
 
     def more(self) -> bool:
-        """Behind each chunk: take what the socket has of a large frame that is half there; whether anything came."""
-        room = self._session.room()
-        if room is None or self._socket is None:
+        """Read more of a partial frame; call this after each chunk. Return whether bytes arrived."""
+        tail = self._session.receive_buffer()
+        if tail is None or self._socket is None:
             if self.small:
                 self.small, self._transport.bufferSize = False, self._chunk
             return False
         self.small, self._transport.bufferSize = True, LARGE
         left = MOST_BYTES
-        while left > 0 and room is not None:
-            with room:
+        while left > 0 and tail is not None:
+            with tail:
                 try:
-                    size = self._socket.recv_into(room, min(len(room), left))
+                    size = self._socket.recv_into(tail, min(len(tail), left))
                 except OSError:
                     break
             if not size:
                 break
-            self._session.received(size)
+            self._session.filled(size)
             left -= size
-            room = self._session.room()
+            tail = self._session.receive_buffer()
         return left < MOST_BYTES

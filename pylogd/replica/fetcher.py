@@ -192,7 +192,7 @@ class LeaderFetcher:
             except (PylogdError, CancelledError) as error:
                 await self._failed(error)
             except Exception:
-                log.failure("fetching from broker {leader} failed in a way nobody foresaw", leader=self.leader_id)
+                log.failure("Unexpected error while fetching from broker {leader}, retrying", leader=self.leader_id)
                 await self._failed(None)
         self._hang_up()
 
@@ -203,7 +203,7 @@ class LeaderFetcher:
         self._failures += 1
         if error is not None and self._failures.bit_count() == 1:
             log.warn(
-                "can't fetch from broker {leader} ({count} times so far): {error}",
+                "Can't fetch from broker {leader} ({count} failures so far), retrying: {error}",
                 leader=self.leader_id, count=self._failures, error=error,
             )  # fmt: skip
         seconds = min(_FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 16), self._config.backoff)
@@ -392,7 +392,7 @@ class LeaderFetcher:
             self._lost[followed.key] = followed
         elif step.move in (Move.TRUNCATE, Move.BEGIN):
             log.info(
-                "{partition!r} is cut from {end} to {offset}: {why}",
+                "Truncating {partition!r} from offset {end} to {offset}: {why}",
                 partition=partition, end=partition.log.log_end_offset, offset=step.offset, why=step.why,
             )  # fmt: skip
             self._paused[followed.key] = float("inf")

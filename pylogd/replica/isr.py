@@ -123,7 +123,7 @@ class IsrKeeper(Watcher):
                 self._ask(partition, tuple(node_id for node_id in partition.isr if node_id not in lagging))
 
         if lost:
-            log.info("{count} replicas can't keep up: they are to leave their in-sync sets", count=lost)
+            log.info("{count} replicas can't keep up: removing them from their in-sync sets", count=lost)
 
     def follower_came(self, partition: Partition, node_id: int) -> None:
         """A follower out of sync has fetched: ask for it to join if it may."""
@@ -161,7 +161,7 @@ class IsrKeeper(Watcher):
         self._writing = True
         done = self._alter([_change(partition) for partition in asked])
         done.addCallbacks(self._done, self._failed, callbackArgs=(asked,), errbackArgs=(asked,))
-        done.addErrback(lambda failure: log.failure("could not follow a change of in-sync sets", failure))
+        done.addErrback(lambda failure: log.failure("Could not apply a change of in-sync sets", failure))
 
     def _done(self, results: Sequence[PartitionState | BaseException], asked: list[Partition]) -> None:
         self._writing = False
@@ -171,7 +171,7 @@ class IsrKeeper(Watcher):
                 continue
             if not isinstance(result, TopicError):
                 partition.unanswered_isr()  # the store's trouble: nobody knows whether it was written
-                log.warn("{partition!r}: its in-sync set is not written: {error}", partition=partition, error=result)
+                log.warn("In-sync set of {partition!r} not written: {error}", partition=partition, error=result)
             elif isinstance(result, IneligibleReplica) and partition.pending_isr is not None:
                 self._refused[partition.key] = self._clock.seconds()
                 if partition.pending_isr.unanswered:
@@ -185,7 +185,7 @@ class IsrKeeper(Watcher):
         self._writing = False
         for partition in asked:
             partition.unanswered_isr()
-        log.warn("in-sync sets could not be written, and will be again: {error}", error=failure.value)
+        log.warn("Could not write changes of in-sync sets, retrying: {error}", error=failure.value)
         self._later()
 
 

@@ -171,7 +171,7 @@ class ReplicaManager:
         try:
             await self._topics.catch_up()
         except StoreError as error:
-            log.warn("logs are not compared with the metadata, which can't be read for now: {error}", error=error)
+            log.warn("Not looking for stray logs: the metadata can't be read at present: {error}", error=error)
             return
         for key, stored in list(self._logs.logs.items()):  # a disk may fail meanwhile, in another thread
             reason = self._stray_reason(stored)
@@ -228,7 +228,7 @@ class ReplicaManager:
                 self.became_visible(partition)
 
     def _tick_failed(self, failure: Failure) -> None:
-        log.failure("a round of housekeeping failed", failure)
+        log.failure("Unexpected error in housekeeping (retention, checkpoints)", failure)
 
     def on_leadership(self, listener: LeadershipListener) -> Callable[[], None]:
         """Call `listener` whenever this broker begins or ceases to lead a partition from now on, on the reactor's
@@ -242,7 +242,7 @@ class ReplicaManager:
             try:
                 listener(partition, leads)
             except Exception:
-                log.failure("a listener to changes of leadership failed")
+                log.failure("Unexpected error while announcing a change of leadership")
 
     # -- what requests do
 
@@ -392,7 +392,7 @@ class ReplicaManager:
         self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
 
     def _change_failed(self, failure: Failure, name: str) -> None:
-        log.failure("could not follow a change of topic {name}", failure, name=name)
+        log.failure("Could not apply a change of topic {name}", failure, name=name)
 
     def topic_changed(self, name: str) -> Deferred[None]:
         """The registry has changed `name`: follow. Fires when this broker is as the registry says."""
@@ -448,7 +448,7 @@ class ReplicaManager:
             try:
                 listener(partition)
             except Exception:
-                log.failure("a listener to changes of {partition!r} failed", partition=partition)
+                log.failure("Unexpected error while announcing a change of {partition!r}", partition=partition)
         epoch = partition.leader_epoch if partition.role is Role.LEADING else None
         before = self._led.pop(partition, None)
         if epoch is not None:
@@ -476,14 +476,14 @@ class ReplicaManager:
         try:
             await self.in_thread(self._logs.delete, *key)
         except StorageError as error:
-            log.error("could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
+            log.error("Could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
 
     async def _keep_aside(self, key: tuple[str, int], reason: str) -> None:
         """Take a log out of the way that the metadata does not know."""
         try:
             path = await self.in_thread(self._logs.keep_aside, *key)
         except StorageError as error:
-            log.error("could not keep the stray log of {t}-{i} aside: {error}", t=key[0], i=key[1], error=error)
+            log.error("Could not rename the stray log of {t}-{i}: {error}", t=key[0], i=key[1], error=error)
             return
         if path is not None:
             log.error(
@@ -527,7 +527,7 @@ class ReplicaManager:
         if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
             # They may well be on the disk that is away: new, empty logs would give their offsets out again.
             for state in missing:
-                log.error("{t}-{i} is offline with its data directory", t=topic.name, i=state.index)
+                log.error("{t}-{i} is offline, since its data directory is offline", t=topic.name, i=state.index)
                 self._add(topic, state, None, config)
         elif missing:
             made = await self.in_thread(self._make_logs, topic, missing, config)
@@ -554,7 +554,7 @@ class ReplicaManager:
             try:
                 made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log))
             except StorageError as error:
-                log.error("could not make the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
+                log.error("Could not create the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
                 made.append(None)
         return made
 
@@ -621,14 +621,14 @@ class ReplicaManager:
             return True
         if isinstance(error, StorageError):
             return self._storage_failed(error)
-        log.failure("could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+        log.failure("Could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
         return True
 
     def _config(self, topic: Topic) -> HostedConfig:
         try:
             return hosted_config(self._settings, topic.configs)
         except ConfigError as error:
-            log.error("topic {name} goes by the broker's settings: {error}", name=topic.name, error=error)
+            log.error("Topic {name} has invalid settings; using the broker's: {error}", name=topic.name, error=error)
             return hosted_config(self._settings, {})
 
     def _apply_configs(self) -> None:

@@ -123,7 +123,7 @@ class OutageReporter:
                 offline=len(found.offline), full=len(found.full),
             )  # fmt: skip
         else:
-            log.info("reported to the cluster: no replica of this broker is offline any more, or on a full volume")
+            log.info("reported to the cluster: no replica of this broker is offline or on a full volume any more")
         self.changed()
 
     def _not_sent(self, failure: Failure) -> None:
@@ -131,9 +131,9 @@ class OutageReporter:
         if not self._running:
             return
         if failure.check(StoreError, NodeError):
-            log.warn("can't report which replicas are offline for now: {error}", error=failure.getErrorMessage())
+            log.warn("Can't report offline replicas to the cluster, retrying: {error}", error=failure.getErrorMessage())
         else:
-            log.failure("can't report which replicas are offline", failure)
+            log.failure("Unexpected error while reporting offline replicas to the cluster, retrying", failure)
         if self._call is None:
             self._call = self._clock.callLater(RETRY_SECONDS, self._send)
 
@@ -145,7 +145,7 @@ class OutageReporter:
         self._checks += 1
         self._checking = Deferred()
         done = self._in_thread(self._logs.check_directories, self._checks % _WRITING == 0)
-        done.addErrback(lambda failure: log.failure("could not check the log directories", failure))
+        done.addErrback(lambda failure: log.failure("Could not check the log directories", failure))
         done.addCallback(self._checked)
 
     def _checked(self, _: Any) -> None:

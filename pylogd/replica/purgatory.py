@@ -184,7 +184,7 @@ class Purgatory:
             try:
                 completed += operation.try_complete(key)
             except Exception as error:
-                self.log.failure("a waiting operation failed on news of {key}", key=key)
+                self.log.failure("Unexpected error in a waiting request after a change of {key}", key=key)
                 operation.fail(error)
         return completed
 

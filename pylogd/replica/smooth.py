@@ -85,7 +85,7 @@ class SmoothJoins:
     def _look(self) -> None:
         begins = self._begins()
         done = Deferred.fromCoroutine(self._end_waits(begins)) if begins else Deferred()
-        done.addErrback(lambda failure: log.failure("can't tell how far groups are", failure=failure))
+        done.addErrback(lambda failure: log.failure("Unexpected error while reading group offsets", failure=failure))
         done.addBoth(lambda _: self.start() if self._call is not None else None)
         if not begins:
             done.callback(None)
@@ -108,11 +108,11 @@ class SmoothJoins:
         try:
             behind = await self._behind(begins)
         except PylogdError as error:
-            log.info("can't tell yet how far every group is: {error}", error=error)
+            log.info("Smooth expansion: the offsets of all consumer groups can't be read yet: {error}", error=error)
             return
         free = [key for key in begins if key not in behind]
         if free:
-            log.info("every group is past the beginning of the new replicas of {keys}", keys=free)
+            log.info("Smooth expansion: every group has read up to the start of the new replicas of {keys}", keys=free)
             await self._release(free)
 
     async def _behind(self, begins: Mapping[Key, int]) -> set[Key]:

@@ -76,4 +76,4 @@ class WatermarkKeeper:
 
     def _failed(self, failure: Failure) -> None:
         self._written = {}
-        log.error("the high watermarks can't be written: {error}", error=failure.value)
+        log.error("Could not write the high watermark checkpoint: {error}", error=failure.value)

@@ -57,7 +57,7 @@ class FrameMemory:
 
 
 def _unseen(memory: bytearray) -> bool:
-    """Whether no view of it is left: only then may it change its size."""
+    """Return whether no view of `memory` exists: only then can it be resized and used again."""
     try:
         memory.append(0)
     except BufferError:
@@ -67,7 +67,7 @@ def _unseen(memory: bytearray) -> bool:
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames of at most `max_bytes` bytes each."""
+    """Split a stream of bytes into frames of at most `max_bytes` bytes each."""
 
     __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
 
@@ -81,8 +81,11 @@ class FrameDecoder:
         self._filled = 0
         self._missing = 0
 
-    def room(self) -> memoryview | None:
-        """Where the next bytes go if they are received in place; None if they are to be fed. Let go of it at once."""
+    def receive_buffer(self) -> memoryview | None:
+        """Return the unfilled tail of a partial frame, or None if the next bytes have to be fed.
+
+        Receive into it, release it at once (the frame can't grow while a view exists), then call `filled`.
+        """
         partial, filled = self._partial, self._filled
         if partial is None or not self._missing or self._at < len(self._chunk):
             return None
@@ -93,35 +96,38 @@ class FrameDecoder:
         return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:
-        """So many bytes were received into `room`."""
+        """Record that `size` bytes were received into `receive_buffer()`."""
         self._filled += size
         self._missing -= size
 
     @property
     def pending(self) -> bool:
-        """Whether bytes wait here for the rest of their frame."""
+        """Whether a frame has been received in part."""
         return self._partial is not None or self._at < len(self._chunk)
 
     def feed(self, data: bytes) -> None:
-        """Take a received chunk. Drain `next_frame` before feeding more."""
+        """Take a received chunk. Call `next_frame` until it returns None before feeding more."""
         if self._chunk:
             data = bytes(self._chunk[self._at :]) + data
         self._chunk = memoryview(data)
         self._at = 0
 
     def ahead(self) -> tuple[memoryview, int, int]:
-        """What was fed last, where in it the next frame begins, and the most bytes that a frame may have.
+        """Return the chunk fed last, the position of the next frame in it, and the largest length of a frame.
 
-        `skip_to` another place once that is dealt with.
+        A caller that takes frames from the chunk itself calls `skip_to` with the position after them.
         """
         return self._chunk, self._at, self._max_bytes
 
     def skip_to(self, at: int) -> None:
-        """Go on with the frame that begins at `at` of what was fed last."""
+        """Continue with the frame that begins at position `at` of the chunk fed last."""
         self._at = at
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None until more is fed. Raises InvalidFrameLength."""
+        """Return the next complete frame without its length, or None if more bytes are needed.
+
+        Raises InvalidFrameLength for a negative length or one over the limit.
+        """
         chunk, at = self._chunk, self._at
         available = len(chunk) - at
         if self._partial is not None:
@@ -147,7 +153,7 @@ class FrameDecoder:
         return None
 
     def _begin(self, length: int, begun: memoryview) -> bytearray:
-        """The memory of a frame that has begun: as much as it takes, or what is there of it."""
+        """Return the memory for a partial frame: for its whole length, or only for the part received so far."""
         shared = self._memory is not None and length >= LARGE
         partial = self._memory.take(length) if self._memory is not None and shared else None
         if partial is None:

@@ -89,19 +89,19 @@ class ServerSession:
         self._versions = versions
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes from the peer. Drain `next_event` before giving more."""
+        """Take bytes from the peer. Call `next_event` until it returns None before giving more."""
         self._decoder.feed(data)
 
-    def room(self) -> memoryview | None:
-        """Where bytes may be received into instead, if a large request is half there: then say `received`."""
-        return self._decoder.room()
+    def receive_buffer(self) -> memoryview | None:
+        """Return the unfilled tail of a partial request, or None. Receive into it, release it, then call `filled`."""
+        return self._decoder.receive_buffer()
 
-    def received(self, size: int) -> None:
-        """So many bytes came into `room`."""
+    def filled(self, size: int) -> None:
+        """Record that `size` bytes were received into `receive_buffer()`."""
         self._decoder.filled(size)
 
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
-        """The next request, or None until more data is received. Raises RemoteProtocolError."""
+        """Return the next request, or None if more data is needed. Raises RemoteProtocolError."""
         frame = self._decoder.next_frame()
         if frame is None:
             return None
@@ -180,19 +180,19 @@ class ClientSession:
         return _prepend(_INT32.pack(len(head) + sum(map(len, parts))) + head, parts)
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes from the broker. Drain `next_event` before giving more."""
+        """Take bytes from the broker. Call `next_event` until it returns None before giving more."""
         self._decoder.feed(data)
 
-    def room(self) -> memoryview | None:
-        """Where bytes may be received into instead, if a reply is half there: then say `received`."""
-        return self._decoder.room()
+    def receive_buffer(self) -> memoryview | None:
+        """Return the unfilled tail of a partial reply, or None. Receive into it, release it, then call `filled`."""
+        return self._decoder.receive_buffer()
 
-    def received(self, size: int) -> None:
-        """So many bytes came into `room`."""
+    def filled(self, size: int) -> None:
+        """Record that `size` bytes were received into `receive_buffer()`."""
         self._decoder.filled(size)
 
     def next_event(self) -> ResponseReceived | None:
-        """The next reply, or None until more data is received. Raises RemoteProtocolError."""
+        """Return the next reply, or None if more data is needed. Raises RemoteProtocolError."""
         frame = self._decoder.next_frame()
         if frame is None:
             return None

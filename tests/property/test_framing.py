@@ -50,7 +50,7 @@ def test_bytes_may_be_received_in_place(bodies: list[bytes], cuts: list[int], ah
     while at < len(stream):
         step = cuts[turn % len(cuts)]
         turn += 1
-        room = decoder.room()
+        room = decoder.receive_buffer()
         if room is not None and data.draw(st.booleans()):
             with room:
                 step = min(step, len(room), len(stream) - at)
@@ -82,7 +82,7 @@ def test_memory_is_used_again_only_when_nobody_looks(
         while at < len(stream):
             step = cuts[turn % len(cuts)]
             turn += 1
-            room = decoder.room()
+            room = decoder.receive_buffer()
             if room is None:
                 decoder.feed(stream[at : at + step])
             else:
@@ -110,7 +110,7 @@ def test_a_large_frame_takes_the_memory_of_the_one_before_it() -> None:
         decoder.feed(struct.pack(">i", len(body)) + body[:1000])
         assert decoder.next_frame() is None
         at = 1000
-        while (room := decoder.room()) is not None:
+        while (room := decoder.receive_buffer()) is not None:
             with room:
                 size = min(len(room), len(body) - at)
                 room[:size] = body[at : at + size]

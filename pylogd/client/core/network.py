@@ -152,11 +152,11 @@ class Link:
 
     def receive_buffer(self) -> memoryview | None:
         """Return the unfilled tail of a large reply that has begun, or None. Release it, then call `filled`."""
-        return self._session.room()
+        return self._session.receive_buffer()
 
     def filled(self, size: int, now: float) -> None:
-        """`size` bytes were received into `receive_buffer()`."""
-        self._session.received(size)
+        """Record that `size` bytes were received into `receive_buffer()`."""
+        self._session.filled(size)
         self._take_replies(now)
 
     def received(self, data: bytes, now: float) -> None:

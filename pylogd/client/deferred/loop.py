@@ -177,15 +177,15 @@ class TwistedTransport(Protocol):
 class _InPlace:
     """A link as what receives large frames in place."""
 
-    __slots__ = ("_link", "_now", "room")
+    __slots__ = ("_link", "_now", "receive_buffer")
 
     def __init__(self, link: Link, now: Callable[[], float]) -> None:
         self._link = link
         self._now = now
-        self.room = link.receive_buffer
+        self.receive_buffer = link.receive_buffer
 
-    def received(self, size: int) -> None:
-        """`size` bytes were received in place."""
+    def filled(self, size: int) -> None:
+        """Record that `size` bytes were received into `receive_buffer()`."""
         self._link.filled(size, self._now())
 
 

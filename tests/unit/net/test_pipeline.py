@@ -46,7 +46,7 @@ class ByteSession:
     def receive_data(self, data: bytes) -> None:
         self.bytes += data
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         return None
 
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:

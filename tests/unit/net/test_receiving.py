@@ -19,8 +19,8 @@ class Frames:
 
     def __init__(self) -> None:
         self.decoder = FrameDecoder(1 << 24, memory=FrameMemory())
-        self.room = self.decoder.room
-        self.received = self.decoder.filled
+        self.receive_buffer = self.decoder.receive_buffer
+        self.filled = self.decoder.filled
 
 
 def socket_pair(room: int = 4 * MOST_BYTES) -> PairTransport:
@@ -76,5 +76,5 @@ def test_a_transport_that_is_no_plain_socket_is_left_alone() -> None:
     receiver = Receiver(transport, session, CHUNK)
     session.decoder.feed(struct.pack(">i", 4 * LARGE) + bytes(10))
     assert session.decoder.next_frame() is None
-    assert session.room() is not None
+    assert session.receive_buffer() is not None
     assert not receiver.more()

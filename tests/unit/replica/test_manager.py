@@ -261,7 +261,7 @@ class TestTrouble:
         with parts.fs.failing("rename", errno.EIO):
             result_of(parts.topics.delete_topic("t"))
         assert not parts.replicas.partitions
-        assert any("could not delete" in str(event.get("log_format")) for event in logged)
+        assert any("Could not delete" in str(event.get("log_format")) for event in logged)
 
     def test_a_round_of_housekeeping_that_fails_is_not_the_last(
         self, parts: Parts, logged: list[LogEvent], monkeypatch: pytest.MonkeyPatch
