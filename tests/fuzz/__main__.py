@@ -84,7 +84,10 @@ def _child(target: str, options: Sequence[str]) -> None:
     import atheris  # noqa: PLC0415 - nobody but the child needs it
 
     with atheris.instrument_imports(include=["pylogd.wire"]):
-        from tests.fuzz.targets import TARGETS  # noqa: PLC0415 - what is imported here is instrumented
+        from pylogd.wire import records  # noqa: PLC0415 - what is imported here is instrumented
+        from tests.fuzz.targets import TARGETS  # noqa: PLC0415
+    if records.speedups is None:
+        print("fuzz: pylogd has no compiled loops here: only those in Python are tested", file=sys.stderr)
     itself = (
         f"{sys.executable} -m tests.fuzz {_CHILD} {target}"  # libFuzzer runs it by the shell for each step of a merge
     )
@@ -93,6 +96,7 @@ def _child(target: str, options: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0))  # an installed pylogd, which has the compiled loops, before that of the checkout
     if sys.argv[1:2] == [_CHILD]:
         _child(sys.argv[2], sys.argv[3:])
     sys.exit(main(sys.argv[1:]))
