@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test crash chaos kills lint conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: help install java demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -56,12 +56,9 @@ $(INSTALLED): $(WHEEL) $(VENV)/.dependencies
 	@$(BIN)/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/wheel/pylogd_broker-*.whl
 	@touch $@
 
-$(VENV)/.lint: setup.cfg $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[lint]"
-	@touch $@
-
-$(VENV)/.bench: setup.cfg $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[bench]"
+# What a target needs beside the tests' own: the extra of its name.
+$(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.fuzz: $(VENV)/.%: setup.cfg $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[$*]"
 	@touch $@
 
 demo: install ## publish 336,776 real events to a broker, read them back with another client, go on into Spark
@@ -87,9 +84,29 @@ crash: install ## kill a loaded broker 1,000 times and compare what is left; wri
 kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; goes on where it was)
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
 
-lint: $(VENV)/.lint ## ruff and mypy --strict
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+check: $(VENV)/.lint ## lint, format and types (the tests' too), in this order: half a minute
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "make: run $(BIN)/ruff format, it changes the files above" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@echo "make: lint, format and types are right"
+
+lint: check
+
+# Branches and lines together, in per cent. A change may raise these and not lower them.
+COVERAGE_FLOORS := wire:95 log:88 client/core:85
+COVERED := $(addprefix tests/unit/,wire log client) \
+	$(addprefix tests/property/test_,$(addsuffix .py,framing hot hot_fetch log_append records speedups validation))
+
+coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, with a floor for each
+	@mkdir -p .cache
+	@COVERAGE_FILE=.cache/coverage PYLOGD_TEST_INSTALLED=1 $(BIN)/coverage run $(BIN)/pytest -q $(COVERED)
+	@for room in $(COVERAGE_FLOORS); do \
+		COVERAGE_FILE=.cache/coverage $(BIN)/coverage report --skip-covered --show-missing \
+			--include="*/pylogd/$${room%:*}/*" --fail-under="$${room#*:}" || failed=1; \
+	done; test -z "$$failed"
+
+fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)

@@ -44,9 +44,7 @@ SUITES = {
     "kafkajs": Suite("kafkajs (npm)", kafkajs_client.suite, kafkajs_client.version),
     "java": Suite("Apache Kafka's Java client and tools (Maven Central)", java_tools.suite, java_tools.version),
     "go": Suite("Go clients", go_clients.suite, go_clients.version),
-    "kafka-python": Suite(
-        "kafka-python's own integration suite", kafka_python_suite.suite, kafka_python_suite.version
-    ),
+    "kafka-python": Suite("kafka-python's own integration suite", kafka_python_suite.suite, kafka_python_suite.version),
     "pylogd": Suite("pylogd's own client", pylogd_client.suite, pylogd_client.version),
 }
 Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
@@ -145,10 +143,7 @@ def _details(name: str, results: dict[str, Results], known: Known) -> list[str]:
     own = results.get("pylogd", {}).get(name)
     if own is None:
         return []
-    other = {
-        check["name"]: check["outcome"]
-        for check in results.get("kafka", {}).get(name, {"checks": []})["checks"]
-    }
+    other = {check["name"]: check["outcome"] for check in results.get("kafka", {}).get(name, {"checks": []})["checks"]}
     lines = ["", f"## {SUITES[name].title}", "", "| test | pylogd | Apache Kafka | why |", "| --- | --- | --- | --- |"]
     for check in own["checks"]:
         why = check["reason"] if check["outcome"] != PASSED else ""

@@ -74,7 +74,10 @@ class BrokerCluster:
         if node in self.racks:
             more["broker.rack"] = self.racks[node]
         broker = BrokerProcess(
-            self.folder / f"broker{node}", self.folder / f"broker{node}.log", more, port=self.ports[node],
+            self.folder / f"broker{node}",
+            self.folder / f"broker{node}.log",
+            more,
+            port=self.ports[node],
             prefix=self.prefix,
         )
         self.brokers[node] = broker

@@ -53,8 +53,7 @@ _FEW_WHOLE = 8
 
 
 class _Described(NamedTuple):
-    """A topic and the generation of the brokers, the answer for it while all leaders can be reached, and those leaders.
-    """
+    """A topic, the generation of the brokers, the answer while all leaders can be reached, and those leaders."""
 
     topic: Topic
     generation: int

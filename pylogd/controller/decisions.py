@@ -85,6 +85,7 @@ def settle_all(
     """Every topic of which a partition should have another state. `unclean`: names of those that allow unclean
     elections. `min_insync`: a topic's `min.insync.replicas`.
     """
+
     def change(topic: Topic, state: PartitionState) -> PartitionState:
         seen = snapshot.of(topic.topic_id, state.index) if outages else snapshot
         return settle(state, seen, topic.name in unclean, partial(min_insync, topic))

@@ -384,12 +384,7 @@ class Log:
         if offset >= bound:
             return None
         tail_offset, segment, position = self._tail
-        if (
-            offset == tail_offset
-            and bound == end
-            and segment is last
-            and 0 < (length := size - position) <= max_bytes
-        ):
+        if offset == tail_offset and bound == end and segment is last and 0 < (length := size - position) <= max_bytes:
             return self._slice(segment, position, length, allow_cold)
         try:
             if self.closed:

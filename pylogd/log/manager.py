@@ -332,9 +332,7 @@ class LogManager:
             places.setdefault((entry.topic, entry.partition), []).append(entry.directory)
         done = 0
         with ThreadPoolExecutor(self._recovery_threads, "log-recovery") as pool:
-            unique = self._within_limit(
-                [entry for entry in found if len(places[entry.topic, entry.partition]) == 1]
-            )
+            unique = self._within_limit([entry for entry in found if len(places[entry.topic, entry.partition]) == 1])
             for entry in pool.map(lambda entry: self._load_one(entry, config_of), unique):
                 done += 1
                 if progress is not None:

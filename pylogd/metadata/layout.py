@@ -152,7 +152,11 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
             "controller_epoch": controller_epoch,
             "partitions": {
                 str(state.index): (
-                    state.leader, state.leader_epoch, state.isr, state.partition_epoch, *_eligibility(state)
+                    state.leader,
+                    state.leader_epoch,
+                    state.isr,
+                    state.partition_epoch,
+                    *_eligibility(state),
                 )
                 for state in partitions
             },

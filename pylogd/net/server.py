@@ -229,4 +229,3 @@ class BrokerFactory(ServerFactory):
         for connection in list(self.connections):
             if connection.last_active < oldest and connection.pipeline.idle:
                 connection.pipeline.close("idle for longer than connections.max.idle.ms")
-

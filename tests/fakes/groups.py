@@ -34,7 +34,11 @@ class Groups:
         self.fails = ErrorCode.NONE
         self.forgotten: list[Group] = []
         self.rules = Membership(
-            cast(IReactorTime, self.time), lambda: self.now_ms, self._store, self.forgotten.append, lambda: delay,
+            cast(IReactorTime, self.time),
+            lambda: self.now_ms,
+            self._store,
+            self.forgotten.append,
+            lambda: delay,
             lambda: most_members,
         )
         self.group = Group("g", 0, 0)

@@ -99,9 +99,7 @@ class Parts:
         self.replicas = ReplicaManager(
             self.logs, self.topics, self.settings, self.clock, NODE, self.threads, now_ms=self.now_ms
         )
-        self.groups = GroupCoordinator(
-            self.replicas, self.topics, self.cluster, self.settings, self.clock, self.now_ms
-        )
+        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, self.settings, self.clock, self.now_ms)
         self.groups.start()
 
     def close(self) -> None:

@@ -64,9 +64,7 @@ def test_what_is_produced_is_consumed(broker: Address, topic: str, codec: str | 
 
     async def test() -> None:
         await create(broker.address, topic)
-        async with AIOKafkaProducer(
-            bootstrap_servers=broker.address, compression_type=codec, linger_ms=20
-        ) as producer:
+        async with AIOKafkaProducer(bootstrap_servers=broker.address, compression_type=codec, linger_ms=20) as producer:
             futures = [
                 await producer.send(
                     topic,

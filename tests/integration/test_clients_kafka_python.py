@@ -125,9 +125,7 @@ def test_big_messages_and_the_limit(broker: Address, create: Callable[..., None]
         send(broker.address, topic, [b"x" * 3_000_000], max_request_size=8_000_000)
 
 
-def test_many_partitions_and_a_fetch_over_all_of_them(
-    broker: Address, create: Callable[..., None], topic: str
-) -> None:
+def test_many_partitions_and_a_fetch_over_all_of_them(broker: Address, create: Callable[..., None], topic: str) -> None:
     create(topic, 40)
     with closing(KafkaProducer(bootstrap_servers=broker.address, linger_ms=20)) as producer:
         for number in range(2000):

@@ -88,9 +88,7 @@ def test_the_versions_of_one_subject_registered_by_both_at_once(registries: list
     assert sorted(ids.values()) == list(range(1, 11))
     numbers = list(range(1, 11))
     wait_until(lambda: all(ask(f"{one.url}/subjects/s/versions")[1] == numbers for one in registries), "ten versions")
-    described = [
-        [ask(f"{registry.url}/subjects/s/versions/{number}") for number in numbers] for registry in registries
-    ]
+    described = [[ask(f"{registry.url}/subjects/s/versions/{number}") for number in numbers] for registry in registries]
     assert described[0] == described[1]
 
 

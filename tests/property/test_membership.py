@@ -85,9 +85,7 @@ class World:
         self.down = False
 
     def start(self, *, instance: str | None = None, slow: int = 0) -> App:
-        settings = MemberSettings(
-            "g", find_assignors([self.assignor]), instance, 10.0, 1.0, 20.0, metadata_max_age=5.0
-        )
+        settings = MemberSettings("g", find_assignors([self.assignor]), instance, 10.0, 1.0, 20.0, metadata_max_age=5.0)
         app = App(Membership(settings, self.random), slow=slow)
         app.member.subscribe(self.topics, self.now)
         self.apps.append(app)

@@ -1,5 +1,7 @@
 """The client library on asyncio: the same names as `pylogd.client`, without Twisted.
 
+For example::
+
     from pylogd.client.aio import Consumer, Producer
 
     async with Producer("localhost:9092") as producer:

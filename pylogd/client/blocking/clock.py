@@ -11,7 +11,6 @@ from pylogd.clock import wall_ms
 _LONGEST_MS = 3_600_000
 
 
-
 class Clock(Protocol):
     """Where time comes from."""
 

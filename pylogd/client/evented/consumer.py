@@ -291,9 +291,7 @@ class EventedConsumer:
         """As `poll_chunks`, but as columns."""
         self._begin_poll()
         try:
-            chunks = await self._read(
-                timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes)
-            )
+            chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
             begins = {partition: position for partition, position, _ in reversed(chunks)}
             self._handed = Handed(begins=begins)
             if chunks and self.share is not None:
@@ -519,4 +517,3 @@ class EventedConsumer:
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""
         self.core.reset()
-

@@ -151,8 +151,10 @@ def test_filters_give_the_same_with_pushdown_and_without(
         ({"subscribe": "not-there"}, "not-there"),
         ({"assign": '{"numbers":[5]}'}, "has no partition 5"),
         ({"subscribe": "numbers", "startingTimestamp": "9999999"}, "No offset matched from request"),
-        ({"subscribe": "numbers", "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "500"},
-         r"127\.0\.0\.1:1"),
+        (
+            {"subscribe": "numbers", "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "500"},
+            r"127\.0\.0\.1:1",
+        ),
     ],
 )
 def test_errors_come_before_anything_is_written(
@@ -162,9 +164,9 @@ def test_errors_come_before_anything_is_written(
     given = {"kafka.bootstrap.servers": broker.address, "kafka.default.api.timeout.ms": "10000"} | options
     with pytest.raises(Exception, match=text):
         frame = spark.read.format("pylogd").options(**given).load().select("value")
-        frame.write.format("pylogd").options(
-            **{"kafka.bootstrap.servers": broker.address, "topic": target}
-        ).mode("append").save()
+        frame.write.format("pylogd").options(**{"kafka.bootstrap.servers": broker.address, "topic": target}).mode(
+            "append"
+        ).save()
     with Admin(broker.address) as admin:
         assert target not in {topic.name for topic in admin.list_topics()}
 

@@ -219,9 +219,7 @@ class TestDescribeTopicPartitions:
 
     def test_eligible_replicas(self, parts: Parts) -> None:
         topic = parts.create("t")
-        state = replace(
-            topic.partitions[0], replicas=(1, 2, 3), elr=(2,), last_known_elr=(3,), partition_epoch=1
-        )
+        state = replace(topic.partitions[0], replicas=(1, 2, 3), elr=(2,), last_known_elr=(3,), partition_epoch=1)
         result_of(parts.topics.write_states([TopicUpdate(topic, (state,))]))
         (partition,) = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([2], [3])

@@ -42,7 +42,7 @@ class ListProducer:
         self._partitions: dict[str, int] = {}
         self.reports: list[dict[str, Any]] = []
         self._full = False
-        self._add, self._accumulator.add = self._accumulator.add, self.add  # type: ignore[method-assign]
+        self._add, self._accumulator.add = self._accumulator.add, self.add  # type: ignore[method-assign, assignment]
         self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
         self.on_add: Callable[[Sent], None] = lambda _sent: None
 

@@ -451,10 +451,12 @@ def test_a_batch_that_is_too_large_for_the_broker_is_split(server: FakeBroker, m
         producer.send("t", b"%d" % n, partition=0, on_delivery=lambda d, n=n: told.append((b"%d" % n, d.offset)))
         for n in range(10)
     ]
+    whole = deliveries[0].batch
     producer.flush()
     assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(10)]
     assert [delivery.offset for delivery in deliveries] == list(range(10))
     assert told == [(b"%d" % n, n) for n in range(10)]
+    assert whole.result is not None and (whole.result.records, whole.result.base_offset) == (10, 0)
     headers = [parse_header(batch) for batch in server.logs[0]]
     assert [header.base_sequence for header in headers] == [0, 2, 5, 7]
 

@@ -32,7 +32,11 @@ class Town:
         """A broker comes, and the controller deals with it."""
         peer = Peer(self.store, node, **settings)
         controller = Controller(
-            self.store, peer.cluster, peer.topics, peer.settings, cast(IReactorTime, self.clock),
+            self.store,
+            peer.cluster,
+            peer.topics,
+            peer.settings,
+            cast(IReactorTime, self.clock),
             lambda: 1_700_000_000_000,
         )
         self.peers[node], self.controllers[node] = peer, controller

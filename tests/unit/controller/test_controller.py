@@ -325,7 +325,12 @@ class TestInternalTopics:
             town.peers[1].topics.alter_isr(
                 [
                     IsrChange(
-                        topic.name, topic.topic_id, s.index, s.leader_epoch, s.partition_epoch, s.replicas,
+                        topic.name,
+                        topic.topic_id,
+                        s.index,
+                        s.leader_epoch,
+                        s.partition_epoch,
+                        s.replicas,
                         {node: broker.epoch for node, broker in town.peers[1].cluster.brokers.items()},
                     )
                     for s in topic.partitions

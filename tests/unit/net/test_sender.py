@@ -53,9 +53,7 @@ class Rig:
         self.transport = PairTransport(Protocol(), ManualReactor())
         self.warming: list[tuple[Region, int, int, Deferred[None]]] = []
         self.drains = 0
-        self.sender = Sender(
-            self.transport, self.warm, self, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT
-        )
+        self.sender = Sender(self.transport, self.warm, self, max_chunk=MAX_CHUNK, max_unsent=MAX_UNSENT)
 
     def warm(self, source: Any, position: int, length: int) -> Deferred[None]:
         done: Deferred[None] = Deferred()

@@ -49,9 +49,7 @@ class Machine:
             return registered(broker)
 
         self.peer.cluster.register = register  # type: ignore[method-assign]
-        result_of(
-            Deferred.fromCoroutine(admit(self.peer.cluster, self.peer.topics, self.logs, broker, maybeDeferred))
-        )
+        result_of(Deferred.fromCoroutine(admit(self.peer.cluster, self.peer.topics, self.logs, broker, maybeDeferred)))
         for topic in self.peer.topics.all():
             for state in topic.partitions:
                 if 2 in state.replicas and not state.lost:

@@ -56,9 +56,7 @@ class Leader:
 
 
 class Case:
-    def __init__(
-        self, parts: Parts, partitions: int = 1, state: Mapping[str, Any] | None = None, **quota: int
-    ) -> None:
+    def __init__(self, parts: Parts, partitions: int = 1, state: Mapping[str, Any] | None = None, **quota: int) -> None:
         self.parts = parts
         topic = parts.create("t", partitions=partitions)
         self.topic_id = topic.topic_id

@@ -103,7 +103,7 @@ class Batch:
 
     __slots__ = (
         "atomic", "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written",
-        "number", "out_of_order", "partition", "parts", "producer_id", "records", "result", "sequence", "size",
+        "number", "out_of_order", "parent", "partition", "parts", "producer_id", "records", "result", "sequence", "size",
         "spacing", "stamp",
     )  # fmt: skip
 
@@ -111,6 +111,7 @@ class Batch:
         """An empty one. `number` is its place in the order of batches; `due` is when it has lingered enough."""
         self.atomic = False
         self.parts: list[tuple[int, Batch]] = []
+        self.parent: Batch | None = None  # which this is a part of
         self.spacing = 1.0  # to the number of the next batch
         self.partition = partition
         self.number = number
@@ -342,7 +343,7 @@ class Accumulator:
             part.spacing, part.count, part.records = spacing, len(taken), list(taken)
             part.size = sum(record_size_bound(key, value, headers) for key, value, _, headers in taken)
             part.held = part.size + OBJECT_OVERHEAD * part.count
-            part.error = batch.error
+            part.error, part.parent = batch.error, batch
             if batch.sequence != NO_SEQUENCE:
                 part.producer_id, part.epoch = batch.producer_id, batch.epoch
                 part.sequence = (batch.sequence + start) & MAX_SEQUENCE
@@ -362,4 +363,16 @@ class Accumulator:
         batch.records, batch.encoded = [], b""
         self.buffered -= batch.held
         del self.unfinished[batch.number]
+        _finish_parent(batch.parent)
         return result
+
+
+def _finish_parent(parent: Batch | None) -> None:
+    """Give a batch that was split its result once all parts have theirs: that of the first, or the first failure."""
+    while parent is not None and parent.result is None:
+        results = [part.result for _, part in parent.parts if part.result is not None]
+        if len(results) < len(parent.parts):
+            return
+        error = next((result.error for result in results if result.error is not None), None)
+        parent.result = results[0]._replace(records=parent.count, error=error)
+        parent = parent.parent

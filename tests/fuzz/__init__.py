@@ -1,0 +1,1 @@
+"""Fuzzing: requests for a running broker (`requests`), and coverage-guided fuzzing of the wire code (`targets`)."""

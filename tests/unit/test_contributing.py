@@ -1,0 +1,36 @@
+"""CONTRIBUTING.md names files that exist, and every package of pylogd."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TEXT = (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8")
+#: Made by the commands beside it.
+_MADE = (".venv/",)
+
+
+def test_every_path_exists() -> None:
+    roots = {path.name for path in CHECKOUT.iterdir() if path.is_dir()}
+    paths = {path for path in re.findall(r"[\w.]+/[\w./<>-]+", TEXT) if path.split("/")[0] in roots}
+    named = {path for path in paths if not path.startswith(_MADE)}
+    assert len(named) > 15, "the paths are not recognized any more"
+    missing = [
+        path
+        for path in named
+        if not any(CHECKOUT.glob(path.rstrip("./").replace("<api>", "*").replace("<target>", "*")))
+    ]
+    assert not missing
+
+
+def test_every_package_is_in_the_map() -> None:
+    named = set(re.findall(r"`([a-z/]+)/`", TEXT.partition("## Find your way")[2].partition("### Ten")[0]))
+    packages = {path.parent.name for path in (CHECKOUT / "pylogd").glob("*/__init__.py")} - {"client"}
+    packages |= {f"client/{path.parent.name}" for path in (CHECKOUT / "pylogd" / "client").glob("*/__init__.py")}
+    assert packages <= named
+
+
+def test_there_are_ten_typical_changes() -> None:
+    table = TEXT.partition("### Ten typical changes")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| (?!you want|---).*`[\w/<>.]+`", table, re.MULTILINE)) == 10

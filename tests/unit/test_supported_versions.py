@@ -1,0 +1,55 @@
+"""The versions that tox tests are those that setup.cfg promises, of Python and of every dependency."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(>=|==)([0-9.]+)")
+
+
+def read(name: str) -> ConfigParser:
+    parser = ConfigParser(interpolation=None)
+    parser.read(CHECKOUT / name, "utf-8")
+    return parser
+
+
+def requirements(text: str, operator: str) -> dict[str, tuple[int, ...]]:
+    """Return the version of each package in `text`, one a line; lines that begin with `#` are comments."""
+    found = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if not line.startswith("#"):
+            match = _REQUIREMENT.fullmatch(line)
+            assert match, f"no version in {line!r}"
+            assert match[2] == operator, line
+            found[match[1].lower()] = _version(match[3])
+    return found
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return a version without trailing zeros: 2.10 and 2.10.0 are the same."""
+    numbers = [int(part) for part in text.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def test_the_lowest_environment_has_the_lowest_versions() -> None:
+    promised = requirements(read("setup.cfg")["options"]["install_requires"], ">=")
+    assert requirements(read("tox.ini")["testenv:lowest"]["deps"], "==") == promised
+
+
+def test_tox_has_every_python_that_the_classifiers_name() -> None:
+    metadata = read("setup.cfg")
+    named = re.findall(r"Python :: 3\.(\d+)$", metadata["metadata"]["classifiers"], re.MULTILINE)
+    environments = re.findall(r"py3(\d+)", read("tox.ini")["tox"]["env_list"])
+    assert environments == named
+    assert metadata["options"]["python_requires"] == f">=3.{named[0]}"
+    assert read("tox.ini")["testenv:lowest"]["base_python"] == f"python3.{named[0]}"
+
+
+def test_the_linter_of_tox_is_that_of_the_extra() -> None:
+    extra = requirements(read("setup.cfg")["options.extras_require"]["lint"], "==")
+    assert requirements(read("tox.ini")["testenv:lint"]["deps"], "==") == {"ruff": extra["ruff"]}
