@@ -179,7 +179,8 @@ class World:
         for batch in self.batches:
             numbers = range(first, first + batch.count)
             first += batch.count
-            result = self.results[batch.number]
+            result = batch.result  # of one that was split, that of its parts
+            assert result is not None
             if result.error is None:
                 assert there.issuperset(numbers), "acknowledged and not there"
                 if result.base_offset >= 0:

@@ -103,8 +103,8 @@ class Batch:
 
     __slots__ = (
         "atomic", "count", "deadline", "due", "encoded", "epoch", "error", "held", "listeners", "maybe_written",
-        "number", "out_of_order", "parent", "partition", "parts", "producer_id", "records", "result", "sequence", "size",
-        "spacing", "stamp",
+        "number", "out_of_order", "parent", "partition", "parts", "producer_id", "records", "result", "sequence",
+        "size", "spacing", "stamp",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:

@@ -104,9 +104,9 @@ class Numbering:
         if first.out_of_order:
             probes = [batch for batch in waiting if batch.maybe_written and not batch.out_of_order]
             return probes[0] if probes else None
+        if flying and not self._confirmed:  # also of the parts of a batch that was split, which have their numbers
+            return None
         if first.sequence == NO_SEQUENCE:
-            if flying and not self._confirmed:
-                return None
             first.producer_id, first.epoch, first.sequence = self._producer_id, self._epoch, self._next
             self._next = (self._next + first.count) & MAX_SEQUENCE
         return first if flying < MAX_IN_FLIGHT else None

@@ -202,7 +202,7 @@ class SendQueue:
             queue.in_flight.append(batch)
             self.written(batch, -1)
             return
-        if code in _TOO_LARGE and batch.count > 1 and not batch.atomic and self._retry:
+        if code in _TOO_LARGE and batch.count > 1 and self._retry and not (batch.atomic or batch.maybe_written):
             self._split(queue, batch)
             return
         if may_be_written(error):
