@@ -11,6 +11,7 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.deferred import Admin, Cluster
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 from pylogd.wire.messages.metadata import MetadataResponse
 from tests.fakes import broker as fake
 from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
@@ -71,6 +72,17 @@ def test_errors_that_trying_again_does_not_help(reactor: MemoryReactor, server: 
     with pytest.raises(KafkaError, match="CLUSTER_AUTHORIZATION_FAILED"):
         reactor.result(Admin(server.address, reactor=reactor).list_topics())
     assert len(server.asked(ApiKey.METADATA)) == 1
+
+
+def test_appending_to_a_list_is_not_sent_twice(reactor: MemoryReactor, server: MemoryBroker) -> None:
+    admin = Admin(server.address, reactor=reactor)
+    server.on(ApiKey.INCREMENTAL_ALTER_CONFIGS, fake.close)
+    with pytest.raises(BrokerUnavailable):
+        reactor.result(admin.alter_configs("topic", "t", {}, append={"cleanup.policy": "compact"}))
+    assert len(server.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)) == 1, "the answer was lost: it may be there already"
+    server.on(ApiKey.INCREMENTAL_ALTER_CONFIGS, fake.close, lambda _: IncrementalAlterConfigsResponse())
+    reactor.result(admin.alter_configs("topic", "t", {"retention.ms": "1"}))
+    assert len(server.asked(ApiKey.INCREMENTAL_ALTER_CONFIGS)) == 3, "a value that is set twice is the same"
 
 
 def test_close_ends_what_is_under_way(reactor: MemoryReactor, server: MemoryBroker) -> None:

@@ -1,0 +1,278 @@
+"""All connections of a client, without sockets: what is opened, sent, ended, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pylogd.client.core.call import Call, Endpoint
+from pylogd.client.core.errors import (
+    BrokerUnavailable,
+    Closed,
+    InvalidReply,
+    RequestTimedOut,
+    UnsupportedByBroker,
+    is_retriable,
+)
+from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.model import Broker
+from pylogd.client.core.network import HEDGE_SECONDS, Close, ConnectionOptions, Link, Network, Open, Write
+from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.wire.messages import APIS, ApiKey
+from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
+from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+
+VERSIONS = {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+
+
+class Peer:
+    """The broker's end of a link: it answers ApiVersions, and keeps the other requests until a test answers them."""
+
+    def __init__(self, link: Link, versions: dict[int, tuple[int, int]] | None = None) -> None:
+        self.link = link
+        self.versions = VERSIONS if versions is None else versions
+        self.session = ServerSession(1 << 20, self.versions)
+        self.requests: list[RequestReceived] = []
+        self.closed = False
+
+    def written(self, parts: list[Any], now: float) -> None:
+        self.session.receive_data(b"".join(parts))
+        while (event := self.session.next_event()) is not None:
+            if isinstance(event, UnsupportedRequest):  # ApiVersions, of a version that it does not know
+                refused = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
+                self._send(refused, self._api_versions(ErrorCode.UNSUPPORTED_VERSION), now)
+            elif isinstance(event.request, ApiVersionsRequest):
+                self._send(event, self._api_versions(ErrorCode.NONE), now)
+            else:
+                self.requests.append(event)
+
+    def _api_versions(self, code: ErrorCode) -> ApiVersionsResponse:
+        keys = [ApiVersion(key, low, high) for key, (low, high) in self.versions.items()]
+        return ApiVersionsResponse(error_code=code, api_keys=keys)
+
+    def answer(self, now: float, cluster: str = "c") -> None:
+        """Answer the oldest request."""
+        event = self.requests.pop(0)
+        self._send(event, MetadataResponse(cluster_id=cluster), now)
+
+    def _send(self, event: RequestReceived, response: Any, now: float) -> None:
+        parts: list[Any] = self.session.encode_reply(event, response)
+        self.link.received(b"".join(parts), now)
+
+
+class World:
+    """A network whose effects are carried out at once, with peers that listen where a test says so."""
+
+    def __init__(self, *bootstrap: tuple[str, int], **options: Any) -> None:
+        self.now = 0.0
+        self.metadata = Metadata(list(bootstrap) or [("a", 1)])
+        self.network = Network(self.metadata, ConnectionOptions(**options))
+        self.listening: dict[str, dict[int, tuple[int, int]] | None] = {"a": None}
+        self.silent: set[str] = set()
+        self.peers: dict[Link, Peer] = {}
+        self.opened: list[str] = []
+        self.outcomes: list[Any] = []
+
+    def perform(self) -> None:
+        while self.network.effects:
+            effect = self.network.effects.popleft()
+            link = effect.link
+            if isinstance(effect, Open):
+                self.opened.append(link.host)
+                if link.host in self.silent:
+                    continue
+                if link.host not in self.listening:
+                    link.lost(BrokerUnavailable(f"{link.address}: can't connect: refused"), self.now)
+                    continue
+                self.peers[link] = Peer(link, self.listening[link.host])
+                link.opened(self.now)
+            elif isinstance(effect, Write):
+                self.peers[link].written(effect.parts, self.now)
+            elif isinstance(effect, Close) and link in self.peers:
+                self.peers[link].closed = True
+        self.network.count_written(self.now)
+
+    def send(self, target: Any = None, *, timeout: float = 30.0, **more: Any) -> Call:
+        def answered(response: Any, _now: float) -> None:
+            self.outcomes.append(response if response is None else response.cluster_id)
+
+        def failed(error: PylogdError, _now: float) -> None:
+            self.outcomes.append(error)
+
+        call = Call(MetadataRequest, lambda _: MetadataRequest(), answered, failed, timeout, target, **more)
+        self.network.send(call, self.now)
+        self.perform()
+        return call
+
+    def run(self, until: float) -> None:
+        """Let time pass, from one thing that is due to the next."""
+        for _ in range(100):
+            due = self.network.next_time()
+            if due is None or due > until:
+                break
+            self.now = max(self.now, due)
+            self.network.tick(self.now)
+            self.perform()
+        self.now = until
+
+    def peer(self, host: str = "a") -> Peer:
+        return next(peer for link, peer in reversed(self.peers.items()) if link.host == host)
+
+
+def test_replies_come_in_order_while_several_are_in_flight() -> None:
+    world = World()
+    for _ in range(3):
+        world.send()
+    assert len(world.peer().requests) == 3 and world.opened == ["a"]
+    for name in "xyz":
+        world.peer().answer(0.0, name)
+    assert world.outcomes == ["x", "y", "z"]
+
+
+def test_an_old_broker_is_asked_for_its_versions_again() -> None:
+    world = World()
+    world.listening["a"] = {ApiKey.API_VERSIONS: (0, 2), ApiKey.METADATA: (0, 4)}
+    world.send()
+    assert world.peer().requests[0].version == 4
+
+
+@pytest.mark.parametrize("offered", [None, (90, 99)])
+def test_no_version_in_common(offered: tuple[int, int] | None) -> None:
+    world = World()
+    served = {int(ApiKey.API_VERSIONS): (0, 3)}
+    world.listening["a"] = served if offered is None else {**served, int(ApiKey.METADATA): offered}
+    world.send()
+    [error] = world.outcomes
+    assert isinstance(error, UnsupportedByBroker) and not is_retriable(error)
+
+
+def test_a_request_that_can_not_be_made_fails_alone() -> None:
+    world = World()
+
+    def refuse(_: int) -> Any:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+
+    call = Call(MetadataRequest, refuse, lambda *_: None, lambda error, _: world.outcomes.append(error), 30.0)
+    world.network.send(call, 0.0)
+    world.perform()
+    assert isinstance(world.outcomes[0], KafkaError) and not call.sent
+    world.send()
+    world.peer().answer(0.0)
+    assert world.outcomes[1] == "c"
+
+
+def test_nobody_listens_and_is_left_alone_for_a_while() -> None:
+    world = World(reconnect_backoff=1.0, reconnect_backoff_max=1.0)
+    world.listening.clear()
+    world.send()
+    world.send()
+    assert world.opened == ["a"], "the second fails without another attempt"
+    assert all(isinstance(outcome, BrokerUnavailable) for outcome in world.outcomes)
+    world.listening["a"] = None
+    world.now = 2.0
+    world.send()
+    world.peer().answer(2.0)
+    assert world.outcomes[2] == "c"
+
+
+def break_by_closing(world: World) -> None:
+    world.peer().link.lost(None, world.now)
+
+
+def break_by_garbage(world: World) -> None:
+    world.peer().link.received(b"\0\0\0\x0c" + b"\xff" * 12, world.now)
+
+
+def break_by_silence(world: World) -> None:
+    world.run(31.0)
+
+
+@pytest.mark.parametrize(
+    ("cut", "error"),
+    [(break_by_closing, BrokerUnavailable), (break_by_garbage, InvalidReply), (break_by_silence, RequestTimedOut)],
+)
+def test_what_ends_a_connection_fails_all_that_is_in_flight(
+    cut: Callable[[World], None], error: type[PylogdError]
+) -> None:
+    world = World()
+    calls = [world.send(), world.send()]
+    cut(world)
+    world.perform()
+    assert [type(outcome) for outcome in world.outcomes] == [error, error]
+    assert all(call.sent for call in calls), "it may have had an effect"
+    world.now += 1
+    world.send()
+    world.peer().answer(world.now)
+    assert world.outcomes[2] == "c", "the next request opens another connection"
+
+
+def test_a_silent_host_delays_those_for_any_broker_by_a_moment_only() -> None:
+    world = World(("silent", 1), ("a", 1))
+    world.silent.add("silent")
+    world.send()
+    assert not world.outcomes
+    world.run(HEDGE_SECONDS)
+    assert world.opened == ["silent", "a"]
+    world.peer().answer(world.now)
+    assert world.outcomes == ["c"]
+    world.run(11.0)
+    assert len(world.network.links) == 1, "the other attempt has ended"
+
+
+def test_an_unreachable_broker_fails_its_own_requests_in_time() -> None:
+    world = World(connect_timeout=3.0)
+    world.silent.add("gone")
+    world.metadata.brokers = {1: Broker(1, "gone", 1), 2: Broker(2, "a", 1)}
+    world.send(1)
+    world.send(2)
+    world.peer("a").answer(0.0)
+    assert world.outcomes == ["c"]
+    world.run(3.5)
+    assert isinstance(world.outcomes[1], BrokerUnavailable)
+    world.send(7)
+    assert "broker 7" in str(world.outcomes[2])
+
+
+def test_purposes_have_connections_of_their_own_and_exclusive_calls_a_fresh_one() -> None:
+    world = World()
+    there = Endpoint(5, "a", 1)
+    world.send(there, purpose="fetch")
+    world.send(there)
+    assert len(world.network.links) == 2
+    world.send(there, purpose="fetch", exclusive=True)
+    assert isinstance(world.outcomes[0], BrokerUnavailable), "nobody waits for that one any more"
+    assert len(world.peer().requests) == 1
+
+
+def test_a_request_without_a_reply_is_done_when_its_bytes_have_left() -> None:
+    world = World()
+    world.send()
+    link = world.peer().link
+    world.send(expect_reply=False)
+    assert world.outcomes == [None]
+    link.pause_writing()
+    world.send(expect_reply=False)
+    assert len(world.outcomes) == 1, "the transport holds too much"
+    link.resume_writing(0.0)
+    assert world.outcomes == [None, None]
+
+
+def test_what_is_idle_is_closed_and_time_outs_have_a_time() -> None:
+    world = World(connections_max_idle=100.0)
+    world.send()
+    world.peer().answer(0.0)
+    assert world.network.next_time() == 100.0
+    world.run(101.0)
+    assert not world.network.links and world.peer().closed
+
+
+def test_after_close_everything_fails() -> None:
+    world = World()
+    world.send()
+    world.network.close(Closed("over"), 0.0)
+    world.perform()
+    world.send()
+    assert all(isinstance(outcome, Closed) for outcome in world.outcomes) and len(world.outcomes) == 2
