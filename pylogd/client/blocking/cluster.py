@@ -50,7 +50,7 @@ class Cluster:
             bootstrap_timeout=bootstrap_timeout, auto_create_topics=auto_create_topics,
         )  # fmt: skip
         self.metadata: Metadata = self.evented.metadata
-        self.loop.recover = self.evented.driver.recover
+        self.loop.happened, self.loop.recover = self.evented.driver.turn, self.evented.driver.recover
         self._closed = False
 
     def __enter__(self) -> Cluster:

@@ -75,12 +75,13 @@ class PollLoop:
         self.clock = clock
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
+        #: called after something was reported to a link, and after `wake`
+        self.happened: Callable[[], object] = lambda: None
         #: called when something of the outside has cut short what the loop was doing
         self.recover: Callable[[], object] = lambda: None
         self._sockets = Sockets(clock)
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
-        self._happened: Callable[[], None] = lambda: None
 
     def wake(self) -> None:
         """End a wait. From any thread."""
@@ -103,8 +104,7 @@ class PollLoop:
         return PollPromise()
 
     def open(self, link: Link, timeout: float, happened: Callable[[], None]) -> Transport:
-        """Connect to a link's address."""
-        self._happened = happened
+        """Connect to a link's address. `happened` is this loop's own."""
         return self._sockets.open(link, timeout)
 
     # Running
@@ -139,7 +139,7 @@ class PollLoop:
         if timers:
             until = min(until, timers[0][0])
         if self._sockets.wait(until):
-            self._happened()
+            self.happened()
 
     def background(self, stopped: threading.Event) -> None:
         """Do what can be done without waiting, unless another thread is at it, or `stopped` is set."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -319,3 +320,23 @@ def test_a_consumer_that_is_dropped_leaves_no_thread(server: FakeBroker) -> None
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_close_from_another_thread_ends_a_poll_that_waits_for_nothing() -> None:
+    consumer = Consumer("127.0.0.1:1", prefetch=False)
+    raised: list[BaseException] = []
+    begun = threading.Event()
+
+    def poll() -> None:
+        begun.set()
+        try:
+            consumer.poll(3600)
+        except Closed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    consumer.close(60)
+    thread.join(60)
+    assert not thread.is_alive() and len(raised) == 1
