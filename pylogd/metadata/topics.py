@@ -444,7 +444,7 @@ class TopicRegistry:
         return assign_replicas(racks, count, copies, start=_start(name))
 
     def room_on(self, broker: int) -> int | None:
-        """How many more partitions a live broker may hold, None if it has no limit."""
+        """Return how many more partitions a live broker may hold, None if it has no limit."""
         found = self._cluster.brokers.get(broker)
         limit = None if found is None else found.partition_limit
         return None if limit is None else max(limit - self._held[broker], 0)

@@ -82,7 +82,7 @@ class IsrKeeper(Watcher):
         return False
 
     def fail(self, error: Exception) -> bool:
-        """Nothing of this waits."""
+        """Do nothing: no caller waits for this watcher."""
         return False
 
     def stop(self) -> None:
