@@ -237,7 +237,7 @@ class Registry:
         return self._levels.get(None, self._default)
 
     def mode(self, subject: str | None = None, *, inherit: bool = True) -> Mode:
-        """Return the mode of a subject, or of the registry. ModeNotFound: it has none of its own, and `inherit` is off."""
+        """Return the mode of a subject, or of the registry. ModeNotFound: it has none, and `inherit` is off."""
         general = self._modes.get(None, Mode.READWRITE)
         own = self._modes.get(subject)
         if not inherit and own is None and subject is not None:
