@@ -114,7 +114,8 @@ class Consumer:
 
     def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
         """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
-        `timeout`. From any thread. A `poll` in progress raises Closed.
+        `timeout`. From any thread. A `poll` in progress raises Closed; one whose listener does not return within
+        `timeout` is left alone, and its connections are closed with the last reference to this consumer.
         """
         if self._consumer.closing:
             return
@@ -129,7 +130,7 @@ class Consumer:
                 self._loop.lock.release()
             if self._background is not None:
                 self._background.stop()
-            if self._own_cluster:
+            if self._own_cluster and locked:
                 self.cluster.close()
 
     # What to read, and from where

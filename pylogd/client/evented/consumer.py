@@ -403,6 +403,7 @@ class EventedConsumer:
             if not self._driver.turning:
                 self._driver.turn()
                 self.pump()
+            self._check_open()  # `pump` may have taken the wake-up that told of it
             if self._woken or self._loop.now() >= deadline:
                 self._woken = False
                 return gather() if self._may_hand_out else []

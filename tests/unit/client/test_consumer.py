@@ -340,3 +340,26 @@ def test_close_from_another_thread_ends_a_poll_that_waits_for_nothing() -> None:
     consumer.close(60)
     thread.join(60)
     assert not thread.is_alive() and len(raised) == 1
+
+
+def test_a_wake_up_that_comes_while_poll_takes_in_what_is_there_still_ends_it() -> None:
+    clock = FakeClock()
+    consumer = Consumer(Cluster("127.0.0.1:1", clock=clock), prefetch=False)
+    pump = consumer._consumer.pump
+    poll = clock.poll
+    longest: list[float] = []
+
+    def close_then_pump() -> None:
+        consumer._consumer.closing_soon()  # what `close` does first, in another thread
+        consumer._loop.wake()
+        pump()
+
+    def note_seconds(sockets: Any, seconds: float) -> Any:
+        longest.append(seconds)
+        return poll(sockets, seconds)
+
+    consumer._consumer.pump = close_then_pump  # type: ignore[method-assign]
+    clock.poll = note_seconds  # type: ignore[method-assign]
+    with pytest.raises(Closed):
+        consumer.poll(3600)
+    assert max(longest) == 0
