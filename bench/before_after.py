@@ -1,0 +1,100 @@
+"""pylogd beside another pylogd, an earlier one: whether a change made a row of `make bench-smoke` slower.
+
+    python -m bench.before_after /elsewhere/.venv/bin/pylogd [--repeats 16] [--only WORD] [--write]
+
+The earlier pylogd is installed in an environment of its own; its `pylogd` command is given. Both, and the bare ceiling,
+take turns in each round with the client and the sizes of `bench/smoke.py`. A ratio is the median of the rounds' own;
+the interval behind it has that median with 95 % (bootstrap over rounds): where it has 1 in it, the row is a draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import report, smoke
+from bench.loads.kafka import CLIENT, build
+from bench.peers import PEERS, Pylogd
+from tests.brokers import BrokerProcess
+
+HERE = Path(__file__).parent
+_RESAMPLES = 4000
+
+
+def earlier(command: str) -> type[Pylogd]:
+    """Return the peer that runs this `pylogd` command."""
+
+    class Before(Pylogd):
+        name = "before"
+
+        def start(self) -> None:
+            begun = time.monotonic()
+            # `prefix` is put before the present command, which is what the shell drops.
+            prefix = ["sh", "-c", 'shift; exec "$0" "$@"', command]
+            self._process = process = BrokerProcess(self.data, self.folder / "log", prefix=prefix)
+            self.host, self.port, self.pid = process.host, process.port, process.pid
+            self.await_accept(lambda: process.process.poll() is None, begun)
+
+    return Before
+
+
+def interval(ratios: Sequence[float]) -> str:
+    """Return the median, and where it lies with 95 %."""
+    chance = random.Random(1)
+    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
+    low, high = medians[_RESAMPLES // 40], medians[-_RESAMPLES // 40]
+    return f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
+
+
+def table(results: smoke.Results, repeats: int, machine: str) -> str:
+    """Return the page."""
+    lines = [
+        "# pylogd after and before a change",
+        "",
+        f"By `python -m bench.before_after` ({repeats} rounds, by turns; how is told there). Above 1 is more messages "
+        "a second, or more processor time, than the earlier pylogd or the ceiling had; where the interval has 1 in it, "
+        "the row is a draw.",
+        "",
+        "| | messages/s, after : before | CPU, after : before | messages/s : ceiling | CPU : ceiling |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, peers in results.workloads.items():
+        cells = [name]
+        for other in ("before", "ceiling"):
+            pairs = list(zip(peers["pylogd"], peers[other], strict=True))
+            cells.append(interval([mine.rate / theirs.rate for mine, theirs in pairs]))
+            cells.append(interval([mine.cpu / theirs.cpu for mine, theirs in pairs]))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", f"Measured on {machine}.", ""])
+
+
+def main() -> None:
+    """Run the rows."""
+    parser = argparse.ArgumentParser(description="pylogd beside an earlier pylogd")
+    parser.add_argument("command", help="the earlier one's `pylogd` command")
+    parser.add_argument("--repeats", type=int, default=16, help="rounds (16)")
+    parser.add_argument("--only", default="", help="only the rows whose name contains this")
+    parser.add_argument("--write", action="store_true", help="write BEFORE_AFTER.md")
+    options = parser.parse_args()
+    build()
+    PEERS["before"] = earlier(options.command)
+    with tempfile.TemporaryDirectory(prefix="data-", dir=CLIENT.parent) as folder:
+        bench = smoke.Bench(["before", "pylogd", "ceiling"], options.repeats, 1.0, Path(folder))
+        for work in smoke.WORKLOADS:
+            if options.only in work.name:
+                (bench.produce_row if work.verb == "produce" else bench.consume_row)(work)
+    about = report.machine(bench.results.librdkafka)
+    machine = ", ".join(f"{key} {value}" for key, value in about.items())
+    page = table(bench.results, options.repeats, f"{machine}; before: {options.command}")
+    print(page)
+    if options.write:
+        (HERE / "BEFORE_AFTER.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
