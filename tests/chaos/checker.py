@@ -197,7 +197,14 @@ class Chaos:
             time.sleep(0.1)
         for reader in readers:
             if not done(reader) and not reader.failure:
-                self.outcome.faults.append(f"{reader.name} did not get to the end")
+                self.outcome.faults.append(f"{reader.name} did not get to the end: {_what_is_left(reader, ends)}")
+
+
+def _what_is_left(reader: Reader, ends: Mapping[int, int]) -> str:
+    """Where a consumer stopped, what it was told, and whether another one gets on from there."""
+    left = {index: reader.next_offset(index) for index, last in ends.items() if reader.next_offset(index) <= last}
+    places = ", ".join(f"{index} at {offset} of {ends[index] + 1}" for index, offset in left.items())
+    return f"partition {places}; its errors: {dict(reader.errors)}; a new consumer reads on: {reader.reads_anew(left)}"
 
 
 def _bytes(folders: Sequence[Path], index: int) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -112,13 +114,14 @@ class Reader(Worker):
     def __init__(self, bootstrap: str, topic: str, partitions: int, number: int, rack: str = "") -> None:
         super().__init__(f"consumer {number}")
         self.seen: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap, "group.id": f"chaos-{number}", "enable.auto.commit": False,
-                "auto.offset.reset": "error", "socket.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 2000,
-                "reconnect.backoff.max.ms": 1000, "client.rack": rack, "log_level": 0, "check.crcs": True,
-            }
-        )  # fmt: skip
+        self.errors: Counter[str] = Counter()
+        self._topic = topic
+        self._settings = {
+            "bootstrap.servers": bootstrap, "group.id": f"chaos-{number}", "enable.auto.commit": False,
+            "auto.offset.reset": "error", "socket.timeout.ms": 6000, "topic.metadata.refresh.interval.ms": 2000,
+            "reconnect.backoff.max.ms": 1000, "client.rack": rack, "log_level": 0, "check.crcs": True,
+        }  # fmt: skip
+        self._consumer = Consumer(self._settings)
         self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
 
     def work(self) -> None:
@@ -132,7 +135,26 @@ class Reader(Worker):
         if message is None:
             return
         if message.error() is not None:
+            self.errors[f"{message.error().name()} in {message.partition()}"] += 1
             if message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 raise KafkaException(message.error())  # what it has read is gone
             return
         self.seen[message.partition()].append((message.offset(), message.value()))
+
+    def next_offset(self, partition: int) -> int:
+        """Return the offset behind the last message that was read of a partition."""
+        seen = self.seen[partition]
+        return seen[-1][0] + 1 if seen else 0
+
+    def reads_anew(self, offsets: Mapping[int, int], seconds: float = 30.0) -> dict[int, bool]:
+        """Return, for each partition, whether a new consumer gets a message from this offset: whose fault a stop is."""
+        consumer = Consumer(self._settings)
+        consumer.assign([TopicPartition(self._topic, index, offset) for index, offset in offsets.items()])
+        found = dict.fromkeys(offsets, False)
+        deadline = time.monotonic() + seconds
+        while not all(found.values()) and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                found[message.partition()] = True
+        consumer.close()
+        return found

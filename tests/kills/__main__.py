@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="for lakes and logs; rounds that ended there are not run again")
     parser.add_argument("--results", type=Path, help="write what happened to this file")
     options = parser.parse_args(arguments)
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="pylogd-kills-"))
+    # loaders run in a folder of their own
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="pylogd-kills-"))).resolve()
     outcomes: list[Outcome] = []
     for number, setting in enumerate(settings(options.kills, options.messages, options.seed), 1):
         if options.round in (None, number):
