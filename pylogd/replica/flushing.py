@@ -19,15 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.log.config import NO_LIMIT
+from pylogd.log.errors import LogClosed, StorageError
 from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
     from pylogd.log.config import LogConfig
+
+log = Logger()
 
 NEVER = NO_LIMIT
 _RETRY_SECONDS = 1.0  # after a flush that found no room
@@ -84,13 +88,13 @@ class PartitionFlusher:
 
     def appended(self) -> None:
         """The log's end has passed `flush_at`; or something else has changed, and this looks what is due."""
-        config, log = self._config, self._partition.log
+        config, stored = self._config, self._partition.log
         if not self._running:
-            unflushed = log.log_end_offset - log.recovery_point
+            unflushed = stored.log_end_offset - stored.recovery_point
             if unflushed >= config.flush_messages or (config.flush_visible and unflushed):
                 self._flush()
             elif self._rolled:
-                self._start(log.seal)
+                self._start(stored.seal)
             elif not unflushed:
                 pass
             elif config.flush_ms < NO_LIMIT and self._timer is None:
@@ -153,3 +157,63 @@ class PartitionFlusher:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
+
+
+class Flushers:
+    """The flushers of all partitions that have a log.
+
+    by_key: by the partition's key, for `PartitionFlusher.appended`.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        in_thread: InThread,
+        threads: int,
+        on_visible: Callable[[Partition], object],
+        report: Callable[[StorageError], bool],
+    ) -> None:
+        """Flush in at most half of so many `threads`, since reads need the others.
+
+        on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
+        directory is offline, so that nothing is flushed again.
+        """
+        self.by_key: dict[tuple[str, int], PartitionFlusher] = {}
+        self._clock = clock
+        self._in_thread = in_thread
+        self._slots = DeferredSemaphore(max(threads // 2, 1))
+        self._on_visible = on_visible
+        self._report = report
+
+    def add(self, partition: Partition, config: LogConfig) -> None:
+        """Flush a partition, which has a log, as `config` says."""
+        self.by_key[partition.key] = PartitionFlusher(
+            partition, config, self._clock, self._in_slot, self._on_visible, self._failed
+        )
+
+    def configure(self, partition: Partition, config: LogConfig) -> None:
+        """Go by other settings for a partition that was added."""
+        self.by_key[partition.key].configure(config)
+
+    def remove(self, partition: Partition) -> None:
+        """Flush a partition no more. One that was not added is no error."""
+        flusher = self.by_key.pop(partition.key, None)
+        if flusher is not None:
+            flusher.close()
+
+    def close(self) -> None:
+        """Flush nothing more."""
+        for flusher in self.by_key.values():
+            flusher.close()
+
+    def _in_slot(self, function: Callable[..., Any]) -> Deferred[Any]:
+        return self._slots.run(self._in_thread, function)
+
+    def _failed(self, partition: Partition, failure: Failure) -> bool:
+        error = failure.value
+        if isinstance(error, LogClosed):
+            return True
+        if isinstance(error, StorageError):
+            return self._report(error)
+        log.failure("Could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+        return True

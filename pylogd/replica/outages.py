@@ -22,11 +22,13 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import NodeError, StoreError
 from pylogd.metadata.image import Outages
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
 
 if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
-    from pylogd.replica.manager import InThread, ReplicaManager
+    from pylogd.replica.manager import InThread
+    from pylogd.replica.partition_registry import PartitionRegistry
 
 log = Logger()
 
@@ -44,14 +46,14 @@ class OutageReporter:
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        partitions: PartitionRegistry,
         logs: LogManager,
         report: Callable[[Outages], Deferred[None]],
         clock: IReactorTime,
         in_thread: InThread,
         seconds: float,
     ) -> None:
-        self._replicas = replicas
+        self._partitions = partitions
         self._logs = logs
         self._report = report
         self._clock = clock
@@ -68,7 +70,7 @@ class OutageReporter:
     def start(self) -> None:
         """Report what is out now, and from now on whatever changes. The replicas have to be started."""
         self._running = True
-        self._replicas.subscribe(self._partition_changed)
+        self._partitions.subscribe(self._partition_changed)
         self.changed()
         self._check_later()
 
@@ -93,7 +95,7 @@ class OutageReporter:
 
     def outages(self) -> Outages:
         """Return what is out now. Copies that were lost with a directory are none: the partition's state names them."""
-        partitions, lost = self._replicas.partitions, self._replicas.awaited
+        partitions, lost = self._partitions.by_name, self._partitions.awaiting_directory
         full = filter(None, map(partitions.get, self._logs.in_full_directories))
         return Outages(
             frozenset(

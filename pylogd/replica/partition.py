@@ -20,9 +20,7 @@ It must not know requests, error codes or the reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
@@ -30,7 +28,16 @@ from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
 from pylogd.metadata.eligibility import commits
-from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
+from pylogd.replica.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    PartitionOffline,
+    UnknownLeaderEpoch,
+)
+from pylogd.replica.followers import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
+from pylogd.replica.roles import ROLES, Role, RoleEvent
 
 if TYPE_CHECKING:
     from pylogd.log.files import FileSlice
@@ -41,49 +48,6 @@ if TYPE_CHECKING:
 
 #: A client that sends no leader epoch, and the answer where an epoch is not known.
 NO_EPOCH = -1
-
-
-class Role(Enum):
-    """What this broker is to the partition."""
-
-    LEADING = "Leading"
-    FOLLOWING = "Following"
-    OFFLINE = "Offline"
-    DELETED = "Deleted"
-
-
-TRANSITIONS: Mapping[Role, frozenset[Role]] = MappingProxyType(
-    {
-        Role.LEADING: frozenset({Role.FOLLOWING, Role.OFFLINE, Role.DELETED}),
-        Role.FOLLOWING: frozenset({Role.LEADING, Role.OFFLINE, Role.DELETED}),
-        Role.OFFLINE: frozenset({Role.DELETED}),
-        Role.DELETED: frozenset(),
-    }
-)
-
-
-class NotEnoughReplicas(PylogdError):
-    """Fewer replicas are in sync than `min.insync.replicas` demands for acks=all. Nothing was appended."""
-
-
-class FencedLeaderEpoch(PylogdError):
-    """The client's leader epoch is older than ours: it should refresh its metadata."""
-
-
-class UnknownLeaderEpoch(PylogdError):
-    """The client's leader epoch is newer than ours: our metadata is behind."""
-
-
-class NotLeader(PylogdError):
-    """Another broker leads the partition, or none does."""
-
-
-class OffsetNotAvailable(PylogdError):
-    """A new leader does not know yet how far its log is committed (KIP-207): ask again soon."""
-
-
-class PartitionOffline(PylogdError):
-    """The partition's log could not be opened, or its disk has failed since."""
 
 
 class Partition:
@@ -144,7 +108,7 @@ class Partition:
             self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
 
     def __repr__(self) -> str:
-        return f"Partition({self.topic}-{self.index}, {self.role.value}, epoch {self.leader_epoch})"
+        return f"Partition({self.topic}-{self.index}, {self.role.name.lower()}, epoch {self.leader_epoch})"
 
     @property
     def log(self) -> Log:
@@ -165,11 +129,9 @@ class Partition:
 
     # -- roles
 
-    def become(self, role: Role) -> None:
-        """Change role, along `TRANSITIONS` only."""
-        if role not in TRANSITIONS[self.role]:
-            raise ValueError(f"{self.topic}-{self.index} can't go from {self.role.value} to {role.value}")
-        self.role = role
+    def change_role(self, event: RoleEvent) -> None:
+        """Take the role to which `event` leads. Raises UnexpectedEvent."""
+        role = self.role = ROLES.next(self.role, event)
         self._writable = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
             self.alone = self.committing = False
@@ -178,7 +140,7 @@ class Partition:
 
     def go_offline(self) -> None:
         """The log is lost to us until the next start. Whoever waits has to be told by the caller."""
-        self.become(Role.OFFLINE)
+        self.change_role(RoleEvent.FAIL)
         self._log = None
         self.flush_at = NO_LIMIT
 
@@ -210,13 +172,13 @@ class Partition:
         if state.leader == self.node_id:
             self._lead(state, newer, now)
         elif self.role is Role.LEADING:
-            self.become(Role.FOLLOWING)
+            self.change_role(RoleEvent.FOLLOW)
         self._protect(self.high_watermark)
         return (self.role, self.leader_epoch) != before
 
     def _lead(self, state: PartitionState, newer: bool, now: float) -> None:
         if self.role is not Role.LEADING:
-            self.become(Role.LEADING)
+            self.change_role(RoleEvent.LEAD)
             newer = True
         known = {} if newer else self.followers
         self.followers = {

@@ -30,7 +30,7 @@ from twisted.logger import Logger
 T = TypeVar("T")
 
 
-class State(Enum):
+class OperationState(Enum):
     """The life of an operation; it leaves Waiting once and never comes back."""
 
     NEW = "New"
@@ -46,7 +46,7 @@ class Watcher(ABC):
 
     __slots__ = ()
 
-    state: State
+    state: OperationState
 
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
@@ -63,7 +63,7 @@ class Operation(Watcher, Generic[T]):
     __slots__ = ("_keys", "_purgatory", "_timer", "done", "state")
 
     def __init__(self) -> None:
-        self.state = State.NEW
+        self.state = OperationState.NEW
         self.done: Deferred[T] = Deferred(self._withdraw)
         self._purgatory: Purgatory | None = None
         self._keys: tuple[Hashable, ...] = ()
@@ -79,14 +79,14 @@ class Operation(Watcher, Generic[T]):
 
     def complete(self, result: T) -> bool:
         """End the wait with `result`. False if it had ended already."""
-        if not self._leave(State.COMPLETED):
+        if not self._leave(OperationState.COMPLETED):
             return False
         self.done.callback(result)
         return True
 
     def expire(self) -> bool:
         """End the wait because its time is up. False if it had ended already."""
-        if not self._leave(State.EXPIRED):
+        if not self._leave(OperationState.EXPIRED):
             return False
         try:
             result = self.on_expire()
@@ -98,16 +98,16 @@ class Operation(Watcher, Generic[T]):
 
     def fail(self, error: Exception) -> bool:
         """End the wait with an error. False if it had ended already."""
-        if not self._leave(State.FAILED):
+        if not self._leave(OperationState.FAILED):
             return False
         self.done.errback(error)
         return True
 
     def _withdraw(self, _done: Deferred[T]) -> None:
-        self._leave(State.WITHDRAWN)
+        self._leave(OperationState.WITHDRAWN)
 
-    def _leave(self, state: State) -> bool:
-        if self.state is not State.WAITING and self.state is not State.NEW:
+    def _leave(self, state: OperationState) -> bool:
+        if self.state is not OperationState.WAITING and self.state is not OperationState.NEW:
             return False
         self.state = state
         timer, self._timer = self._timer, None
@@ -147,9 +147,9 @@ class Purgatory:
 
     def watch(self, operation: Operation[T], keys: Iterable[Hashable], timeout: float | None) -> Deferred[T]:
         """File a new operation under `keys` until it ends or `timeout` seconds are over (None: for ever)."""
-        if operation.state is not State.NEW:
+        if operation.state is not OperationState.NEW:
             return operation.done
-        operation.state = State.WAITING
+        operation.state = OperationState.WAITING
         operation._purgatory = self
         operation._keys = tuple(keys)
         self._waiting[operation] = None
@@ -179,7 +179,7 @@ class Purgatory:
             return 0
         completed = 0
         for operation in tuple(under_key):  # a copy: completing one may file or end others
-            if operation.state is not State.WAITING:
+            if operation.state is not OperationState.WAITING:
                 continue
             try:
                 completed += operation.try_complete(key)

@@ -35,9 +35,9 @@ from random import randrange
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.replica.insync import Follower
+from pylogd.replica.followers import Follower
 from pylogd.replica.partition import NO_EPOCH, Partition
-from pylogd.replica.purgatory import Purgatory, State, Watcher
+from pylogd.replica.purgatory import OperationState, Purgatory, Watcher
 
 #: A request without a session, or one that ends its session.
 FINAL_EPOCH = -1
@@ -67,7 +67,7 @@ W = TypeVar("W", bound=Wanted)
 class SessionWait(Protocol):
     """A fetch of a session that waits."""
 
-    state: State
+    state: OperationState
 
     def expire(self) -> bool:
         """Answer it with what there is."""
@@ -92,7 +92,7 @@ class SessionPartition(Watcher, Generic[W]):
         "turn", "wanted",
     )  # fmt: skip
 
-    state = State.WAITING
+    state = OperationState.WAITING
 
     def __init__(self, topic: TopicKey, wanted: W) -> None:
         self.topic = topic
@@ -126,7 +126,7 @@ class SessionPartition(Watcher, Generic[W]):
             return False
         session.mark(self)
         wait = session.wait
-        if wait is not None and wait.state is State.WAITING:
+        if wait is not None and wait.state is OperationState.WAITING:
             return wait.look_again(self)
         session.unwatch(self)  # until it is looked at: a session that nobody goes on with hears of nothing twice
         return False

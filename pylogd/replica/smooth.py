@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from pylogd.errors import KafkaError, PylogdError, error_for
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
@@ -38,7 +38,7 @@ _VERSION = 8
 Key = tuple[str, int]
 
 
-class Asked(Protocol):
+class GroupsConnection(Protocol):
     """A connection to a broker, as far as this needs it."""
 
     def request(self, message: Any, *, version: int | None = None) -> Deferred[Any]: ...
@@ -50,7 +50,7 @@ class SmoothJoins:
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        partitions: PartitionRegistry,
         cluster: Cluster,
         topics: TopicRegistry,
         connect: Callable[[int], Deferred[Any]],
@@ -62,7 +62,7 @@ class SmoothJoins:
         """`connect` connects to a broker. `committed`: the least offset of each partition of topics that groups without
         a broker have committed. `release` ends the wait of partitions. `now_ms` is the wall clock, by which waits end.
         """
-        self._replicas = replicas
+        self._partitions = partitions
         self._cluster = cluster
         self._topics = topics
         self._connect = connect
@@ -94,7 +94,7 @@ class SmoothJoins:
         """Where the last of the new replicas of each waiting partition begins, of those that this broker leads."""
         now_ms = self._now_ms()
         found = {}
-        for key, partition in self._replicas.replicated.items():
+        for key, partition in self._partitions.replicated.items():
             state = partition.state
             if state is None or (state.latest_until_ms or 0) <= now_ms or state.leader != self._cluster.node_id:
                 continue
@@ -123,7 +123,7 @@ class SmoothJoins:
             raise PylogdError(f"a partition of {_OFFSETS_TOPIC} has no leader")
         behind: set[Key] = set()
         for node in brokers:
-            connection: Asked = await self._connect(node)
+            connection: GroupsConnection = await self._connect(node)
             try:
                 behind |= await _behind_of(connection, begins)
             finally:
@@ -132,7 +132,7 @@ class SmoothJoins:
         return behind | {key for key, begin in begins.items() if least.get(key, begin) < begin}
 
 
-async def _behind_of(connection: Asked, begins: Mapping[Key, int]) -> set[Key]:
+async def _behind_of(connection: GroupsConnection, begins: Mapping[Key, int]) -> set[Key]:
     listed = await connection.request(ListGroupsRequest())
     _check(listed.error_code)
     indexes: dict[str, list[int]] = {}

@@ -1,6 +1,6 @@
-"""What waits for replicas: appends, until every in-sync one has them (acks=all); deletions, until all have followed.
+"""What waits on partitions: fetches for records, appends with acks=all and deletions for the in-sync replicas.
 
-Named for what it is about; how waiting works is in `purgatory`.
+How waiting works is in `purgatory`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from collections.abc import Hashable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from pylogd.replica.partition import Partition
-from pylogd.replica.purgatory import Operation
+from pylogd.replica.purgatory import Operation, Purgatory
 
 T = TypeVar("T")
 
@@ -96,3 +97,21 @@ class LogStartWait(Operation[bool]):
     def on_expire(self) -> bool:
         """They do not yet."""
         return False
+
+
+class PartitionWaits:
+    """The operations that wait on partitions, under their keys: `fetches` for records, `appends` for replicas."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.fetches = Purgatory(clock)
+        self.appends = Purgatory(clock)
+
+    def check(self, partition: Partition) -> None:
+        """Look again at what waits on `partition`: its role, high watermark or log start has changed."""
+        self.fetches.check(partition.key)
+        self.appends.check(partition.key)
+
+    def expire_all(self) -> None:
+        """End every wait as if its time were up."""
+        self.appends.expire_all()
+        self.fetches.expire_all()

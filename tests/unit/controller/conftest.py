@@ -86,7 +86,7 @@ class Town:
         """Make a topic of one partition."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         peer = next(iter(self.peers.values()))
-        return result_of(peer.topics.create_topic(name, assignment={0: replicas}, configs=named))
+        return result_of(peer.topic_admin.create_topic(name, assignment={0: replicas}, configs=named))
 
     def lose_controller(self) -> None:
         """The controller's node goes, as with its session."""

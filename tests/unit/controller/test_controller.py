@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.controller.machines import TermEvent
 from pylogd.metadata.errors import BadVersion, ConnectionLost
 from pylogd.metadata.image import (
     NO_LEADER,
@@ -151,7 +152,7 @@ def test_what_a_stale_controller_asks_for_is_not_done(three: Town) -> None:
 
 
 def test_a_former_controller_that_sees_another_ends_its_term(three: Town) -> None:
-    three.controllers[1]._seen(2, ours=False)
+    three.controllers[1]._election._note_controller(2, ours=False)
     assert not three.controllers[1].active
     assert three.peers[1].cluster.controller_id == 2
 
@@ -190,7 +191,7 @@ def test_a_reassignment_ends_when_all_are_in_sync(three: Town) -> None:
     three.settle()
     assert three.state() == state
     change = IsrChange("t", topic.topic_id, 0, 0, 1, (1, 2, 3), {3: 0})
-    (joined,) = result_of(three.peers[1].topics.alter_isr([change]))
+    (joined,) = result_of(three.peers[1].isr_writer.alter([change]))
     assert isinstance(joined, PartitionState)
     three.settle()
     after = three.state()
@@ -203,7 +204,7 @@ def test_preferred_leaders_come_back_after_a_while(three: Town) -> None:
     three.die(1)
     three.come(1)
     assert three.state().leader == 2
-    result_of(three.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    result_of(three.peers[2].isr_writer.alter([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
     three.clock.advance(301)
     three.settle()
     assert (three.state().leader, three.state().leader_epoch) == (1, 2)
@@ -217,7 +218,7 @@ def test_preferred_leaders_may_be_left_alone(town: Town) -> None:
     topic = town.make()
     town.die(1)
     town.come(1)
-    result_of(town.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    result_of(town.peers[2].isr_writer.alter([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
     town.clock.advance(301)
     town.settle()
     assert town.state().leader == 2
@@ -225,7 +226,7 @@ def test_preferred_leaders_may_be_left_alone(town: Town) -> None:
 
 def test_a_broker_that_stops_hands_over(three: Town) -> None:
     three.make()
-    three.controllers[2]._running = True
+    three.controllers[2]._election._term.handle(TermEvent.START)
     three.controllers[2]._undo = [three.peers[2].topics.subscribe(three.controllers[2]._topic_changed)]
     three.make("mine", (2, 1))
     leaving = three.controllers[2].stop_leading()
@@ -248,7 +249,7 @@ def test_a_broker_with_nobody_beside_it_stops_at_once(town: Town) -> None:
 def test_who_waits_to_hand_over_may_give_up(three: Town) -> None:
     three.make(replicas=(2, 1))
     result_of(three.controllers[1].stop())
-    three.controllers[2]._running = True
+    three.controllers[2]._election._term.handle(TermEvent.START)
     leaving: Deferred[None] = three.controllers[2].stop_leading()
     leaving.addErrback(lambda failure: failure.trap(Exception) and None)
     leaving.cancel()
@@ -315,14 +316,14 @@ class TestInternalTopics:
 
     def make(self, town: Town, partitions: int = 4) -> None:
         peer = next(iter(town.peers.values()))
-        result_of(peer.topics.create_topic(OFFSETS_TOPIC, partitions=partitions, replication_factor=1))
+        result_of(peer.topic_admin.create_topic(OFFSETS_TOPIC, partitions=partitions, replication_factor=1))
         town.settle()
 
     def in_sync(self, town: Town) -> None:
         """Everybody who was added has caught up."""
         topic = town.topic(OFFSETS_TOPIC)
         result_of(
-            town.peers[1].topics.alter_isr(
+            town.peers[1].isr_writer.alter(
                 [
                     IsrChange(
                         topic.name,
@@ -416,7 +417,7 @@ def test_nobody_is_eligible_any_more_once_fewer_replicas_are_enough(three: Town)
     three.make("t", (2, 3), min_insync_replicas="2")
     three.die(2)
     assert three.state().elr == (2,)
-    result_of(three.peers[1].topics.set_topic_configs("t", {"min.insync.replicas": "1"}))
+    result_of(three.peers[1].topic_admin.set_topic_configs("t", {"min.insync.replicas": "1"}))
     three.settle()
     assert three.state().elr == ()
 

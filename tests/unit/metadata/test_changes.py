@@ -102,7 +102,7 @@ class TestCrossing:
         peers = []
         for node_id in (1, 2):
             peers.append(Peer(store, node_id, run=reactor.run_one))
-        result_of(peers[0].topics.create_topic("a"), reactor.run_one)
+        result_of(peers[0].topic_admin.create_topic("a"), reactor.run_one)
         self.store = store
         return peers[0], peers[1], reactor
 
@@ -114,8 +114,8 @@ class TestCrossing:
     def test_both_changes_to_a_topics_settings_are_done(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
         changes = [
-            one.topics.alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "1")]),
-            other.topics.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")]),
+            one.topic_admin.alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "1")]),
+            other.topic_admin.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")]),
         ]
         for change in changes:
             result_of(change, reactor.run_one)
@@ -135,7 +135,7 @@ class TestCrossing:
 
     def test_whoever_hears_that_a_topic_exists_finds_it(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        first, same, elsewhere = (peer.topics.create_topic("b") for peer in (one, one, other))
+        first, same, elsewhere = (peer.topic_admin.create_topic("b") for peer in (one, one, other))
         for late, peer in ((same, one), (elsewhere, other)):
             found: list[object] = []
             late.addErrback(lambda failure, p=peer, f=found: (f.append(p.topics.get("b")), failure)[1])
@@ -146,14 +146,14 @@ class TestCrossing:
 
     def test_partitions_are_not_added_twice(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        changes = [one.topics.add_partitions("a", 3), other.topics.add_partitions("a", 5)]
+        changes = [one.topic_admin.add_partitions("a", 3), other.topic_admin.add_partitions("a", 5)]
         assert [len(result_of(change, reactor.run_one).partitions) for change in changes] == [3, 5]
 
     def test_a_change_that_meets_a_deletion_finds_no_topic(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        deletion = one.topics.delete_topic("a")
-        change = other.topics.add_partitions("a", 3)
-        second = other.topics.delete_topic("a")
+        deletion = one.topic_admin.delete_topic("a")
+        change = other.topic_admin.add_partitions("a", 3)
+        second = other.topic_admin.delete_topic("a")
         result_of(deletion, reactor.run_one)
         for late in (change, second):
             with pytest.raises(UnknownTopic):

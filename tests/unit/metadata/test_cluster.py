@@ -207,7 +207,7 @@ def test_the_room_is_put_together_and_taken_apart(tmp_path: Path) -> None:
     metadata = Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker()))
     result_of(metadata.start())
     result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
-    made = result_of(metadata.topics.create_topic("a"))
+    made = result_of(metadata.topic_admin.create_topic("a"))
     result_of(metadata.broker_configs.alter(1, [ConfigChange("log.segment.bytes", SET, "100")]))
     result_of(metadata.stop())
 

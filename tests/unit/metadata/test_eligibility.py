@@ -91,7 +91,7 @@ def test_a_topics_own_setting_goes_before_the_brokers() -> None:
 
 def make(peer: Peer) -> Topic:
     configs = {"min.insync.replicas": "2"}
-    return result_of(peer.topics.create_topic("t", assignment={0: (1, 2, 3)}, configs=configs))
+    return result_of(peer.topic_admin.create_topic("t", assignment={0: (1, 2, 3)}, configs=configs))
 
 
 def change(topic: Topic, isr: tuple[int, ...], epochs: dict[int, int] | None = None) -> IsrChange:
@@ -101,7 +101,7 @@ def change(topic: Topic, isr: tuple[int, ...], epochs: dict[int, int] | None = N
 
 def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStore) -> None:
     peers = [Peer(store, node) for node in (1, 2, 3)]
-    (state,) = result_of(peers[0].topics.alter_isr([change(make(peers[0]), (1,))]))
+    (state,) = result_of(peers[0].isr_writer.alter([change(make(peers[0]), (1,))]))
     assert isinstance(state, PartitionState)
     assert (state.isr, state.elr) == ((1,), (2, 3))
     seen = peers[2].topics.get("t")
@@ -113,18 +113,18 @@ def test_who_registered_anew_since_it_had_all_may_not_join(store: SqliteStore) -
     """KIP-903: also where the leader has not heard of it yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])
-    result_of(peers[0].topics.alter_isr([change(peers[0].topics.all()[0], (1,))]))
+    result_of(peers[0].isr_writer.alter([change(peers[0].topics.all()[0], (1,))]))
     topic = peers[0].topics.all()[0]
     seen = peers[1].cluster.epoch
-    (unheard,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: seen - 1})]))
+    (unheard,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen - 1})]))
     assert isinstance(unheard, IneligibleReplica)
     stale = dict(peers[0].cluster._brokers)
     result_of(store.delete(f"{BROKERS}/2"))
     result_of(peers[1].cluster.register(stale[2]))
     peers[0].cluster._brokers = stale  # news of it is under way
-    (late,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: seen})]))
+    (late,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen})]))
     assert isinstance(late, IneligibleReplica)
     assert peers[0].topics.all()[0] is topic
-    (joined,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: peers[1].cluster.epoch})]))
+    (joined,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: peers[1].cluster.epoch})]))
     assert isinstance(joined, PartitionState)
     assert (joined.isr, joined.elr) == ((1, 2), ())

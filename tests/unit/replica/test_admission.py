@@ -57,7 +57,7 @@ class Machine:
 
     def make(self, name: str, replicas: tuple[int, ...], **fields: object) -> None:
         """A topic of one partition in some state, with its log if it has one here."""
-        topic = result_of(self.other.topics.create_topic(name, assignment={0: replicas}))
+        topic = result_of(self.other.topic_admin.create_topic(name, assignment={0: replicas}))
         state = replace(topic.partitions[0], partition_epoch=1, **fields)  # type: ignore[arg-type]
         result_of(self.other.topics.write_states([TopicUpdate(topic, (state,))]))
         self.logs.create(name, 0, topic.topic_id)
@@ -152,7 +152,7 @@ def test_a_directory_that_is_put_back_has_what_was_lost_with_it(machine: Machine
 
 
 def test_a_log_that_was_never_made_is_not_lost(machine: Machine) -> None:
-    result_of(machine.other.topics.create_topic("t", assignment={0: (2, 1)}))
+    result_of(machine.other.topic_admin.create_topic("t", assignment={0: (2, 1)}))
     before = machine.state("t")
     machine.fs.kill()
     machine.start()

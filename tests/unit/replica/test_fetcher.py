@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from pylogd.errors import BrokerUnavailable, ErrorCode
-from pylogd.replica.fetcher import FetcherConfig, LeaderFetcher
+from pylogd.replica.fetcher import FetcherConfig, ReplicaFetcher
 from pylogd.replica.partition import Partition
 from pylogd.replica.replication import Replication
 from pylogd.replica.throttle import ReplicationQuota
@@ -29,7 +29,7 @@ from pylogd.wire.messages.list_offsets import (
 )
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts
-from tests.unit.replica.test_following import placed
+from tests.unit.replica.test_followed_partition import placed
 
 LEADER = 2
 CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
@@ -68,7 +68,7 @@ class Case:
         ]
         self.leader = Leader()
         self.connections = 0
-        self.fetcher = LeaderFetcher(
+        self.fetcher = ReplicaFetcher(
             LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
             ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
         )  # fmt: skip
@@ -251,7 +251,7 @@ def test_what_a_leader_should_not_send_is_refused_and_asked_for_again_later(case
 
 def test_a_throttled_replica_waits_for_its_allowance(parts: Parts) -> None:
     case = Case(parts, rate=100)
-    result_of(parts.topics.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
     parts.set_state("t", isr=(2,))
     batch = placed(0, 3, 30)
     case.answer(case.records(0, batch))
@@ -277,7 +277,7 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
         connections.append(node_id)
         return Deferred(lambda _: None)
 
-    replication = Replication(parts.replicas, connect, parts.settings, parts.clock, 1)
+    replication = Replication(parts.replicas, parts.partitions, connect, parts.settings, parts.clock, 1)
     replication.start()
     parts.create("t", partitions=2)
     parts.set_state("t", 0, replicas=(2, 1), leader=2, leader_epoch=1)

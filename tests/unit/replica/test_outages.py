@@ -14,7 +14,7 @@ from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import ConnectionLost
 from pylogd.metadata.image import Outages
 from pylogd.replica.outages import OutageReporter
-from pylogd.replica.partition import Role
+from pylogd.replica.roles import Role
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -39,7 +39,7 @@ class Reporting:
         self.refused = 0
         self.reports: list[Outages] = []
         self.reporter = OutageReporter(
-            self.parts.replicas, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
+            self.parts.partitions, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
         )
         self.parts.logs.on_directory_full = self.reporter.changed
         self.reporter.start()
@@ -214,7 +214,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_brought_back(broker: Reportin
     parts = broker.parts
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
         broker.append(0)
-    result_of(parts.topics.delete_topic("t"))
+    result_of(parts.topic_admin.delete_topic("t"))
     assert alter(parts, "/a", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ("t", 0) not in parts.logs.logs
     assert not parts.fs.exists("/a/t-0")

@@ -52,7 +52,7 @@ class Case:
         self.reachable = True
         self.released: list[Key] = []
         self.joins = SmoothJoins(
-            parts.replicas, parts.cluster, parts.topics, self._connect,
+            parts.partitions, parts.cluster, parts.topics, self._connect,
             partial(committed_offsets, parts.metadata.store), self._release, parts.clock,
             parts.now_ms,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pylogd.metadata.image import Broker, Endpoint
-from pylogd.replica.insync import Follower
+from pylogd.replica.followers import Follower
 from pylogd.replica.selector import NO_PREFERENCE, RackAwareSelector
 from pylogd.replica.throttle import ReplicationQuota, is_throttled
 

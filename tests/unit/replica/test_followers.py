@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.replica.insync import UNKNOWN, Follower, committed_end, low_watermark
+from pylogd.replica.followers import UNKNOWN, Follower, committed_end, low_watermark
 
 
 def follower(end: int, start: int = 0) -> Follower:

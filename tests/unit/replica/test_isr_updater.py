@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from pylogd.errors import PylogdError
 from pylogd.metadata.errors import ConnectionLost, IneligibleReplica, StalePartition
 from pylogd.metadata.image import IsrChange, PartitionState
-from pylogd.replica.isr import IsrKeeper
+from pylogd.replica.isr_updater import IsrUpdater
 from pylogd.replica.partition import Partition
 from tests.fakes.parts import Parts
 
@@ -27,7 +27,7 @@ class Case:
         self.partition: Partition = parts.set_state("t", replicas=(1, 2, 3), isr=isr, leader_epoch=5)
         self.asked: list[tuple[Sequence[IsrChange], Deferred[Any]]] = []
         known = {self.partition.key: self.partition}
-        self.keeper = IsrKeeper(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
+        self.keeper = IsrUpdater(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
         parts.replicas.fetch_waits.add(self.keeper, self.partition.key)
         parts.replicas.isr.stop()
         parts.replicas.isr = self.keeper

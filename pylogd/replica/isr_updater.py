@@ -26,28 +26,29 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import IneligibleReplica, TopicError
 from pylogd.metadata.image import IsrChange, PartitionState
-from pylogd.replica.partition import Partition, Role
-from pylogd.replica.purgatory import State, Watcher
+from pylogd.replica.partition import Partition
+from pylogd.replica.purgatory import OperationState, Watcher
+from pylogd.replica.roles import Role
 
 log = Logger()
 
 RETRY_SECONDS = 1.0
 
-Alter = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
+AlterIsr = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
 """Writes the changes: a Deferred of a list with, for each, the new PartitionState or the error."""
 
 
-class IsrKeeper(Watcher):
+class IsrUpdater(Watcher):
     """See the module. It watches every partition that may have followers, under its key.
 
     `written` is told each partition's new state once a write of ours is done, or None where a change was taken back.
     """
 
-    state = State.WAITING
+    state = OperationState.WAITING
 
     def __init__(
         self,
-        alter: Alter,
+        alter: AlterIsr,
         clock: IReactorTime,
         partitions: Mapping[tuple[str, int], Partition],
         written: Callable[[Partition, PartitionState | None], object],
