@@ -1,11 +1,11 @@
-"""Appends whose records have to be looked into, in a thread, before they are made; and those that came behind them.
+"""Appends whose records have to be inspected in a thread first, and appends that come after them.
 
-Strategy: a partition with such an append has a queue, and whatever a client appends to it meanwhile goes to the end of
-that: appends to one partition are made in the order in which they came. Each is made on the reactor's thread, with
-what the thread has found. The queue is gone when all are made.
+Strategy: a partition with such an append has a queue; what clients append to it meanwhile is added to the queue, so
+that appends are done in the order in which they came. Each is done on the reactor's thread, with what the thread has
+found. The queue is removed when it is empty.
 
-Rules: few are looked into at a time (`AT_ONCE`), since each may take many times its size in memory. An append is made
-even if the client who asked for it has gone: those behind it may rely on it.
+Rules: few are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in memory.
+An append is done even if its client has gone, since later ones may rely on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Follows every partition that another broker leads: a fetcher for each leader, its partitions given and taken.
+"""Follows the partitions that other brokers lead, with one fetcher for each leader.
 
-Rules: a partition is with one fetcher at most, that of its leader in the newest epoch known here. A fetcher with
-nothing to fetch is stopped.
+Rules: a partition belongs to one fetcher at most, that of its leader in the newest epoch known here. A fetcher without
+partitions is stopped.
 
 Must not know: requests, how a fetcher works.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Replication:
-    """See the module. `connect` opens a connection to a broker by its id."""
+    """Gives partitions to fetchers, and takes them away. connect: opens a connection to a broker by its id."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Replication:
         node_id: int,
         broker_epoch: Callable[[], int] = lambda: NO_EPOCH,
     ) -> None:
-        """`broker_epoch`: this broker's, which leaders are told (KIP-903)."""
+        """broker_epoch: returns this broker's epoch, which leaders are told (KIP-903)."""
         self._replicas = replicas
         self._partitions = partitions
         self._connect = connect
@@ -61,7 +61,7 @@ class Replication:
         self._running = False
 
     def start(self, cluster_id: str | None = None) -> None:
-        """Follow what is to be followed now, and all that changes from now on; leaders of another cluster refuse."""
+        """Follow partitions from now on. Leaders refuse a `cluster_id` that is not theirs."""
         self._config = replace(self._config, cluster_id=cluster_id)
         self._running = True
         self._partitions.subscribe(self._changed)
@@ -69,7 +69,7 @@ class Replication:
             self._changed(partition)
 
     def stop(self) -> Deferred[None]:
-        """Follow nothing more; fires when every fetcher has ended."""
+        """Stop following. Fires when every fetcher has ended."""
         self._running = False
         self._leader_of.clear()
         fetchers, self._fetchers = self._fetchers, {}
