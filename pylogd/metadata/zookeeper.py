@@ -1,13 +1,13 @@
-"""The metadata store on ZooKeeper: `IMetadataStore` by kazoo, see `kazoo_session` for how the two get on.
+"""The metadata store on ZooKeeper: `IMetadataStore` by kazoo.
 
-Strategy: every call is one request, or a few, of a `KazooSession`, which answers in order; `call_queue` has Deferreds
+Strategy: every call is one or several requests of a `KazooSession`, which answers in order; `call_queue` has Deferreds
 fire in the order of the calls even where one call (`children_data`) takes many requests. The chroot is a prefix that is
 added to paths in requests and removed from those in answers.
 
-Rules: after `close` nothing is called back. A watch goes with its connection, uncalled, as with its session:
-`CONNECTED` follows, and with it the holders' reads.
+Rules: after `close` no watch or listener is called. When a connection is lost its watches are dropped without a call,
+as with a session; they have to be set again at `CONNECTED`.
 
-Must not know: what the tree is used for.
+Must not know: what the nodes are used for.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ log = Logger()
 T = TypeVar("T")
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
-#: What a `multi` holds at most, all paths and data together: ZooKeeper closes the connection on a larger request.
+#: The most bytes of paths and data in a `multi`: ZooKeeper closes the connection on a larger request.
 MAX_MULTI_BYTES: Final = 1_030_000
-#: How long a close waits for what was asked before.
+#: The most seconds that a close waits for earlier calls.
 DRAIN_SECONDS: Final = 5.0
-#: Children that `children_data` reads by one request.
+#: The most children that `children_data` reads by one request.
 READ_NODES: Final = 64
 
 
@@ -90,7 +90,7 @@ class ZooKeeperStore:
         connection_timeout_ms: int | None = None,
         security: ZooKeeperSecurity | None = None,
     ) -> None:
-        """`connection_timeout_ms` bounds `start`; by default it is the session's. Raises `ConfigError`."""
+        """connection_timeout_ms: of `start`; the session timeout if None. Raises `ConfigError`."""
         self._hosts, self._chroot = parse_connect(connect)
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
@@ -106,25 +106,23 @@ class ZooKeeperStore:
 
     @property
     def session_id(self) -> int:
-        """ZooKeeper's number of the session."""
+        """ZooKeeper's id of the session."""
         return self._session.session_id
 
     @property
     def session_timeout(self) -> float:
-        """After how many seconds without a word ZooKeeper ends the session: as asked for until it is connected, then as
-        the server granted it.
-        """
+        """The session timeout in seconds: as the server granted it, or as requested before it is connected."""
         return self._session.granted_timeout
 
     def start(self) -> Deferred[None]:
-        """Connect, and make the chroot if it is missing."""
+        """Connect, and create the chroot if it does not exist."""
         self._starting = Deferred(self._start_cancelled)
         self._timer = self._reactor.callLater(self._timeout_ms / 1000, self._start_took_too_long)
         self._session.open()
         return self._starting
 
     def close(self) -> Deferred[None]:
-        """Wait for what was asked before, `DRAIN_SECONDS` at most, then end the session."""
+        """End the session when all earlier calls are done, after `DRAIN_SECONDS` at the latest."""
         if self._starting is not None:
             return self._start_failed(StoreClosed("the store was closed"))
         if not self._open:
@@ -310,7 +308,7 @@ class ZooKeeperStore:
         return call.deferred
 
     def _ensure(self, call: Call, full: str, path: str) -> None:
-        """Settle the call once the node at `full`, with the chroot before it, is there."""
+        """Create the node at `full` and its ancestors, as far as they don't exist, and settle the call."""
         errors: list[BaseException] = []
 
         def made(last: bool, _: Any, error: BaseException | None) -> None:
@@ -319,7 +317,7 @@ class ZooKeeperStore:
             if last and not errors:
                 self._calls.settle(call)
             elif last and error is not None and isinstance(errors[0], kazoo.NoAuthError):
-                # Those above may not be ours to write in, and be there all the same.
+                # Ancestors may exist though the ACL does not allow to create them.
                 self._session.ask(lambda client: client.exists_async(full), found)
             elif last:
                 self._calls.settle(
@@ -340,7 +338,7 @@ class ZooKeeperStore:
         converted: list[Result] = []
         for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
             if isinstance(result, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
-                continue  # it would have been done; another one failed
+                continue  # it was not done because another operation failed
             if isinstance(result, Exception):
                 self._calls.settle(call, error=error_of(result, operation, index))
                 return
@@ -415,7 +413,7 @@ class ZooKeeperStore:
         self._start_failed(StoreClosed("the start was cancelled"))
 
     def _start_failed(self, error: StoreError) -> Deferred[None]:
-        """End the start, then fail it; fires when that is done."""
+        """Close the session, then fail the start; fires when that is done."""
         starting, self._starting = self._starting, None
         self._cancel_timer()
         closing: Deferred[None] = Deferred()
@@ -429,7 +427,7 @@ class ZooKeeperStore:
         return closing
 
     def _end(self) -> None:
-        """End the session; what has not settled fails."""
+        """End the session; calls that have not settled fail."""
         closing, self._closing = self._closing, None
         if closing is None:
             return

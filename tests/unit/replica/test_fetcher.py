@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from pylogd.errors import BrokerUnavailable, ErrorCode
 from pylogd.replica.fetcher import FetcherConfig, ReplicaFetcher
+from pylogd.replica.fetcher_machine import FetcherState
+from pylogd.replica.followed_partition import parts as parts_of
 from pylogd.replica.partition import Partition
 from pylogd.replica.replication import Replication
 from pylogd.replica.throttle import ReplicationQuota
@@ -68,6 +71,7 @@ class Case:
         ]
         self.leader = Leader()
         self.connections = 0
+        self.refuses = False
         self.fetcher = ReplicaFetcher(
             LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
             ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
@@ -79,6 +83,8 @@ class Case:
     def connect(self, node_id: int) -> Deferred[Any]:
         assert node_id == LEADER
         self.connections += 1
+        if self.refuses:
+            return Deferred(lambda _: None)
         self.leader = Leader()
         return succeed(self.leader)
 
@@ -291,3 +297,66 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
     assert set(connections) == {2, 3}
     done = replication.stop()
     assert done.called
+
+
+def _log_ends_asked(case: Case) -> None:
+    case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
+
+
+def _half_applied(case: Case) -> None:
+    _, done = case.leader.asked.pop(0)
+    data = case.records(0, placed(0, 3), placed(1, 3))
+    done.callback(FetchResponse(0, 0, 7, [FetchableTopicResponse(topic_id=case.topic_id, partitions=[data])]))
+
+
+def _nudged(case: Case) -> None:
+    case.answer(case.records(0))
+    case.parts.set_state("t", leader_epoch=4)
+    case.fetcher.follow(case.partitions[0])
+    case.turn()
+    case.answer()
+
+
+def _paused(case: Case) -> None:
+    case.answer(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR, records=b""))
+
+
+def _disconnected(case: Case) -> None:
+    case.leader.close()
+    case.parts.time.advance(0)
+
+
+def _not_connected_again(case: Case) -> None:
+    case.refuses = True
+    case.leader.close()
+    case.turn(0.06)
+
+
+#: How a fetcher with a request at the leader gets into each of the other states.
+WAYS: dict[FetcherState, Callable[[Case], object]] = {
+    FetcherState.FETCHING: lambda case: None,
+    FetcherState.LOCATING: _log_ends_asked,
+    FetcherState.APPLYING: _half_applied,
+    FetcherState.NUDGING: _nudged,
+    FetcherState.IDLE: _paused,
+    FetcherState.BACKING_OFF: _disconnected,
+    FetcherState.CONNECTING: _not_connected_again,
+}
+
+
+@pytest.mark.parametrize("state", WAYS)
+def test_a_fetcher_stops_in_every_state(case: Case, state: FetcherState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.replica.fetcher.PART_BYTES", 1)
+    monkeypatch.setattr("pylogd.replica.fetcher.parts", partial(parts_of, most_batches=1))
+    WAYS[state](case)
+    assert case.fetcher._machine.state is state
+    end, connections = case.partitions[0].log.log_end_offset, case.connections
+    stopped = case.fetcher.stop()
+    case.turn(10)
+    assert stopped.called
+    assert case.fetcher._machine.state is FetcherState.STOPPED
+    assert (case.partitions[0].log.log_end_offset, case.connections) == (end, connections)
+
+
+def test_every_state_but_the_last_has_its_work(case: Case) -> None:
+    assert set(case.fetcher._steps) == set(FetcherState) - {FetcherState.STOPPED}
