@@ -21,6 +21,7 @@ from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.configs import log_config
+from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.wire import schema
@@ -81,6 +82,9 @@ class Parts:
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
+        self.replica_parts: Replicas
+        self.hosting: PartitionHosting
+        self.groups: GroupCoordinator
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))

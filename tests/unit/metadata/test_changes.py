@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorThreads
+from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
@@ -97,7 +100,7 @@ class TestCrossing:
     def two(self, tmp_path: Path) -> tuple[Peer, Peer, ThreadsOnly]:
         path = tmp_path / "metadata.sqlite"
         reactor = ThreadsOnly()
-        store = SqliteStore(path, worker=ThreadWorker(reactor))
+        store = SqliteStore(path, worker=ThreadWorker(cast(IReactorThreads, reactor)))
         result_of(store.start(), reactor.run_one)
         peers = []
         for node_id in (1, 2):
@@ -138,7 +141,12 @@ class TestCrossing:
         first, same, elsewhere = (peer.topic_admin.create_topic("b") for peer in (one, one, other))
         for late, peer in ((same, one), (elsewhere, other)):
             found: list[object] = []
-            late.addErrback(lambda failure, p=peer, f=found: (f.append(p.topics.get("b")), failure)[1])
+
+            def look(failure: Failure, peer: Peer = peer, found: list[object] = found) -> Failure:
+                found.append(peer.topics.get("b"))
+                return failure
+
+            late.addErrback(look)
             with pytest.raises(TopicExists):
                 result_of(late, reactor.run_one)
             assert found[0] is not None
@@ -155,9 +163,10 @@ class TestCrossing:
         change = other.topic_admin.add_partitions("a", 3)
         second = other.topic_admin.delete_topic("a")
         result_of(deletion, reactor.run_one)
-        for late in (change, second):
-            with pytest.raises(UnknownTopic):
-                result_of(late, reactor.run_one)
+        with pytest.raises(UnknownTopic):
+            result_of(change, reactor.run_one)
+        with pytest.raises(UnknownTopic):
+            result_of(second, reactor.run_one)
 
     def test_producer_ids_of_both_differ(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two

@@ -12,7 +12,7 @@ from tests.fakes.parts import Parts, batch
 
 def topic(parts: Parts, **configs: str) -> Partition:
     """A topic of one partition; its settings with underscores for dots."""
-    parts.create("t", **configs)
+    parts.create("t", 1, **configs)
     return parts.replicas.partitions["t", 0]
 
 
