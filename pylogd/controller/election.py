@@ -96,7 +96,7 @@ class Election:
         return Deferred.fromCoroutine(self._resign()) if active else succeed(None)
 
     async def _resign(self) -> None:
-        with suppress(StoreError):  # then the node goes with the session
+        with suppress(StoreError):  # the node is then deleted with the session
             await self._store.multi([self.guard, Delete(CONTROLLER)])
 
     def depose(self, reason: str) -> None:

@@ -5,7 +5,7 @@ then, so that a single broker works. Whenever brokers or the topic change, the c
 as many as the topic's setting asks for, or as there are brokers. It does so by a reassignment like any other.
 
 Rules:
-- Replicas are only added. If there are more than the setting asks for, somebody wanted them.
+- Replicas are only added. If there are more than the setting asks for, an operator wanted them.
 - A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
 - The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
   groups are spread over the brokers.

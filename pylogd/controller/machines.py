@@ -41,14 +41,14 @@ class NodeState(Enum):
     """What is known of the controller's node in the metadata store."""
 
     WATCHED = "The node was read; a watch, or a timer after an error, says when to read it again."
-    READING = "The node is being read, or created because nobody holds it."
+    READING = "The node is being read, or created because it does not exist."
     OUTDATED = "The node is being read and may have changed since: it is read again afterwards."
 
 
 class NodeEvent(Enum):
     """What makes a broker read the controller's node."""
 
-    CHANGED = "The watch was set off, the session is a new one, or a write found another controller."
+    CHANGED = "The watch was triggered, the session is a new one, or a write found another controller."
     READ_AGAIN = "An outdated read has ended."
     DONE = "A read has ended, or failed."
 

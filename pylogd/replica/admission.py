@@ -112,8 +112,8 @@ def _report(node: int, updates: list[TopicUpdate]) -> None:
             lost += 1
             if new.lost:
                 log.error(
-                    "{topic}-{index}: its records are in a data directory that is not there ({ids}) and on no other "
-                    "broker; put the directory back and restart, or give the records up with `pylogd cluster elect "
+                    "{topic}-{index} is offline: its records are in a missing data directory ({ids}) and on no other "
+                    "broker. Put the directory back and restart, or give the records up with `pylogd cluster elect "
                     "--unclean`",
                     topic=before.name, index=new.index, ids=", ".join(new.lost),
                 )  # fmt: skip
@@ -125,5 +125,5 @@ def _report(node: int, updates: list[TopicUpdate]) -> None:
     if suspect:
         log.warn(
             "{count} replicas of this broker may lack the last records, since its machine stopped without warning: "
-            "they can't lead before they have caught up, unless nobody else has more", count=suspect,
+            "they can't lead before they have caught up, unless no other replica has more", count=suspect,
         )  # fmt: skip

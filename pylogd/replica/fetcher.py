@@ -8,7 +8,7 @@ are truncated in threads, and partitions that failed or are throttled are left o
 Rules:
 - A partition with an error is paused, and the others go on. A connection that fails is opened again.
 - While a log is truncated the partition is not fetched, and the manager defers changes of its state.
-- A partition that is added again, in another leader epoch, starts anew.
+- A partition that is added again, in another leader epoch, forgets its pauses and positions.
 - A partition that is added need not wait for a long poll to end: a second request in the same session, a nudge, makes
   the leader answer both at once.
 

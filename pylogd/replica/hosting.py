@@ -8,8 +8,8 @@ Rules:
 - A partition is in the look-ups once its log is open, and out of them before its log is deleted. Whatever waits on it
   is woken then and finds its role to be Deleted.
 - A log is deleted only because its topic was deleted, or its replica moved, while this broker followed the metadata.
-  One that the metadata does not know when all topics were read anew (at a start, in a new session) is kept aside: see
-  `strays`.
+  A log that the metadata does not know after all topics were read again (at a start, in a new session) is kept aside:
+  see `strays`.
 
 It must not know requests or error codes.
 """
@@ -126,7 +126,7 @@ class PartitionHosting:
         topic = change.after or change.before
         assert topic is not None
         if change.found_out:
-            self._drop_removed(topic.name, "it was missing when all topics were read anew in a new session")
+            self._drop_removed(topic.name, "it was missing when all topics were read again in a new session")
         self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
 
     def _change_failed(self, failure: Failure, name: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Appends of all partitions that are looked into at the same time.
 AT_ONCE = 2
 
-#: Records, acks=all, whether a short look into them may be taken at once, and who is told.
+#: Records, acks=all, whether a short inspection may be done on the reactor's thread, and the caller's Deferred.
 Append = tuple["Buffer", bool, bool, "Deferred[AppendResult]"]
 
 
@@ -46,10 +46,10 @@ class InspectedAppends:
     def append(
         self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True
     ) -> Deferred[AppendResult]:
-        """Append behind those that wait, after a look into the records if that is needed. Fails as `append` does.
+        """Append after those that wait, and after an inspection if one is needed. Fails as `append` does.
 
-        at_once: whether the look may be taken here if it is a short one. Cancelling the Deferred leaves the append to
-        be made.
+        at_once: whether a short inspection may be done on the reactor's thread. Cancelling the Deferred does not cancel
+        the append.
         """
         done: Deferred[AppendResult] = Deferred()
         queue = self.queues.get(partition)

@@ -30,7 +30,7 @@ class IConnection(Protocol):
 async def ask_log_ends(
     connection: IConnection, node_id: int, partitions: Sequence[FollowedPartition], timeout: float
 ) -> tuple[Offsets, Offsets]:
-    """Return the log starts and the log ends that the leader tells. A partition with an error is in neither.
+    """Return the log starts and the log ends that the leader answers. A partition with an error is in neither.
 
     For a replica that skips old records the end is the last stable offset, so that no undecided transaction begins
     before its first record. node_id: of the follower. timeout: seconds for each request.

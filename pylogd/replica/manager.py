@@ -46,12 +46,12 @@ class ReplicaManager:
     """Appends to partitions, and waits for their replicas.
 
     partitions, partitions_by_id: the hosted ones by (topic name, index) and by (topic id, index).
-    fetch_waits, append_waits: who waits for records, and for replicas, under (topic name, index).
+    fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
     isr: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
     sessions: the fetch sessions of this broker. selector: chooses replicas for consumers, None if leaders serve all.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
-    append_in_turn: `append` for batches that have to be looked into, or that come behind such; see `inspecting`.
+    append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
     append_queues: what waits there, by partition; only partitions with appends that wait are in it.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
     """

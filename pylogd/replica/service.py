@@ -1,4 +1,4 @@
-"""The parts of this room, put together: what a broker makes, starts and stops."""
+"""The parts of the replica package, put together: what a broker creates, starts and stops."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class StrayLogs:
         self._in_thread = in_thread
 
     async def find(self) -> list[tuple[tuple[str, int], str]]:
-        """Return the (topic, index) of each stray log and why it is one, by metadata that is read anew.
+        """Return the (topic, index) of each stray log and why it is one, by metadata that is read again.
 
         Returns none if the metadata can't be read.
         """
