@@ -189,16 +189,17 @@ class ReplicaFetcher:
     # -- the loop
 
     async def _run(self) -> None:
-        while not self._stopped:
+        machine = self._machine
+        while machine.state is not FetcherState.STOPPED:
             try:
-                event = await self._steps[self._machine.state]()
+                event = await self._steps[machine.state]()
             except (PylogdError, CancelledError) as error:
                 event = self._failed(error)
             except Exception:
                 log.failure("Unexpected error while fetching from broker {leader}, retrying", leader=self.leader_id)
                 event = self._failed(None)
             if not self._stopped:
-                self._machine.handle(event)
+                machine.handle(event)
         self._hang_up()
 
     def _failed(self, error: BaseException | None) -> FetcherEvent:
@@ -284,7 +285,9 @@ class ReplicaFetcher:
             if response.error_code not in _SESSION_LOST:
                 raise KafkaError(ErrorCode(response.error_code))
         self._failures = 0
-        return FetcherEvent.APPLIED if self._nudge is None else FetcherEvent.NUDGED
+        if self._nudge is not None:
+            return FetcherEvent.NUDGED
+        return FetcherEvent.POSITION_LOST if self._lost else FetcherEvent.APPLIED
 
     async def _await_nudge(self) -> FetcherEvent:
         nudge, self._nudge = self._nudge, None

@@ -34,6 +34,7 @@ class FetcherEvent(Enum):
     ANSWERED = "The leader has answered."
     UNANSWERED = "The second request failed, which does not matter."
     APPLIED = "The answer has been applied."
+    POSITION_LOST = "The answer has been applied, and the leader does not have the offset of a partition."
     NUDGED = "The answer has been applied, and a second one is to come."
     FAILED = "The connection failed, or the leader answered with an error."
     BACKED_OFF = "The wait is over."
@@ -56,7 +57,12 @@ FETCHER = MachineTable(
             _E.FAILED: _S.BACKING_OFF,
         },
         _S.FETCHING: {_E.ANSWERED: _S.APPLYING, _E.FAILED: _S.BACKING_OFF},
-        _S.APPLYING: {_E.APPLIED: _S.LOCATING, _E.NUDGED: _S.NUDGING, _E.FAILED: _S.BACKING_OFF},
+        _S.APPLYING: {
+            _E.APPLIED: _S.PREPARING,
+            _E.POSITION_LOST: _S.LOCATING,
+            _E.NUDGED: _S.NUDGING,
+            _E.FAILED: _S.BACKING_OFF,
+        },
         _S.NUDGING: {_E.ANSWERED: _S.APPLYING, _E.UNANSWERED: _S.LOCATING, _E.FAILED: _S.BACKING_OFF},
         _S.IDLE: {_E.WOKEN: _S.LOCATING, _E.FAILED: _S.BACKING_OFF},
         _S.BACKING_OFF: {_E.BACKED_OFF: _S.CONNECTING, _E.FAILED: _S.BACKING_OFF},
