@@ -1,4 +1,4 @@
-"""Brokers' metadata rooms on one embedded tree that answers at once."""
+"""Brokers' metadata on one embedded store that answers at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.metadata import InlineWorker, result_of
 
 
 class Peer:
-    """One broker of several on the same store: what `service.Metadata` puts together, with its ears open."""
+    """One of several brokers on the same store: the parts of `service.Metadata`, and the changes that it heard of."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""News of writes when things go wrong, and writers that cross each other."""
+"""The change feed when reads and writes fail, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Reader:
-    """Notes what it is asked to read, and fails when told to."""
+    """Records what it is told to read, and fails when the test says so."""
 
     def __init__(self) -> None:
         self.read: list[Sequence[str] | None] = []
@@ -94,7 +94,7 @@ def test_a_writer_hears_that_its_write_was_not_read_back_and_the_next_one_reads_
 
 
 class TestCrossing:
-    """Two brokers that ask before either has its answer."""
+    """Two brokers that make calls before either has an answer."""
 
     @pytest.fixture
     def two(self, tmp_path: Path) -> tuple[Peer, Peer, ThreadsOnly]:

@@ -1,4 +1,4 @@
-"""Who is eligible besides those in sync: every change of the in-sync set says it."""
+"""Eligible leader replicas: every change of an in-sync set keeps them up to date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_who_leaves_a_set_that_becomes_too_small_stays_eligible_until_it_is_larg
     state = with_isr(with_isr(WHOLE, (1, 2), 2), (1,), 2)
     assert (state.isr, state.elr) == ((1,), (2,))
     assert not commits(state, 2)
-    assert not commits(state, 1)  # by whoever has heard of another setting
+    assert not commits(state, 1)  # of a broker that has another value of the setting
     assert with_isr(state, (1, 3), 2).elr == ()
     assert with_isr(state, (1,), 1).elr == ()
 
@@ -110,7 +110,7 @@ def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStor
 
 
 def test_who_registered_anew_since_it_had_all_may_not_join(store: SqliteStore) -> None:
-    """KIP-903: also where the leader has not heard of it yet."""
+    """KIP-903: also if the leader does not know the new epoch yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])
     result_of(peers[0].isr_writer.alter([change(peers[0].topics.all()[0], (1,))]))
@@ -121,7 +121,7 @@ def test_who_registered_anew_since_it_had_all_may_not_join(store: SqliteStore) -
     stale = dict(peers[0].cluster._brokers)
     result_of(store.delete(f"{BROKERS}/2"))
     result_of(peers[1].cluster.register(stale[2]))
-    peers[0].cluster._brokers = stale  # news of it is under way
+    peers[0].cluster._brokers = stale  # it has not heard of the new epoch yet
     (late,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen})]))
     assert isinstance(late, IneligibleReplica)
     assert peers[0].topics.all()[0] is topic

@@ -34,7 +34,7 @@ def make(peer: Peer, name: str = "a", partitions: int = 1) -> Topic:
 
 def change_of(topic: Topic, isr: tuple[int, ...], index: int = 0, **fields: Any) -> IsrChange:
     state = topic.partitions[index]
-    epochs = dict.fromkeys(isr, 0)  # every broker's first
+    epochs = dict.fromkeys(isr, 0)  # the first broker epoch of each
     made = IsrChange(topic.name, topic.topic_id, index, state.leader_epoch, state.partition_epoch, isr, epochs)
     return replace(made, **fields)
 
@@ -130,7 +130,7 @@ def test_changes_of_many_partitions_are_one_write(peers: list[Peer], store: Sqli
 
 def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0], partitions=2)
-    # The controller's write, of which broker 1 has not heard.
+    # A write of the controller that broker 1 has not read yet.
     deaf(peers[0])
     other = peers[1].topics.get("a")
     assert other is not None
@@ -147,7 +147,7 @@ def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> N
 
 
 def deaf(peer: Peer) -> None:
-    """From now on the broker hears of nothing."""
+    """Let the broker read no more changes."""
     peer.feed._watched = True
     peer.feed._started = False
 
@@ -239,7 +239,7 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
     assert [path for path in asked if path.startswith(TOPICS)] == []
     assert all(peer.topics.all()[0].partitions[0].isr == (1,) for peer in peers)
     assert all(peer.topics.all() == peers[0].topics.all() for peer in peers)
-    # The next write goes by the versions that were told.
+    # The next write uses the versions that were told.
     again = peers[2].topics.get("a")
     assert again is not None
     result_of(peers[2].topics.write_states([TopicUpdate(again, (replace(again.partitions[0], partition_epoch=2),))]))
@@ -247,7 +247,7 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
 
 
 def late_view(store: SqliteStore) -> list[Topic]:
-    """The topics as a broker reads them that comes now."""
+    """The topics as a new broker reads them."""
     return Peer(store, 9).topics.all()
 
 

@@ -1,4 +1,4 @@
-"""Topics: made, changed, deleted, and heard of by every broker."""
+"""Topics: created, changed, deleted, and seen by every broker."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_broker_that_missed_writes_catches_up_with_all_of_them(store: SqliteSt
     result_of(one.topic_admin.create_topic("anew"))
     kept = two.topics.get("kept")
     two.changes.clear()
-    two.feed._watched = True  # its watch is lost: nothing tells it
+    two.feed._watched = True  # its watch is lost, so it hears of nothing
     two.feed._started = False
     result_of(one.topic_admin.create_topic("new"))
     result_of(one.topic_admin.delete_topic("anew"))
@@ -303,7 +303,7 @@ def test_a_topic_that_can_no_longer_be_read_stays_as_it_was(store: SqliteStore, 
     }[which]  # fmt: skip
     sound = result_of(store.get(path)).data
     result_of(store.set(path, b"junk"))
-    peer.feed._seen = -1  # everything is read anew with the next write
+    peer.feed._seen = -1  # everything is read again with the next write
     result_of(peer.topic_admin.create_topic("v"))
     assert peer.topics.get("t") == topic
     assert set(peer.topics.unreadable) == {"t"}

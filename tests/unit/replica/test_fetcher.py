@@ -1,4 +1,4 @@
-"""The loop that fetches from one leader: sessions, pauses, nudges, cuts, and the way of other partitions' trouble."""
+"""The replica fetcher: sessions, pauses, nudges, truncations, and partitions with errors beside others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
 
 
 class Leader:
-    """The connection to a leader that is answered by hand."""
+    """A connection to a leader whose requests the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Deferred[Any]]] = []
@@ -97,12 +97,12 @@ class Case:
 
     @property
     def request(self) -> Any:
-        """The request that waits."""
+        """The oldest request without an answer."""
         assert self.leader.asked
         return self.leader.asked[0][0]
 
     def wants(self) -> dict[int, int]:
-        """What the request that waits asks for: offset by index."""
+        """The fetch offsets of that request, by partition index."""
         return {entry.partition: entry.fetch_offset for topic in self.request.topics for entry in topic.partitions}
 
     def answer(self, *data: PartitionData, session: int = 7, error: int = 0) -> None:

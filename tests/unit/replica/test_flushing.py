@@ -1,4 +1,4 @@
-"""Flushes by count, by time and at a roll, in threads; and with `flush.visible`, what may be seen meanwhile."""
+"""Flushes by count, by time and at a roll, in threads; with `flush.visible`, what consumers see meanwhile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def topic(parts: Parts, **configs: str) -> Partition:
 
 
 def append(parts: Parts, partition: Partition, count: int = 1) -> int:
-    """Append so many batches of one record; the log's end."""
+    """Append so many batches of one record; return the log end."""
     for _ in range(count):
         parts.replicas.append(partition, batch(b"v"), True)
     return partition.log.log_end_offset
 
 
 def committed(parts: Parts, partition: Partition) -> Deferred[list[PendingAppend]]:
-    """Fires when all that was appended is committed."""
+    """Return a Deferred that fires when all appends are committed."""
     return parts.replicas.wait_for_replicas([PendingAppend(partition, partition.log.log_end_offset, None)], 1000)
 
 

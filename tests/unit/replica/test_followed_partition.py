@@ -1,4 +1,4 @@
-"""A follower's decisions: what to ask for, where to cut, what to refuse."""
+"""A follower's decisions: where to fetch, where to truncate, what to refuse."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def placed(offset: int, epoch: int, values: int = 1) -> bytes:
 
 
 def followed(parts_of: Parts, *epochs: int) -> FollowedPartition:
-    """A partition that follows broker 2 in epoch 9, with one record of each of `epochs`."""
+    """A partition that follows broker 2 in epoch 9 and has one record of each of `epochs`."""
     parts_of.create("t")
     partition = parts_of.set_state("t", replicas=(2, 1), isr=(2, 1), leader=2, leader_epoch=9)
     assert partition.role is Role.FOLLOWING
@@ -52,11 +52,11 @@ class TestWhereToCut:
     @pytest.mark.parametrize(
         ("ours", "leader_epoch", "leader_end", "cut"),
         [
-            ((1, 1, 1), 1, 2, 2),  # the leader's part of our epoch is shorter
-            ((1, 1, 3), 1, 2, 2),  # our newest epoch is none of the leader's
+            ((1, 1, 1), 1, 2, 2),  # the leader's records of that epoch end earlier
+            ((1, 1, 3), 1, 2, 2),  # the leader does not have our newest epoch
             ((1, 1, 3), 1, 9, 2),
-            ((1, 1, 3, 3), 2, 3, 2),  # nor has it ours: cut where our epoch before it ends
-            ((3, 3), 1, 4, 0),  # nothing in common that is known
+            ((1, 1, 3, 3), 2, 3, 2),  # neither has the other's epoch: truncate to the end of our epoch before it
+            ((3, 3), 1, 4, 0),  # no common epoch is known
             ((1, 2, 3), 0, 0, 0),
         ],
     )

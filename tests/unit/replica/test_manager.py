@@ -1,4 +1,4 @@
-"""The replica manager follows the registry, wakes who waits, and survives restarts and failing disks."""
+"""Partitions follow the topic registry, appends wake what waits, and both survive restarts and failing disks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def restart(parts: Parts) -> None:
 
 
 def strays(parts: Parts) -> list[str]:
-    """The directories that were kept aside."""
+    """The directories of stray logs."""
     return sorted(f"/data/{name}" for name in parts.fs.listdir("/data") if name.endswith("-stray"))
 
 
@@ -133,7 +133,7 @@ class TestRestart:
         if others:
             parts.create("kept")
         result_of(parts.replica_parts.stop())
-        result_of(parts.topic_admin.delete_topic("t"))  # or the store is an older copy, which does not have it yet
+        result_of(parts.topic_admin.delete_topic("t"))  # or an older copy of the store, without the topic, was restored
         restart(parts)
         assert set(parts.logs.logs) == ({("kept", 0)} if others else set())
         (path,) = strays(parts)
@@ -156,7 +156,7 @@ class TestRestart:
         parts.logs.close()
         result_of(
             Deferred.fromCoroutine(parts.topic_admin._write_new(topic))
-        )  # the newer copy of the store is put back
+        )  # the newer copy of the store is restored
         parts.fs.rename(path, "/data/t-0")
         parts.boot()
         result_of(parts.replica_parts.start())
@@ -199,10 +199,10 @@ class TestRestart:
         parts.create("t")
         parts.create("u")
         parts.append("t", b"acknowledged")
-        result_of(parts.topic_admin.delete_topic("u"))  # told of: it goes
+        result_of(parts.topic_admin.delete_topic("u"))  # a deletion that the broker hears of: the log is deleted
         assert not strays(parts)
         feed = parts.topics._feed
-        feed._session_id, feed._seen = -1, -1  # as behind a session that is lost
+        feed._session_id, feed._seen = -1, -1  # as after a lost session
         result_of(parts.topic_admin.delete_topic("t"))
         result_of(parts.hosting.settled("t"))
         assert not parts.replicas.partitions
@@ -321,7 +321,7 @@ class TestLeadership:
         assert heard[2:] == [("led", 0, False)]
         result_of(parts.topic_admin.delete_topic("led"))
         result_of(parts.hosting.settled("led"))
-        assert heard[3:] == [("led", 1, False)]  # of the other one everybody has heard already
+        assert heard[3:] == [("led", 1, False)]  # the other one was announced before
         undo()
         parts.create("more")
         assert len(heard) == 4

@@ -1,4 +1,4 @@
-"""A data directory fails under a broker: its partitions say so, whoever waits is told, the others go on."""
+"""A log directory fails: its partitions go offline, what waits on them is answered, the others go on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def produce_to(parts: Parts, index: int) -> ProduceRequest:
 
 
 def produce(parts: Parts, index: int) -> int:
-    """The code that a produce is answered."""
+    """The error code that a Produce request is answered."""
     return int(parts.call(produce_to(parts, index), 9).responses[0].partition_responses[0].error_code)
 
 
@@ -47,7 +47,7 @@ def fetch_of(index: int, wait_ms: int = 0) -> FetchRequest:
 
 
 def fail_a(parts: Parts) -> None:
-    """A produce to /a meets a disk that is gone."""
+    """Produce to /a, whose disk has failed."""
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"):
         assert produce(parts, 0) == ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -46,7 +46,7 @@ class Reporting:
         self.parts.time.advance(0)
 
     def report(self, outages: Outages) -> Deferred[None]:
-        """The cluster's own, unless the store is to be away."""
+        """Report to the cluster, or fail as many times as `refused` says."""
         self.reports.append(outages)
         if self.refused:
             self.refused -= 1
@@ -55,11 +55,11 @@ class Reporting:
 
     @property
     def reported(self) -> Outages:
-        """What the tree says of this broker."""
+        """The outages of this broker in the metadata."""
         return self.parts.cluster.brokers[self.parts.node_id].outages
 
     def append(self, index: int) -> None:
-        """Append, and let what follows happen."""
+        """Append, and run what that schedules."""
         try:
             self.parts.append("t", b"v", partition=index)
         finally:
@@ -115,7 +115,7 @@ def test_a_full_volume_is_reported_until_it_has_room(broker: Reporting) -> None:
     with fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
         broker.append(0)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
-    fs.usable_bytes = 1 << 20  # a little is no reason to come back: it would be full again at once
+    fs.usable_bytes = 1 << 20  # too little to use the directory again: it would be full at once
     time.pump([1.0] * 3)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
     fs.usable_bytes = 1 << 39
@@ -232,7 +232,7 @@ def test_an_operator_need_not_wait_until_a_volume_has_plenty_of_room(broker: Rep
 
 
 def alter(parts: Parts, path: str, index: int) -> int:
-    """The code that AlterReplicaLogDirs answers for a partition of t."""
+    """The error code that AlterReplicaLogDirs answers for a partition of t."""
     topics = [AlterReplicaLogDirTopic("t", [index])]
     answer = parts.call(AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)]))
     return int(answer.results[0].partitions[0].error_code)

@@ -14,7 +14,7 @@ from pylogd.replica.purgatory import Operation, OperationState, Purgatory
 
 
 class WaitFor(Operation[str]):
-    """Waits until it is told that it is satisfied."""
+    """Waits until the test sets `satisfied`."""
 
     def __init__(self, *, raises: bool = False) -> None:
         super().__init__()

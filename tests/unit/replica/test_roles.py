@@ -1,4 +1,4 @@
-"""Leading and following: what a partition makes of its state in the metadata, and whom it wakes."""
+"""Leading and following: how a partition applies its state in the metadata, and what it wakes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def three(parts: Parts, **fields: Any) -> Partition:
 
 
 def fetch(parts: Parts, node: int, offset: int, *, epoch: int = 5, last_epoch: int = -1, **fields: Any) -> Any:
-    """What a follower's fetch of partition 0 is answered."""
+    """The answer to a follower's fetch of partition 0."""
     topic = parts.topics.get("t")
     assert topic is not None
     wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 1 << 20)
