@@ -48,10 +48,10 @@ from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
-from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.outages import OutageReporter
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
+from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.runs import ProduceRun
@@ -96,24 +96,32 @@ class Broker:
         self.cluster = self.metadata.cluster
         self.cluster.on_ousted = self._ousted
         self.topics = self.metadata.topics
+        self.topic_admin = self.metadata.topic_admin
         self.broker_configs = self.metadata.broker_configs
-        self.replicas = ReplicaManager(
-            self.logs, self.topics, settings, reactor, self.node_id, self.in_thread, now_ms=wall_ms
-        )
+        self.replica_parts = Replicas(
+            self.logs, self.topics, self.metadata.isr_writer.alter, settings, reactor, self.node_id, self.in_thread,
+            now_ms=wall_ms,
+        )  # fmt: skip
+        self.partitions = self.replica_parts.partitions
+        self.hosting = self.replica_parts.hosting
+        self.replicas = self.replica_parts.manager
         if settings.text("replica.selector.class") is not None:
             self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
         self.outages = OutageReporter(
-            self.replicas, self.logs, self.cluster.report_outages, reactor, self.in_thread,
+            self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
-            self.replicas, self._connect, settings, reactor, self.node_id, lambda: self.cluster.epoch
-        )
+            self.replicas, self.partitions, self._connect, settings, reactor, self.node_id,
+            lambda: self.cluster.epoch,
+        )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
-        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, settings, reactor, wall_ms)
-        self.partition_admin = PartitionAdmin(self.cluster, self.topics, wall_ms)
+        self.groups = GroupCoordinator(
+            self.replica_parts, self.topics, self.topic_admin, self.cluster, settings, reactor, wall_ms
+        )
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, wall_ms)
         self.smooth_joins = SmoothJoins(
-            self.replicas, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
+            self.partitions, self.cluster, self.topics, self._connect, partial(committed_offsets, self.metadata.store),
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
@@ -170,7 +178,7 @@ class Broker:
             await self._bind(listener)
         await self._register()
         self.groups.start()
-        await self.replicas.start()
+        await self.replica_parts.start()
         self.outages.start()
         self._undo.append(self.outages.stop)
         self.cleaner.start()
@@ -257,7 +265,7 @@ class Broker:
         )
 
     def _directory_failed(self, keys: list[tuple[str, int]]) -> None:
-        self.replicas.went_offline(keys)
+        self.hosting.went_offline(keys)
         if not self.logs.healthy and self.logs.directories:
             self.on_end(f"the last data directory has failed: {self.logs.directories[-1].failure}")
 
@@ -336,7 +344,7 @@ class Broker:
     async def _drain(self) -> None:
         """End the waits, let the replies leave, and close the connections that are left when the time is up."""
         self.groups.stop()
-        await self.replicas.stop()
+        await self.replica_parts.stop()
         seconds = self.settings.integer("controlled.shutdown.drain.ms") / 1000
         for factory in self._factories:
             drained = factory.drain()

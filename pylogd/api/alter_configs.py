@@ -45,8 +45,8 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
         configs[config.name] = config.value
     if resource.resource_type == ResourceType.TOPIC:
         topic = topic_of(context, resource.resource_name)
-        await broker.topics.set_topic_configs(topic.name, configs, validate_only=validate_only)
-        await broker.replicas.settled(topic.name)
+        await broker.topic_admin.set_topic_configs(topic.name, configs, validate_only=validate_only)
+        await broker.hosting.settled(topic.name)
     elif resource.resource_type == ResourceType.BROKER:
         whose = broker_of(context, resource.resource_name)
         await broker.broker_configs.replace(whose, configs, validate_only=validate_only)

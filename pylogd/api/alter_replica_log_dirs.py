@@ -49,7 +49,7 @@ async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -
 async def _reopen(context: RequestContext, path: str) -> ErrorCode:
     """Why the directory can't be used, NONE if it can."""
     try:
-        await context.broker.replicas.reopen(path)
+        await context.broker.hosting.reopen(path)
     except UnknownLogDirectory:
         return ErrorCode.LOG_DIR_NOT_FOUND
     except StorageError as error:

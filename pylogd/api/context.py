@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
+    from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
+    from pylogd.replica.hosting import PartitionHosting
     from pylogd.replica.manager import ReplicaManager
 
 
@@ -36,6 +38,10 @@ class BrokerParts(Protocol):
     def broker_configs(self) -> BrokerConfigs: ...
     @property
     def replicas(self) -> ReplicaManager: ...
+    @property
+    def hosting(self) -> PartitionHosting: ...
+    @property
+    def topic_admin(self) -> TopicAdmin: ...
     @property
     def partition_admin(self) -> PartitionAdmin: ...
     @property

@@ -55,8 +55,8 @@ async def _create_all(context: RequestContext, request: CreatePartitionsRequest)
 
 async def _create(context: RequestContext, wanted: CreatePartitionsTopic, validate_only: bool) -> None:
     assignment = None if wanted.assignments is None else [entry.broker_ids for entry in wanted.assignments]
-    await context.broker.topics.add_partitions(
+    await context.broker.topic_admin.add_partitions(
         wanted.name, wanted.count, assignment=assignment or None, validate_only=validate_only
     )
     if not validate_only:
-        await context.broker.replicas.settled(wanted.name)
+        await context.broker.hosting.settled(wanted.name)

@@ -69,7 +69,7 @@ async def _create(context: RequestContext, wanted: CreatableTopic, validate_only
     assignment = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
     if len(assignment) < len(wanted.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
-    topic = await broker.topics.create_topic(
+    topic = await broker.topic_admin.create_topic(
         wanted.name,
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
@@ -78,7 +78,7 @@ async def _create(context: RequestContext, wanted: CreatableTopic, validate_only
         validate_only=validate_only,
     )
     if not validate_only:
-        await broker.replicas.settled(topic.name)
+        await broker.hosting.settled(topic.name)
     return CreatableTopicResult(
         topic.name,
         _NO_ID if validate_only else topic.topic_id,

@@ -69,10 +69,10 @@ async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int)
             result.name = name = topic.name
         else:
             topic = registry.get(name)
-        await registry.delete_topic(name)
+        await context.broker.topic_admin.delete_topic(name)
         if topic is not None:
             result.topic_id = topic.topic_id
-        await context.broker.replicas.settled(name)
+        await context.broker.hosting.settled(name)
     except PylogdError as error:
         result.error_code, result.error_message = explain(error)
     return result

@@ -17,7 +17,7 @@ from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.log import errors as storage
 from pylogd.metadata.errors import ConnectionLost, SessionExpired, StoreError, TopicError
-from pylogd.replica.partition import (
+from pylogd.replica.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotLeader,

@@ -40,8 +40,9 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
 from pylogd.log.files import FileSlice
 from pylogd.log.reading import before_codec
-from pylogd.replica.partition import NO_EPOCH, Partition, Role
+from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.purgatory import Operation
+from pylogd.replica.roles import Role
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
 from pylogd.wire.compression import CompressionType

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from pylogd.api.context import RequestContext
 from pylogd.errors import PylogdError
-from pylogd.replica.partition import NO_EPOCH, Role
+from pylogd.replica.partition import NO_EPOCH
+from pylogd.replica.roles import Role
 from pylogd.replica.sessions import FINAL_EPOCH
 from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (

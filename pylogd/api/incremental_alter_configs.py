@@ -48,8 +48,8 @@ async def _alter(context: RequestContext, resource: AlterConfigsResource, valida
     changes = [_change(config) for config in resource.configs]
     if resource.resource_type == ResourceType.TOPIC:
         topic = topic_of(context, resource.resource_name)
-        await broker.topics.alter_topic_configs(topic.name, changes, validate_only=validate_only)
-        await broker.replicas.settled(topic.name)
+        await broker.topic_admin.alter_topic_configs(topic.name, changes, validate_only=validate_only)
+        await broker.hosting.settled(topic.name)
     elif resource.resource_type == ResourceType.BROKER:
         whose = broker_of(context, resource.resource_name)
         await broker.broker_configs.alter(whose, changes, validate_only=validate_only)

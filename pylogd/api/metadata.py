@@ -129,13 +129,13 @@ async def _make(
     failed: dict[str, ErrorCode] = {}
     for name in names:
         try:
-            await context.broker.topics.create_topic(name)
+            await context.broker.topic_admin.create_topic(name)
         except TopicExists:
             pass  # somebody else was quicker
         except PylogdError as error:
             failed[name] = explain(error)[0]
             continue
-        await context.broker.replicas.settled(name)
+        await context.broker.hosting.settled(name)
     return _response(context, request, asked, failed)
 
 

@@ -34,7 +34,8 @@ from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
 from pylogd.log.log import AppendResult
 from pylogd.metadata.image import INTERNAL_TOPICS
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
 from pylogd.wire.hot import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (

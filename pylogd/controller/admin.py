@@ -1,11 +1,11 @@
-"""Elections and moves of replicas that clients ask for: any broker works them out and writes them.
+"""Elections and reassignments that clients ask for; any broker can do them.
 
-Strategy: a request is worked out by `decisions` on this broker's view and written with the versions of that view. If
-the tree has moved on, the write fails, the view catches up, and it is worked out anew; so it doesn't matter which
-broker does it, and nothing is forwarded. What the view did not know yet (a broker that has just died) the controller
-puts right, which looks at every topic that changes.
+Strategy: `decisions` computes the new states from what this broker knows, and they are written with the versions that
+it knows. If the metadata has changed since, the write fails, the broker catches up, and they are computed again. So it
+doesn't matter which broker does it, and no request is forwarded. If this broker did not know yet that another one had
+failed, the controller corrects the state, since it looks at every topic that changes.
 
-Rules: each partition of a request is answered by itself. A move is answered once it has begun.
+Rules: each partition of a request has its own outcome. A reassignment is answered once it has begun.
 
 Must not know: requests, who the controller is.
 """
@@ -46,18 +46,26 @@ _Change = Callable[[PartitionState, Snapshot], PartitionState]
 
 
 class PartitionAdmin:
-    """What clients may have done to partitions."""
+    """Elects leaders and moves replicas on behalf of clients."""
 
-    def __init__(self, cluster: Cluster, topics: TopicRegistry, now_ms: Callable[[], int]) -> None:
-        """`now_ms`: the time of day, ms since 1970."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: TopicRegistry,
+        room_on: Callable[[int], int | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`room_on`: as `TopicAdmin.room_on`. `now_ms`: the wall clock, ms since 1970."""
         self._cluster = cluster
         self._topics = topics
+        self._room_on = room_on
         self._now_ms = now_ms
 
     def elect(self, partitions: Sequence[Key] | None, *, unclean: bool) -> Deferred[Outcomes]:
-        """Have the preferred replicas lead, or with `unclean` any that is alive where none leads; of all partitions
-        where there is something to do with None. What became of each: `ElectionNotNeeded`,
-        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable`, `UnknownTopic`, or None.
+        """Elect the preferred leaders; with `unclean`, any live replica of partitions without a leader.
+
+        partitions: None for all that need it. Fires with an outcome for each: None, `ElectionNotNeeded`,
+        `PreferredLeaderNotAvailable`, `EligibleLeadersNotAvailable` or `UnknownTopic`.
         """
         change = self._elect_unclean if unclean else self._elect_preferred
         if partitions is None:
@@ -67,7 +75,7 @@ class PartitionAdmin:
                 for state in topic.partitions
                 if (state.leader == NO_LEADER if unclean else state.leader != state.replicas[0])
             ]
-        return Deferred.fromCoroutine(self._do(dict.fromkeys(partitions, change)))
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, change)))
 
     def move(
         self,
@@ -76,13 +84,14 @@ class PartitionAdmin:
         latest_wait_ms: int | None = None,
         keep_factor: bool = False,
     ) -> Deferred[Outcomes]:
-        """Begin to move each partition to other replicas, or with None go back to those that there were before.
+        """Begin to move each partition to other replicas, or cancel its reassignment if the target is None.
 
-        `latest_wait_ms`: replicas that are added begin with the latest offset, and are in sync when every group has
-        read that far, or after so long; refused for internal and compacted topics, which would lose their state.
-        `keep_factor`: a partition may not get another number of replicas. What became of each:
-        `InvalidReplicaAssignment`, `InvalidReplicationFactor`, `NoReassignmentInProgress`, `UnknownTopic`,
-        `InvalidChange`, or None.
+        latest_wait_ms: for a smooth expansion: added replicas begin with the latest offset, and join the in-sync set
+        when every group has read that far, or after this time. Refused for internal and compacted topics, whose state
+        would be lost. keep_factor: refuse to change the number of replicas.
+
+        Fires with an outcome for each: None, `InvalidReplicaAssignment`, `InvalidReplicationFactor`,
+        `NoReassignmentInProgress`, `UnknownTopic` or `InvalidChange`.
         """
         until = None if latest_wait_ms is None else self._now_ms() + latest_wait_ms
         needed = {name for name, _ in targets if until is not None and self._needs_all(name)}
@@ -97,7 +106,7 @@ class PartitionAdmin:
         changes = {
             key: self._mover(target, until, keep_factor) for key, target in targets.items() if key not in refused
         }
-        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._do(changes))
+        done: Deferred[Outcomes] = Deferred.fromCoroutine(self._change(changes))
         return done.addCallback(lambda outcomes: {**outcomes, **refused})
 
     def _needs_all(self, name: str) -> bool:
@@ -105,14 +114,14 @@ class PartitionAdmin:
         return topic is not None and self._topics.keeps_state(topic)
 
     def release(self, partitions: Iterable[Key]) -> Deferred[Outcomes]:
-        """Let replicas that began with the latest offset be in sync from now on. What became of each."""
-        return Deferred.fromCoroutine(self._do(dict.fromkeys(partitions, _release)))
+        """Let replicas that began with the latest offset join the in-sync set; fires with an outcome for each."""
+        return Deferred.fromCoroutine(self._change(dict.fromkeys(partitions, _release)))
 
-    async def _do(self, changes: Mapping[Key, _Change]) -> Outcomes:
+    async def _change(self, changes: Mapping[Key, _Change]) -> Outcomes:
         outcomes: Outcomes = dict.fromkeys(changes)
         left = list(changes)
         for _ in range(ATTEMPTS):
-            left, updates = self._work_out(left, changes, outcomes)
+            left, updates = self._compute(left, changes, outcomes)
             if not left:
                 return outcomes
             try:
@@ -123,10 +132,10 @@ class PartitionAdmin:
         late = InvalidChange("the topic is being changed by others, try again")
         return {**outcomes, **dict.fromkeys(left, late)}
 
-    def _work_out(
+    def _compute(
         self, keys: Sequence[Key], changes: Mapping[Key, _Change], outcomes: Outcomes
     ) -> tuple[list[Key], list[TopicUpdate]]:
-        """What is to be written, and how. What can't be done gets its outcome."""
+        """Return the partitions that have to be written, and the updates. Put errors into `outcomes`."""
         found: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
         left = []
         for key in keys:
@@ -190,12 +199,14 @@ class PartitionAdmin:
 
     def _check(self, target: Sequence[int], state: PartitionState) -> None:
         if not target or len(set(target)) < len(target):
-            raise InvalidReplicaAssignment(f"replicas are different brokers, at least one: {list(target)}")
+            raise InvalidReplicaAssignment(f"replicas have to be different brokers, at least one: {list(target)}")
         for broker in target:
             if broker not in state.replicas and broker not in self._cluster.brokers:
                 raise InvalidReplicaAssignment(f"broker {broker} is not alive")
-            if broker not in state.replicas and self._topics.room_on(broker) == 0:
-                raise InvalidReplicaAssignment(f"broker {broker} holds as many partitions as it may")
+            if broker not in state.replicas and self._room_on(broker) == 0:
+                raise InvalidReplicaAssignment(
+                    f"broker {broker} already has as many partitions as its limit of open files allows"
+                )
 
 
 def _release(state: PartitionState, _: Snapshot) -> PartitionState:

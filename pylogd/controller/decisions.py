@@ -1,26 +1,26 @@
-"""Who leads a partition, and who is in sync after brokers came and went: pure functions over a snapshot of the tree.
+"""The rules of leader elections and in-sync sets: pure functions over a snapshot of the metadata.
 
-Strategy: one function takes a partition's state to the state that it should have (`settle`), whatever happened before:
-a broker died, came back, came back unnoticed, is stopping, a reassignment is done. So an event is nothing but a reason
-to look again, one pass decides for all partitions, and a pass over its own result changes nothing.
+Strategy: one function, `settle`, returns the state that a partition should have, whatever happened before: a broker
+failed, returned, returned unnoticed, is stopping, or a reassignment is done. So an event is only a reason to look
+again, one pass decides for all partitions, and a pass over its own result changes nothing.
 
 Rules:
-- A leader comes from the in-sync set; if nobody of it is alive, from the eligible replicas (`metadata.eligibility`); if
-  nobody is in either, the last known leader leads on with what its disk kept. Only where the topic allows unclean
-  elections another replica may lead; it is then the only one in sync, and nobody is eligible.
-- A broker that registered anew since the last decisions has died in between, even if nobody saw it. It leaves the
-  in-sync sets, unless nobody else alive is in one; where it leads on, it does so in a new leader epoch, so that its
-  followers see where their logs part. What it has lost it has said itself before it registered.
-- The last of an in-sync set stay in it when they die: one of them has to lead next.
-- A broker that is stopping is given nothing, leads on only where nobody else can, and follows nobody.
-- A replica that its broker reports as offline (its log directory has failed) is neither in sync nor eligible: what a
-  disk that failed has kept is not known. One on a full volume is treated as on a stopping broker, but it stays in sync,
-  and may be elected, where nobody with room is left: it can be read.
-- Epochs only grow. A partition with one replica keeps its leader epoch: nobody's log can part from its own.
-- Replicas that are added join the in-sync set by their leader's word; when all that are to stay are in sync, the others
-  are dropped.
+- A leader is elected from the in-sync set; if none of it is alive, from the eligible replicas
+  (`metadata.eligibility`); if both are empty, the last known leader leads with what its disk has kept. Another replica
+  may lead only if the topic allows unclean elections; it is then the only one in sync, and none is eligible.
+- A broker that has re-registered since the last decisions is treated as failed: it leaves every in-sync set that has
+  other live members. Where it goes on leading, it does so in a new leader epoch, so that its followers see where their
+  logs diverge. Which copies it has lost it said itself before it registered.
+- If all in-sync replicas fail, the in-sync set is kept and the partition stays offline until one of them returns.
+- A broker that is stopping is not elected and leaves the in-sync sets; it leads only while no other broker can.
+- A replica that its broker reports as offline (its log directory has failed) is neither in sync nor eligible, since
+  nobody knows what the failed disk has kept. One on a full volume is treated as on a stopping broker; but it stays in
+  sync, and may be elected, if no other replica has room, since it can be read.
+- Epochs only grow. A partition with one replica keeps its leader epoch: no other log can diverge from it.
+- A leader adds the replicas of a reassignment to the in-sync set. When all target replicas are in sync, the others are
+  removed.
 
-Must not know: stores, time, who carries it out.
+Must not know: stores, time, who carries the decisions out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from pylogd.metadata.image import NO_LEADER, Broker, PartitionState, Topic, Topi
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The brokers as the decisions see them.
+    """The live brokers, as decisions see them.
 
-    `brokers`: those alive, by id. `known`: their incarnations that earlier decisions took into account, by id.
-    `steady`: those alive that did not die in between. `open`: those of them that may be given something.
-    `full`: those whose replica of the partition at hand is on a full volume; `offline`: those alive whose replica of it
-    is offline, which are left out of the others; see `of`.
+    brokers: by id. known: the incarnations, by id, that earlier decisions took into account.
+    steady: ids of those that have not re-registered since. open: those of `steady` that may be elected and be in sync.
+    full: ids whose replica of the partition in question is on a full volume. offline: ids whose replica of it is
+    offline; they are in none of the others. See `of`.
     """
 
     brokers: Mapping[int, Broker]
@@ -58,7 +58,7 @@ class Snapshot:
         object.__setattr__(self, "open", given - self.full)
 
     def of(self, topic_id: bytes, index: int) -> Snapshot:
-        """The brokers as decisions about one partition see them: without those whose replica of it is offline."""
+        """Return the snapshot for decisions about one partition, with `full` and `offline` set."""
         key = topic_id, index
         with_outages = [(node, broker.outages) for node, broker in self.brokers.items() if broker.outages]
         offline = frozenset(node for node, outages in with_outages if key in outages.offline)
@@ -70,11 +70,11 @@ class Snapshot:
 
     @property
     def incarnations(self) -> dict[int, int]:
-        """What is `known` once decisions over this snapshot have been written."""
+        """What `known` is after decisions on this snapshot have been written."""
         return {node: broker.incarnation for node, broker in sorted(self.brokers.items())}
 
     def may_lead(self, node: int) -> bool:
-        """Whether a broker may be made a leader, if only because nobody else can be."""
+        """Return whether a broker may be elected, if there is no better one."""
         broker = self.brokers.get(node)
         return broker is not None and not broker.stopping
 
@@ -82,8 +82,9 @@ class Snapshot:
 def settle_all(
     snapshot: Snapshot, topics: Iterable[Topic], unclean: frozenset[str], min_insync: Callable[[Topic], int]
 ) -> list[TopicUpdate]:
-    """Every topic of which a partition should have another state. `unclean`: names of those that allow unclean
-    elections. `min_insync`: a topic's `min.insync.replicas`.
+    """Return the updates of all topics that have a partition whose state should be another one.
+
+    unclean: names of topics that allow unclean elections. min_insync: returns a topic's `min.insync.replicas`.
     """
 
     def change(topic: Topic, state: PartitionState) -> PartitionState:
@@ -97,9 +98,9 @@ def settle_all(
 def settle(
     state: PartitionState, snapshot: Snapshot, unclean: bool = False, min_insync: Callable[[], int] = lambda: 1
 ) -> PartitionState:
-    """The state that a partition should have; the state itself if that is it.
+    """Return the state that a partition should have, which may be the same object.
 
-    `min_insync`: its topic's `min.insync.replicas`, asked for where it matters.
+    unclean: whether the topic allows unclean elections. min_insync: returns its `min.insync.replicas`, if needed.
     """
     usual = not (state.adding or state.removing or state.elr or state.last_known_elr)
     if usual and state.leader in snapshot.open and snapshot.open.issuperset(state.isr):
@@ -107,13 +108,13 @@ def settle(
     after = _finish_move(_fail_over(_without_offline(state, snapshot), snapshot, unclean, min_insync()), snapshot)
     if after is state or after == state:
         return state
-    # However many steps it took, it is one change.
+    # The steps are one change: epochs grow by one.
     leader_epoch = min(after.leader_epoch, state.leader_epoch + 1)
     return replace(after, leader_epoch=leader_epoch, partition_epoch=state.partition_epoch + 1)
 
 
 def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
-    """The state with the preferred leader leading; None if that one can't."""
+    """Return the state with the preferred leader elected, or None if it can't lead."""
     preferred = state.replicas[0]
     if preferred not in state.isr or preferred not in snapshot.open:
         return None
@@ -121,19 +122,19 @@ def prefer(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
 
 
 def elect_unclean(state: PartitionState, snapshot: Snapshot) -> PartitionState | None:
-    """The state with somebody leading, in sync before or not; None if no replica is alive."""
+    """Return the state with any live replica as leader, in sync or not; None if no replica is alive."""
     if state.leader in snapshot.brokers:
         return state
-    # Whoever may be eligible stays so: the controller, which knows the topic's settings, says when it is over.
+    # Eligible replicas stay so: the controller knows the topic's settings and removes them when it may.
     after = settle(state, snapshot, unclean=True, min_insync=lambda: len(state.replicas))
     return None if after.leader == NO_LEADER else after
 
 
 def imbalanced(snapshot: Snapshot, topics: Sequence[Topic], percentage: int) -> list[TopicUpdate]:
-    """Preferred leaders for the partitions of every broker that leads too few of those that it should.
+    """Return updates that elect preferred leaders, for brokers that lead too few of the partitions that prefer them.
 
-    `percentage`: how many of a hundred partitions that prefer a broker may be led by others. Partitions whose replicas
-    are being moved are left alone.
+    percentage: of the partitions that prefer a broker, how many may be led by others. Partitions with a reassignment
+    in progress are left out.
     """
     preferring: dict[int, int] = {}
     elsewhere: dict[int, int] = {}
@@ -159,9 +160,10 @@ def imbalanced(snapshot: Snapshot, topics: Sequence[Topic], percentage: int) -> 
 def move(
     state: PartitionState, target: Sequence[int], snapshot: Snapshot, latest_until_ms: int | None = None
 ) -> PartitionState | None:
-    """The state at the beginning of a reassignment to `target`, which takes the place of one that is under way.
+    """Return the state with a reassignment to `target` begun, which replaces one that is in progress.
 
-    To go back to where one began is to cancel it. None if no replica that stays is in sync and could lead.
+    A reassignment is cancelled by one to its `origin`. latest_until_ms: see `PartitionState`. Returns None if none of
+    the remaining replicas is in sync and can lead.
     """
     original = origin(state)
     adding = tuple(node for node in target if node not in original)
@@ -184,12 +186,12 @@ def move(
 
 
 def origin(state: PartitionState) -> tuple[int, ...]:
-    """The replicas that a partition had before the reassignment under way."""
+    """Return the replicas that a partition had before the reassignment in progress."""
     return tuple(node for node in state.replicas if node not in state.adding)
 
 
 def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState], PartitionState]) -> list[TopicUpdate]:
-    """Every topic that `change` makes something else of, partition by partition."""
+    """Apply `change` to every partition; return the updates of topics of which at least one partition changed."""
     updates = []
     for topic in topics:
         after = [change(topic, state) for state in topic.partitions]
@@ -199,7 +201,7 @@ def updates_of(topics: Iterable[Topic], change: Callable[[Topic, PartitionState]
 
 
 def _without_offline(state: PartitionState, snapshot: Snapshot) -> PartitionState:
-    """The state once nobody counts on copies in failed log directories: they may lack their end when they are back."""
+    """Withdraw copies in failed log directories: when they return, their last records may be missing."""
     for node in snapshot.offline:
         state = withdraw(state, node, kept=True)
     return state
@@ -209,7 +211,7 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_ins
     if len(state.replicas) == 1 and state.leader in snapshot.brokers:
         return state
     staying = tuple(node for node in state.isr if node in snapshot.open)
-    if not staying:  # full volumes alone have it: they serve reads
+    if not staying:  # only replicas on full volumes are left: they can be read
         staying = tuple(node for node in state.isr if node in snapshot.full and node in snapshot.steady)
     if state.leader in snapshot.steady and (state.leader in staying or not staying):
         return with_isr(state, staying or (state.leader,), min_insync)
@@ -224,9 +226,11 @@ def _fail_over(state: PartitionState, snapshot: Snapshot, unclean: bool, min_ins
 
 
 def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
-    """Who leads next: of those in sync the first replica with room on its volume that did not die in between, or the
-    first; then likewise of those that are eligible; then the last known leader, if nobody is in sync or eligible and it
-    has its copy still.
+    """Return the next leader, None if there is no clean one.
+
+    It is the first live replica in sync, then the first eligible one; in both, those with room on their volume and
+    those that have not re-registered go before the others. If there is neither, it is the last known leader, if that
+    still has its copy.
     """
     for candidates in (state.isr, state.elr):
         alive = [node for node in state.replicas if node in candidates and snapshot.may_lead(node)]
@@ -234,7 +238,7 @@ def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
         if alive:
             return alive[0]
     if state.leader in snapshot.brokers:
-        return state.leader  # it is stopping, and came back unnoticed before that
+        return state.leader  # it is stopping, and had re-registered before
     last = state.last_known_leader
     if not state.isr and not state.elr and last in state.last_known_elr and snapshot.may_lead(last):
         return last
@@ -242,7 +246,7 @@ def _choose(state: PartitionState, snapshot: Snapshot) -> int | None:
 
 
 def _choose_unclean(state: PartitionState, snapshot: Snapshot) -> int | None:
-    """The first replica alive, one that was eligible once before the others."""
+    """Return the first live replica; those that were last known to be eligible go before the others."""
     alive = [node for node in state.replicas if snapshot.may_lead(node)]
     alive.sort(key=lambda node: node not in state.last_known_elr)
     return alive[0] if alive else None

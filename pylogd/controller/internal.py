@@ -1,17 +1,16 @@
-"""How internal topics get the replicas that they were too early for: pure functions over a snapshot of the tree.
+"""Adds replicas to internal topics that were created when the cluster had fewer brokers: pure functions.
 
-Strategy: `__consumer_offsets` is made when a group is first asked for, with as many replicas as there are brokers then,
-so that one broker works by itself. Whenever brokers or the topic change, the controller begins to add replicas until
-there are as many as the topic's setting asks for, or as there are brokers. It is a reassignment like any other: who is
-added reads all of the log, and counts once it is in sync.
+Strategy: `__consumer_offsets` is created when a group is first asked for, with as many replicas as there are brokers
+then, so that a single broker works. Whenever brokers or the topic change, the controller adds replicas until there are
+as many as the topic's setting asks for, or as there are brokers. It does so by a reassignment like any other.
 
 Rules:
-- Replicas are added, never taken away: with more than the setting asks for, somebody wanted them.
-- A partition that is being moved, or that nobody leads, is looked at again when that is over.
-- The order of the replicas, whose first is the preferred leader, becomes that of a topic made now, so that groups
-  spread over the brokers.
+- Replicas are only added. If there are more than the setting asks for, an operator wanted them.
+- A partition with a reassignment in progress, or without a leader, is looked at again after its next change.
+- The replicas, of which the first is the preferred leader, get the order that they would have in a new topic, so that
+  groups are spread over the brokers.
 
-Must not know: stores, who carries it out.
+Must not know: stores, who carries the decisions out.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FACTORS: Final = {OFFSETS_TOPIC: "offsets.topic.replication.factor"}
 
 
 def grow(snapshot: Snapshot, topics: Iterable[Topic], settings: Settings) -> list[TopicUpdate]:
-    """Return the internal topics of which partitions get more replicas, with what those partitions become."""
+    """Return the updates of internal topics whose partitions need more replicas."""
     updates: list[TopicUpdate] = []
     for topic in topics:
         if topic.name in FACTORS:
@@ -59,7 +58,7 @@ def _is_small(state: PartitionState, factor: int) -> bool:
 
 
 def _target(present: tuple[int, ...], wanted: tuple[int, ...], factor: int) -> tuple[int, ...]:
-    """Return the present replicas and as many of the wanted ones as there is need for, in the order of the latter."""
+    """Return the present replicas and the first of the wanted ones that are missing, in the order of the wanted."""
     added = [node for node in wanted if node not in present][: factor - len(present)]
     ordered = [node for node in wanted if node in present or node in added]
     return (*ordered, *(node for node in present if node not in wanted))

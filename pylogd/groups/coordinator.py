@@ -38,9 +38,10 @@ from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
 from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, Leaver, SyncAnswer
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
+from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition import Partition
+from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import shield
 
 log = Logger()
@@ -70,20 +71,22 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        replicas: Replicas,
         topics: TopicRegistry,
+        topic_admin: TopicAdmin,
         cluster: Cluster,
         settings: Settings,
         clock: IReactorTime,
         now_ms: Callable[[], int],
     ) -> None:
         """`clock` times members and sweeps; `now_ms` is the wall clock, for time stamps and the age of offsets."""
-        self._replicas = replicas
+        self._partitions = replicas.partitions
+        self._in_thread = replicas.manager.in_thread
         self._topics = topics
         self._settings = settings
         self._clock = clock
         self._now_ms = now_ms
-        self._topic = OffsetsTopic(replicas, topics, cluster, settings, now_ms)
+        self._topic = OffsetsTopic(replicas, topics, topic_admin, cluster, settings, now_ms)
         self._shards: dict[int, Shard] = {}
         self._groups: dict[str, Group] = {}
         self._membership = Membership(
@@ -104,7 +107,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Follow the leadership of the offsets topic. Before the replica manager starts, so that nothing is missed."""
         self._running = True
-        self._undo = [self._replicas.on_leadership(self._leadership), self._topics.subscribe(self._topic_changed)]
+        self._undo = [self._partitions.on_leadership(self._leadership), self._topics.subscribe(self._topic_changed)]
         self._sweep_later()
 
     def stop(self) -> None:
@@ -154,7 +157,7 @@ class GroupCoordinator:
         def wanted() -> bool:
             return self._shards.get(shard.partition.index) is shard
 
-        done = Deferred.fromCoroutine(loader.run(self._replicas.in_thread, wanted))
+        done = Deferred.fromCoroutine(loader.run(self._in_thread, wanted))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
     def _loaded(self, groups: dict[str, Group] | None, shard: Shard, loader: Loader) -> None:

@@ -22,9 +22,12 @@ from pylogd.log.errors import RecordListTooLarge, RecordTooLarge, StorageError
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.errors import TopicExists
 from pylogd.metadata.image import OFFSETS_TOPIC, Topic
+from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.manager import ReplicaManager
-from pylogd.replica.partition import NotEnoughReplicas, Partition, PartitionOffline, Role
+from pylogd.replica.errors import NotEnoughReplicas, PartitionOffline
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
+from pylogd.replica.service import Replicas
 from pylogd.replica.waiting import PendingAppend
 from pylogd.wire.records import encode_batch
 
@@ -49,14 +52,17 @@ class OffsetsTopic:
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        replicas: Replicas,
         topics: TopicRegistry,
+        topic_admin: TopicAdmin,
         cluster: Cluster,
         settings: Settings,
         now_ms: Callable[[], int],
     ) -> None:
-        self._replicas = replicas
+        self._replicas = replicas.manager
+        self._hosting = replicas.hosting
         self._topics = topics
+        self._topic_admin = topic_admin
         self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
@@ -78,7 +84,7 @@ class OffsetsTopic:
         return self._makers is not None
 
     def ensure(self) -> Deferred[None]:
-        """See that the topic is there. Fails as `TopicRegistry.create_topic` does."""
+        """See that the topic is there. Fails as `TopicAdmin.create_topic` does."""
         waiting: Deferred[None] = Deferred()
         if self._makers is not None:
             self._makers.append(waiting)
@@ -90,7 +96,7 @@ class OffsetsTopic:
     async def _make(self) -> None:
         copies = self._settings.integer("offsets.topic.replication.factor")
         with suppress(TopicExists):
-            await self._topics.create_topic(
+            await self._topic_admin.create_topic(
                 OFFSETS_TOPIC,
                 partitions=self._settings.integer("offsets.topic.num.partitions"),
                 replication_factor=max(1, min(copies, len(self._cluster.brokers))),
@@ -99,7 +105,7 @@ class OffsetsTopic:
                     "segment.bytes": str(self._settings.integer("offsets.topic.segment.bytes")),
                 },
             )
-        await self._replicas.settled(OFFSETS_TOPIC)
+        await self._hosting.settled(OFFSETS_TOPIC)
 
     def _made(self, result: object) -> None:
         waiting, self._makers = self._makers or [], None

@@ -1,8 +1,9 @@
-"""What the cluster knows of itself: topics, settings changed at run time, live brokers.
+"""The metadata of a cluster: topics, dynamic settings, live brokers.
 
-Reading guide: `service.Metadata` puts the room together (`Metadata(settings, open_store(settings, reactor))`, then
-`start`, `topics`, `cluster`, `broker_configs`, `stop`). `interfaces` is the tree below, `tree` and `sqlite` its
-embedded implementation; `layout` is what stands in the tree, `changes` how news of it travels; `image` has the values
-that the rest of the broker sees, `topics`, `cluster` and `configs` keep them and change them; `assignment` places
+Reading guide: `service.Metadata` puts the parts together (`Metadata(settings, open_store(settings, reactor))`, then
+`start`, `topics`, `topic_admin`, `cluster`, `broker_configs`, `stop`). `interfaces` defines the metadata store, a tree
+of versioned nodes; `tree` and `sqlite` are the embedded store, `zookeeper` the one on ZooKeeper. `layout` says what
+nodes hold, `changes` how brokers hear of each other's writes. `image` has the values that other packages see;
+`topics`, `cluster` and `configs` keep them. `topic_admin` and `isr_writer` change topics; `assignment` chooses
 replicas.
 """

@@ -1,11 +1,11 @@
-"""Where replicas go: pure functions from brokers and racks to an assignment.
+"""Assigns replicas to brokers: pure functions from brokers and racks to an assignment.
 
-Strategy (as Kafka has it since 0.8, racks by KIP-36): the first replicas go round the brokers from a start; the others
-of a partition follow at a distance that grows by one with each round, so that the partitions led by a broker that dies
-have their followers on many others. With racks, brokers are first put in an order that alternates between racks, and
-a replica skips a broker whose rack, or which itself, already has one, as long as another choice is left.
+Strategy (Kafka's, racks by KIP-36): the first replicas are assigned round-robin from a start; the other replicas of a
+partition follow at a distance that grows by one with each round, so that the partitions led by one broker have their
+followers on many others. With racks, brokers are first ordered so that racks alternate, and brokers in a rack that has
+a replica already are taken last.
 
-Must not know: topics, the tree, chance. Whoever calls chooses `start`.
+Must not know: topics, stores, chance. The caller chooses `start`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Replicas = tuple[int, ...]
 def assign_replicas(
     racks: Mapping[int, str | None], partitions: int, factor: int, *, start: int = 0, first: int = 0
 ) -> list[Replicas]:
-    """The replicas of partitions `first` to `first + partitions - 1`, preferred leader first.
+    """Return the replicas of partitions `first` to `first + partitions - 1`, each with the preferred leader first.
 
-    `racks` has the live brokers by id with their rack; unless all have one, racks are ignored. Raises
-    `InvalidPartitions` or `InvalidReplicationFactor`.
+    racks: the rack of each live broker, by id; ignored unless all have one. factor: the number of replicas. start: the
+    index of the broker of partition 0. Raises `InvalidPartitions` or `InvalidReplicationFactor`.
     """
     if partitions < 1:
         raise InvalidPartitions(f"a topic has at least 1 partition, not {partitions}")
@@ -48,11 +48,13 @@ def assign_replicas(
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], live: Mapping[int, object], *, first: int = 0
 ) -> list[Replicas]:
-    """A client's own assignment as a list; raises `InvalidReplicaAssignment` if it has gaps, an empty or uneven list,
-    a broker twice, or one that is not alive.
+    """Return a client's assignment as a list.
+
+    Raises `InvalidReplicaAssignment` if partition numbers are missing, if replica lists are empty or differ in length,
+    or if a broker is named twice or not alive.
     """
     if sorted(assignment) != list(range(first, first + len(assignment))):
-        raise InvalidReplicaAssignment(f"partitions are numbered from {first} without gaps")
+        raise InvalidReplicaAssignment(f"the assignment has to name all partitions from {first} on, without gaps")
     replicas = [tuple(assignment[index]) for index in sorted(assignment)]
     for index, brokers in enumerate(replicas, first):
         if not brokers:
@@ -77,7 +79,7 @@ def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
 
 
 def _choose(candidates: Sequence[int], rack_of: Mapping[int, str], factor: int) -> Replicas:
-    """The first `factor` candidates, those in a rack that has no replica yet before the others."""
+    """Return the first `factor` candidates, those in racks without a replica before the others."""
     chosen: list[int] = []
     used: set[str] = set()
     for broker in candidates:

@@ -1,14 +1,14 @@
-"""How brokers hear of each other's writes, and each of its own: one node that every write touches.
+"""How brokers hear of metadata writes, including their own: every write sets one node, `/changes`.
 
 Strategy: a write is one `multi` that ends with setting `/changes` to the list of paths written. Its version counts the
-writes, and one watch on it is all that a broker needs, however many topics there are. A reader that is one version
-behind reads just the paths named there; one that is further behind reads everything again, but decodes only what has
-another version. A broker's own write takes the same way: `write` fires when the reader has caught up with it, so there
-is one path by which look-ups change.
+writes, so a broker needs only one watch, however many topics there are. A broker that is one version behind reads only
+the paths named there; one that is further behind reads everything again, but decodes only what has another version. A
+broker's own write takes the same way: `write` fires when the broker has read it back, so look-ups change in one way
+only.
 
-Rules: a reader's `reload` and `refresh` are never run side by side. What they read may be newer than the version that
-they were started for, never older. Readers are told the content of states that a write changed, where it is known and
-not too much: a fail-over is then one read for each broker, however many topics it is about.
+Rules: `reload` and `refresh` of a reader never run concurrently. What they read may be newer than the version for which
+they were started, but not older. `/changes` also has the new content of partition states, if it is small enough: then a
+fail-over costs each broker one read, however many topics it concerns.
 
 Must not know: what is written.
 """
@@ -28,22 +28,22 @@ from pylogd.metadata.layout import CHANGES, Change, News, decode_change, encode_
 
 log = Logger()
 
-#: A write names the paths that it touched up to so many; for more, readers read everything again.
+#: The most paths that a write names; after a larger one everything is read again.
 MAX_PATHS: Final = 1000
 
 
 class IReader(Protocol):
-    """Whoever keeps a part of the tree in memory."""
+    """An object that keeps a part of the metadata in memory."""
 
     async def reload(self, store: IMetadataStore) -> None:
         """Read the whole part again."""
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """Have what a write changed; paths of other parts are passed over."""
+        """Read again what a write has changed; paths of other parts are ignored."""
 
 
 class ChangeFeed:
-    """The readers of one broker, kept up to date with the tree."""
+    """Keeps the readers of one broker up to date with the metadata store."""
 
     def __init__(self, store: IMetadataStore) -> None:
         self._store = store
@@ -58,15 +58,15 @@ class ChangeFeed:
 
     @property
     def in_new_session(self) -> bool:
-        """Whether nothing was read yet, to its end, in the store's present session."""
+        """Whether no complete read was made yet in the store's present session."""
         return self._session_id != self._store.session_id
 
     def add(self, reader: IReader) -> None:
-        """Keep `reader` up to date; called before `start`."""
+        """Keep a reader up to date. To be called before `start`."""
         self._readers.append(reader)
 
     def start(self) -> Deferred[None]:
-        """Read everything; fires when the readers have it."""
+        """Read everything; fires when that is done."""
 
         async def start() -> None:
             await self._store.ensure(CHANGES)
@@ -77,7 +77,7 @@ class ChangeFeed:
         return Deferred.fromCoroutine(start())
 
     def stop(self) -> None:
-        """Read nothing more; writes that wait fail with `StoreClosed`."""
+        """Read nothing more. Writes that were not read back fail with `StoreClosed`."""
         self._started = False
         if self._forget is not None:
             self._forget()
@@ -89,10 +89,9 @@ class ChangeFeed:
     async def write(
         self, operations: Sequence[Operation], paths: Sequence[str], states: Mapping[str, News] | None = None
     ) -> Sequence[Result]:
-        """Do the operations, all or none, and wait until the readers have what they wrote; their results.
+        """Do the operations, all or none; return their results when the readers have read them back.
 
-        `paths` are those that readers are to look at again, `states` what is known of some of them. Raises what `multi`
-        raises.
+        paths: what the readers have to read again. states: the new content of some of them. Raises what `multi` raises.
         """
         note = encode_change(Change(paths, states or {})) if len(paths) <= MAX_PATHS else b""
         results = await self._store.multi([*operations, SetData(CHANGES, note)])
@@ -102,11 +101,11 @@ class ChangeFeed:
         return results[:-1]
 
     async def catch_up(self) -> None:
-        """Wait until the readers have what the tree has now, whoever wrote it. Raises what `get` raises."""
+        """Wait until the readers have what the store has now, whoever wrote it. Raises what `get` raises."""
         await self.seen((await self._store.get(CHANGES)).stat.version)
 
     def seen(self, version: int) -> Deferred[None]:
-        """Fires when the readers have what the tree had at that version of `/changes`."""
+        """Return a Deferred that fires when the readers have read up to that version of `/changes`."""
         if self._seen >= version:
             return succeed(None)
         deferred: Deferred[None] = Deferred()
@@ -119,7 +118,7 @@ class ChangeFeed:
             Deferred.fromCoroutine(self._run()).addErrback(self._failed)
 
     async def _run(self) -> None:
-        """Read until nobody waits for more, one round after the other."""
+        """Read in rounds until nobody waits for a newer version."""
         self._running = True
         try:
             await self._round()
@@ -139,7 +138,7 @@ class ChangeFeed:
             for reader in self._readers if version != self._seen else ():
                 await (reader.reload(self._store) if change is None else reader.refresh(self._store, change))
         except BaseException:
-            # The next round sets the watch again, and reads everything.
+            # The next round sets the watch again and reads everything.
             self._watched, self._seen = False, -1
             raise
         self._seen, self._session_id = version, session_id
@@ -154,16 +153,16 @@ class ChangeFeed:
 
     def _session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            # Watches may be gone, and with them the news of the meantime.
+            # The watch may be gone, and changes may have been missed.
             self._watched, self._seen = False, -1
             self._wake()
 
     def _failed(self, failure: Failure) -> None:
-        """A round failed: whoever waits for it hears why. The next write or session tries again."""
+        """Fail the writes that wait for this round. The next write or session starts another one."""
         if failure.check(ConnectionLost, SessionExpired):
-            log.warn("can't read the metadata for now: {error}", error=failure.getErrorMessage())
+            log.warn("Can't read the metadata until the session is restored: {error}", error=failure.getErrorMessage())
         elif self._started:
-            log.failure("can't read the metadata", failure=failure)
+            log.failure("Unexpected error while reading the metadata", failure=failure)
         waiters, self._waiters = self._waiters, []
         for _, deferred in waiters:
             deferred.errback(failure)

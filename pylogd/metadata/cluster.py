@@ -1,13 +1,13 @@
 """The cluster: its id, its live brokers, and the producer ids that it hands out.
 
 Strategy: a broker is live while its ephemeral node exists; one watch on the children of `/brokers/ids` keeps the table
-of live brokers up to date. Producer ids are taken from the tree in blocks: a block is written as taken, with the
-version that was read, before its first id is handed out, so no id is ever given twice, by any broker, over any crash.
+of live brokers up to date. Producer ids are taken from the metadata store in blocks: a block is written as taken before
+its first id is handed out, so no id is ever given twice, by any broker, across any crash.
 
-A broker that was killed may come back before its session has expired: its old registration is then in the way. Who
-holds the lock of the same data directory knows that the old process is dead, and removes it. Any other registration
-under this broker's number is another broker's, and refuses this one; one that comes while this broker's own session is
-lost ousts it (`on_ousted`).
+A broker that was killed may restart before its session has expired: its old registration is then in the way. If that
+names the data directory whose lock this process holds, the old process is dead, and the registration is removed. Any
+other registration with this broker's node id is another broker's, and this one is refused; if it is made while this
+broker's session is lost, this broker has to stop (`on_ousted`).
 
 Must not know: topics.
 """
@@ -54,9 +54,9 @@ log = Logger()
 
 #: Producer ids taken from the tree at a time (Kafka's size).
 PRODUCER_ID_BLOCK: Final = 1000
-#: "No broker", as the controller.
+#: The controller's id while no controller is known.
 NO_CONTROLLER: Final = -1
-#: Between two looks at whether an earlier session of this broker has ended.
+#: Seconds between two looks at whether an earlier session of this broker has ended.
 _LOOK_SECONDS: Final = 0.5
 
 ClusterListener = Callable[[], None]
@@ -65,16 +65,16 @@ ClusterListener = Callable[[], None]
 class Cluster:
     """What this broker knows of its cluster.
 
-    cluster_id: 22 characters, empty before `start`. controller_id: the broker that is the controller, `NO_CONTROLLER`
-    while none is known. generation: counts the changes of `brokers`. acknowledged: by id, the incarnations of brokers
-    that the controller has taken into account.
+    cluster_id: 22 characters, empty before `start`. controller_id: the controller's node id, or `NO_CONTROLLER`.
+    generation: counts the changes of `brokers`. acknowledged: the incarnations of brokers, by id, that the controller
+    has taken into account.
     """
 
     def __init__(
         self, store: IMetadataStore, node_id: int, feed: ChangeFeed, clock: IReactorTime | None = None,
         patience: float = 0.0,
     ) -> None:  # fmt: skip
-        """A registration waits `patience` seconds of `clock` for an earlier one of this number to go."""
+        """A registration waits up to `patience` seconds of `clock` until an earlier one with this node id has ended."""
         self._store = store
         self._feed = feed
         self.node_id = node_id
@@ -93,49 +93,49 @@ class Cluster:
         self.controller_id = NO_CONTROLLER
         self.generation = 0
         self.acknowledged: Mapping[int, int] = MappingProxyType({})
-        #: Told why, once another broker has this one's number: this one is no member of the cluster any more.
+        #: Called with the reason when another broker has registered this node id: this broker has to stop.
         self.on_ousted: Callable[[NodeIdInUse], object] = lambda _: None
         feed.add(self)
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """The live brokers by id."""
+        """The live brokers, by id."""
         return MappingProxyType(self._brokers)
 
     def subscribe(self, listener: ClusterListener) -> Callable[[], None]:
-        """Call `listener` after each change of the live brokers; returns the undoing."""
+        """Call `listener` after each change of the live brokers; return a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def start(self) -> Deferred[None]:
-        """Learn, or make up, the cluster's id, and learn the live brokers."""
+        """Read the cluster's id, or create it, and read the live brokers."""
         return Deferred.fromCoroutine(self._start())
 
     def stop(self) -> None:
-        """Follow the tree no longer. The broker's own node ends with the store's session."""
+        """Follow no more changes. This broker's registration ends with the store's session."""
         if self._forget is not None:
             self._forget()
             self._forget = None
 
     def controller_changed(self, controller: int) -> None:
-        """Another broker is the controller."""
+        """Note which broker is the controller."""
         self.controller_id = controller
 
     def former_directories(self) -> Deferred[frozenset[str]]:
-        """The ids of the data directories in which the tree says that this broker may have replicas."""
+        """Return the ids of data directories in which this broker may have replicas, as last registered."""
         return Deferred.fromCoroutine(self._read_epoch()).addCallback(lambda found: found[1])
 
     def register(self, broker: Broker) -> Deferred[None]:
-        """Make this broker known, from now on and after every loss of the session. Fails with `NodeIdInUse`.
+        """Register this broker, now and after every loss of the session. Fails with `NodeIdInUse`.
 
-        One that is `fenced` is no live broker before `unfence`; until then the tree remembers its former directories.
+        A `fenced` broker is not live before `unfence`; until then its former data directories stay registered too.
         """
         assert broker.node_id == self.node_id
         self._self = broker
         return Deferred.fromCoroutine(self._register(broker, self._clock))
 
     def unfence(self) -> Deferred[None]:
-        """Make the broker that is registered a live one. Fails with `BadVersion` or `NoNode` if it is not any more."""
+        """Make the registered broker live. Fails with `BadVersion` or `NoNode` if the registration has ended."""
         assert self._self is not None
         epoch = self._self.epoch
         self._self = replace(self._self, fenced=False, epoch=epoch + 1)
@@ -155,7 +155,7 @@ class Cluster:
         return -1 if self._self is None else self._self.epoch
 
     def mark_stopping(self) -> Deferred[None]:
-        """Say that this broker is stopping; fires when it knows so itself. Fails with `NoNode` if it is unknown."""
+        """Tell the cluster that this broker is stopping; fires when that was read back. Fails with `NoNode`."""
         assert self._self is not None
         self._self = replace(self._self, stopping=True)
         path = f"{BROKERS}/{self.node_id}"
@@ -163,12 +163,12 @@ class Cluster:
         return Deferred.fromCoroutine(write).addCallback(lambda _: None)
 
     def report_outages(self, outages: Outages) -> Deferred[None]:
-        """Say which replicas of this broker are offline or full, from now on and after every loss of the session.
+        """Tell the cluster which replicas of this broker are offline or full, now and after every loss of the session.
 
-        Fires when this broker knows it from the tree itself. Fails with the store's errors.
+        Fires when that was read back. Fails with the store's errors.
         """
         if self._self is None:
-            return succeed(None)  # ousted: nobody asks this broker for its replicas any more
+            return succeed(None)  # another broker has this node id
         self._self = replace(self._self, outages=outages)
         path = f"{BROKERS}/{self.node_id}"
         write = self._feed.write([SetData(path, encode_broker(self._self))], [path])
@@ -176,12 +176,12 @@ class Cluster:
 
     @property
     def accepted(self) -> bool:
-        """Whether the controller has taken this broker, as it is registered now, into account."""
+        """Whether the controller has taken this broker's present registration into account."""
         found = self._brokers.get(self.node_id)
         return found is not None and self.acknowledged.get(self.node_id) == found.incarnation
 
     def until_accepted(self) -> Deferred[None]:
-        """Fires once `accepted`."""
+        """Return a Deferred that fires once the broker is `accepted`."""
         done: Deferred[None] = Deferred(lambda _: undo())
 
         def look() -> None:
@@ -194,15 +194,15 @@ class Cluster:
         return done
 
     async def look_again(self) -> None:
-        """Read who lives, sooner than a watch tells."""
+        """Read the live brokers without waiting for the watch."""
         await self._reload()
 
     async def reload(self, store: IMetadataStore) -> None:
-        """Read all that changes here by a write. Who lives is heard by a watch."""
+        """Read the brokers and their acknowledged incarnations."""
         await self.refresh(store, Change([BROKERS, INCARNATIONS]))
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """The same, as far as the change is about it."""
+        """Read again what a write has changed. Brokers that come and go are heard of by the watch."""
         paths = change.paths
         if INCARNATIONS in paths:
             try:
@@ -215,12 +215,12 @@ class Cluster:
             self._tell()
 
     def next_producer_id(self) -> Deferred[int]:
-        """An id that no producer has had."""
+        """Return a Deferred of an id that no producer has had."""
         result: Deferred[int] = self._id_lock.run(lambda: Deferred.fromCoroutine(self._take_id()))
         return result
 
     async def _start(self) -> None:
-        await all_of(self._store.ensure(path) for path in PARENTS)  # at once: together they share a commit
+        await all_of(self._store.ensure(path) for path in PARENTS)  # concurrently, so that they share a commit
         proposal = id_to_text(new_id())
         try:
             await self._store.create(CLUSTER_ID, encode_cluster_id(proposal))
@@ -231,7 +231,7 @@ class Cluster:
         await self._reload()
 
     async def _register(self, broker: Broker, clock: IReactorTime | None) -> None:
-        """With a clock, an earlier registration may take its time to go."""
+        """Register; with a clock, wait for an earlier registration to end."""
         self._registering = True
         try:
             epoch = await self._create(broker, clock)
@@ -243,16 +243,18 @@ class Cluster:
         await self._reload()
 
     async def _create(self, broker: Broker, clock: IReactorTime | None) -> int:
-        """Make the broker's node; the epoch of the registration."""
+        """Create the broker's node; return the broker epoch."""
         path = f"{BROKERS}/{broker.node_id}"
         epoch_path = broker_epoch_path(broker.node_id)
         while True:
             epoch, former = await self._read_epoch()
             broker = replace(broker, epoch=epoch + 1)
             directories = encode_directories(former.union(broker.directories) if broker.fenced else broker.directories)
-            count: Operation = Create(epoch_path, directories) if epoch < 0 else SetData(epoch_path, directories, epoch)
+            increment: Operation = (
+                Create(epoch_path, directories) if epoch < 0 else SetData(epoch_path, directories, epoch)
+            )
             try:
-                await self._store.multi([count, Create(path, encode_broker(broker), ephemeral=True)])
+                await self._store.multi([increment, Create(path, encode_broker(broker), ephemeral=True)])
                 return broker.epoch
             except BadVersion:
                 continue
@@ -261,7 +263,7 @@ class Cluster:
                     return epoch
 
     async def _read_epoch(self) -> tuple[int, frozenset[str]]:
-        """The epoch of this broker's last registration, and the data directories that it may have replicas in."""
+        """Return the epoch of this broker's last registration, and the ids of its data directories then."""
         path = broker_epoch_path(self.node_id)
         try:
             node = await self._store.get(path)
@@ -270,7 +272,10 @@ class Cluster:
         return node.stat.version, decode_directories(path, node.data)
 
     async def _take_over(self, path: str, broker: Broker, clock: IReactorTime | None) -> bool:
-        """There is a registration: whether it is ours now, else it has gone. Raises `NodeIdInUse` if it stays."""
+        """Deal with an existing registration: return True if it is this session's, False if it has ended.
+
+        Raises `NodeIdInUse` if another broker holds it.
+        """
         try:
             node = await self._store.get(path)
         except NoNode:
@@ -280,7 +285,7 @@ class Cluster:
             return True
         other = decode_broker(path, node.data)
         if broker.directory_id is not None and other.directory_id == broker.directory_id:
-            log.info("the registration that this broker's former process left behind goes")
+            log.info("Removing the registration of this broker's former process")
             with suppress(NoNode, BadVersion):
                 await self._store.delete(path, node.stat.version)
         else:
@@ -288,8 +293,9 @@ class Cluster:
         return False
 
     async def _wait_for_end(self, path: str, held: NodeStat, other: Broker, clock: IReactorTime | None) -> None:
-        """Return once the node of another session is gone: after a crash of this broker ZooKeeper keeps it for the
-        session's timeout. Raises `NodeIdInUse` if it stays, or if there is another one.
+        """Return when the node of another session is gone; after a crash ZooKeeper keeps it for the session's timeout.
+
+        Raises `NodeIdInUse` if it stays, or if a third session has created another one.
         """
         stat: NodeStat | None = held
         deadline = 0.0 if clock is None else clock.seconds() + self._patience
@@ -321,7 +327,7 @@ class Cluster:
             try:
                 broker = decode_broker(f"{BROKERS}/{name}", node.data, node.stat.created)
             except CorruptMetadata as error:
-                log.error("a broker is passed over: {error}", error=str(error))
+                log.error("Ignoring a broker whose registration can't be read: {error}", error=str(error))
             else:
                 if not broker.fenced:
                     found[broker.node_id] = broker
@@ -362,7 +368,7 @@ class Cluster:
         self._watched = False
         registered = self._registering or self._registered_in == self._store.session_id
         again = self._self is not None and not registered
-        # Nobody is waited for now: whoever came in the meantime is served by others as the broker of this number.
+        # No clock: another broker that registered this node id meanwhile is not waited for.
         work = self._register(self._self, None) if again and self._self is not None else self._reload()
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
@@ -374,14 +380,17 @@ class Cluster:
     def _failed(self, failure: Failure) -> None:
         self._watched = False
         if self._forget is None:
-            return  # it was under way when this was stopped
+            return  # stopped meanwhile
         if isinstance(failure.value, NodeIdInUse):
             self._oust(failure.value)
             return
         if failure.check(ConnectionLost, SessionExpired):
-            log.warn("can't read the brokers of the cluster for now: {error}", error=failure.getErrorMessage())
+            log.warn(
+                "Can't read the brokers of the cluster until the session is restored: {error}",
+                error=failure.getErrorMessage(),
+            )
             return
-        log.failure("can't follow the brokers of the cluster", failure=failure)
+        log.failure("Unexpected error while reading the brokers of the cluster", failure=failure)
 
 
 def _sleep(clock: IReactorTime, seconds: float) -> Deferred[None]:

@@ -1,8 +1,8 @@
-"""Settings that are changed while brokers run: the incremental changes of KIP-339, and those of brokers in the tree.
+"""Settings that are changed at run time: incremental changes (KIP-339), and the dynamic settings of brokers.
 
-Strategy: a change is worked out and checked against the settings tables before it is written; what is written is read
-back through the change feed on every broker and put in force by `Settings.set_dynamic`. Topic settings take the same
-functions, but are a part of their topic (`topics`).
+Strategy: a change is applied and checked against the settings tables before it is written. Every broker reads what was
+written through the change feed, and puts it in force by `Settings.set_dynamic`. Topic settings use the same functions,
+but belong to their topic (`topic_admin`).
 
 Must not know: requests, DescribeConfigs.
 """
@@ -31,12 +31,12 @@ from pylogd.metadata.layout import (
 
 log = Logger()
 
-#: How often a write is worked out anew because somebody else's came first.
+#: How often a change is tried, if each time another write came first.
 ATTEMPTS: Final = 5
 
 
 class ConfigOperation(IntEnum):
-    """What becomes of one setting, with the codes of IncrementalAlterConfigs."""
+    """What to do to a setting, with the codes of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -45,7 +45,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One change to one setting; `value` is None for DELETE."""
+    """A change to one setting. value: None for DELETE."""
 
     name: str
     operation: ConfigOperation
@@ -55,9 +55,10 @@ class ConfigChange(NamedTuple):
 def apply_changes(
     current: Mapping[str, str], changes: Sequence[ConfigChange], table: Mapping[str, Setting]
 ) -> dict[str, str]:
-    """The overrides `current` with `changes` done to them. APPEND and SUBTRACT work on lists; without an override they
-    start from the shipped default, as in Kafka. Raises `InvalidConfig`, or `InvalidChange` for a setting named twice or
-    given no value.
+    """Return the settings `current` after `changes`.
+
+    APPEND and SUBTRACT change lists; those that are not set start from the built-in default, as in Kafka. Raises
+    `InvalidConfig`, or `InvalidChange` for a setting that is named twice or has no value.
     """
     after = dict(current)
     if len({change.name for change in changes}) < len(changes):
@@ -73,7 +74,7 @@ def apply_changes(
         elif operation is ConfigOperation.SET:
             after[name] = value
         elif setting is None or setting.type is not ConfigType.LIST:
-            raise InvalidConfig(f"{name} is not a list: nothing can be added to it or taken from it")
+            raise InvalidConfig(f"{name} is not a list, which APPEND and SUBTRACT need")
         else:
             members = _members(after.get(name, setting.format(setting.default) or ""))
             given = _members(value)
@@ -86,7 +87,7 @@ def apply_changes(
 
 
 class BrokerConfigs:
-    """The dynamic settings of brokers, and of this one put in force."""
+    """The dynamic settings of brokers. Those of this broker are put in force."""
 
     def __init__(self, store: IMetadataStore, settings: Settings, node_id: int, feed: ChangeFeed) -> None:
         self._store = store
@@ -98,14 +99,15 @@ class BrokerConfigs:
         feed.add(self)
 
     def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
-        """Make `configs` all dynamic settings of a broker, or with None of all brokers. Fails with `InvalidConfig`."""
+        """Replace the dynamic settings of a broker, or those of all brokers if None. Fails with `InvalidConfig`."""
         return Deferred.fromCoroutine(self._write(broker, None, configs, validate_only))
 
     def alter(
         self, broker: int | None, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> Deferred[None]:
-        """Do `changes` to the dynamic settings of a broker, or with None of all brokers. Fails with `InvalidConfig` or
-        `InvalidChange`.
+        """Change the dynamic settings of a broker, or those of all brokers if None.
+
+        Fails with `InvalidConfig` or `InvalidChange`.
         """
         return Deferred.fromCoroutine(self._write(broker, changes, {}, validate_only))
 
@@ -116,27 +118,27 @@ class BrokerConfigs:
         self._settings.set_dynamic(self._all, self._mine)
 
     async def refresh(self, store: IMetadataStore, change: Change) -> None:
-        """The same, if it is about them."""
+        """Read the settings again if a write has changed them."""
         if any(path.startswith(f"{BROKER_CONFIGS}/") for path in change.paths):
             await self.reload(store)
 
     async def _read(self, store: IMetadataStore, broker: int | None, before: dict[str, str]) -> dict[str, str]:
-        """The settings of a node; those of `before` if it can't be read."""
+        """Return the valid settings of a node; `before` if the node can't be read."""
         path = broker_config_path(broker)
         try:
             stored = decode_configs(path, (await store.get(path)).data)
         except NoNode:
             return {}
         except CorruptMetadata as error:
-            log.error("{error}. Its settings stay as they were; delete the node and set them anew", error=str(error))
+            log.error("{error}. The settings stay as they were; delete the node and set them again", error=str(error))
             return before
         usable = {}
         for name, value in stored.items():
             try:
                 usable.update(self._settings.check_dynamic({name: value}))
             except ConfigError as error:
-                # Another release, or another hand, wrote it. It is not worth a broker that doesn't start.
-                log.warn("{path}: passed over: {error}", path=path, error=str(error))
+                # Another release, or an operator, wrote it. The broker has to start all the same.
+                log.warn("Ignoring a setting in {path}: {error}", path=path, error=str(error))
         return usable
 
     async def _write(
@@ -169,7 +171,7 @@ class BrokerConfigs:
 
 
 async def read_configs(store: IMetadataStore, path: str) -> tuple[dict[str, str], int | None]:
-    """(settings, version) of a node of settings; ({}, None) if there is none."""
+    """Return the settings in a node, and its version; ({}, None) if there is no node."""
     try:
         node = await store.get(path)
     except NoNode:
@@ -178,7 +180,7 @@ async def read_configs(store: IMetadataStore, path: str) -> tuple[dict[str, str]
 
 
 def write_configs(path: str, configs: Mapping[str, str], version: int | None) -> Operation:
-    """The operation that replaces what `read_configs` read."""
+    """Return the operation that replaces settings. version: as `read_configs` returned it."""
     data = encode_configs(configs)
     return Create(path, data) if version is None else SetData(path, data, version)
 

@@ -1,8 +1,8 @@
-"""How far groups have read that share partitions through ZooKeeper, without a broker: `/consumers`, as in Kafka 0.8.
+"""The committed offsets of consumer groups that work through ZooKeeper (`/consumers`, as in Kafka 0.8).
 
     /consumers/<group>/offsets/<topic>/<partition>    the offset of the next record to read, as decimal text
 
-Must not know: who the members are (`pylogd.client.zookeeper` keeps this part of the tree).
+`pylogd.client.zookeeper` writes these nodes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ CONSUMERS: Final = "/consumers"
 
 
 async def committed_offsets(store: IMetadataStore, topics: Iterable[str]) -> dict[tuple[str, int], int]:
-    """The least offset that a group has committed of each partition, by topic and index, where one has.
+    """Return the lowest offset that any group has committed, for each partition of `topics` that has one.
 
-    Raises `CorruptMetadata` and the store's errors: then nothing is known of some group.
+    Raises `CorruptMetadata` and the store's errors.
     """
     least: dict[tuple[str, int], int] = {}
     try:

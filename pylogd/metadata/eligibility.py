@@ -1,15 +1,15 @@
-"""Who may lead a partition besides those in sync (KIP-966): pure functions over a partition's state.
+"""Replicas that may lead a partition though they are not in sync (KIP-966): pure functions over a partition's state.
 
-Strategy: with fewer in-sync replicas than `min.insync.replicas` asks for, nothing is committed. So whoever leaves the
-in-sync set then has all that is committed for as long as that lasts: it is an eligible leader replica (ELR). All who
-write an in-sync set, the leaders and the controller, do it with `with_isr`, which keeps the two sets together. A broker
-that finds that a copy of its own is lost takes itself out of both with `withdraw`, before anybody counts on it again.
+Strategy: while fewer replicas are in sync than `min.insync.replicas` demands, nothing is committed. So a replica that
+leaves the in-sync set then still has all committed records: it is an eligible leader replica (ELR). Leaders and the
+controller change in-sync sets only by `with_isr`, which keeps the eligible replicas up to date. A broker that finds a
+copy of its own lost or incomplete removes itself from both sets by `withdraw`, before it becomes live again.
 
 Rules:
-- The committed records are on every replica that is in sync or eligible, and on no other with certainty.
-- A leader commits nothing while the in-sync set is too small, or while anybody is eligible beside it (`commits`): the
-  state decides, so that it does not matter if brokers have different ideas of a topic's settings for a while.
-- Eligibility belongs to a copy, not to a broker. The broker that has the copy knows best what became of it.
+- All committed records are on every replica that is in sync or eligible, and on no other with certainty.
+- A leader commits nothing while the in-sync set is too small, or while there are eligible replicas (`commits`). The
+  state decides, so that brokers may have different values of a topic's settings for a while.
+- Eligibility belongs to a copy, not to a broker: only the broker that has the copy knows what became of it.
 
 Must not know: stores, brokers, time.
 """
@@ -30,14 +30,14 @@ def min_insync_of(settings: Settings, topic: Topic) -> int:
 
 
 def commits(state: PartitionState, min_insync: int) -> bool:
-    """Return whether a leader may commit records: enough replicas are in sync, and nobody else counts as up to date."""
+    """Return whether a leader may commit records: enough replicas are in sync, and none is eligible besides."""
     return not state.elr and len(state.isr) >= state.effective_min_insync(min_insync)
 
 
 def with_isr(state: PartitionState, isr: tuple[int, ...], min_insync: int) -> PartitionState:
-    """Return the state with another in-sync set, epochs as they are.
+    """Return the state with another in-sync set, and the same epochs.
 
-    Who leaves a set that becomes too small stays eligible; once the set is large enough again, nobody else is.
+    Replicas that leave a set that becomes too small are eligible until the set is large enough again.
     """
     if len(isr) >= state.effective_min_insync(min_insync):
         return replace(state, isr=isr, elr=(), last_known_elr=())
@@ -63,10 +63,11 @@ def led_by(state: PartitionState, leader: int) -> PartitionState:
 
 
 def withdraw(state: PartitionState, node: int, *, kept: bool, directories: Iterable[str] = ()) -> PartitionState:
-    """Return the state once `node` can't answer for its copy: it is neither in sync nor eligible, and leads no more.
+    """Return the state without `node` in sync, eligible or leading, since its copy is lost or may be incomplete.
 
-    `kept`: the copy is there, and may lack its end; as that of the last known leader it is what a partition goes on
-    with when there is no other. Else it is gone, and may come back in one of `directories` only.
+    kept: the copy is still there, but its last records may be missing; if it is the last known leader's, the partition
+    can continue with it when there is no other. Otherwise the copy is lost, and can return only with one of
+    `directories`, given by their ids.
     """
     counted = node in state.isr or node in state.elr
     if not counted and (kept or node not in state.last_known_elr):
@@ -82,14 +83,14 @@ def withdraw(state: PartitionState, node: int, *, kept: bool, directories: Itera
     if state.leader == node:
         after = replace(led_by(after, NO_LEADER), partition_epoch=after.partition_epoch)
     elif state.leader == state.last_known_leader == NO_LEADER and not after.isr:
-        after = replace(after, last_known_leader=node)  # of a state that an earlier release wrote
+        after = replace(after, last_known_leader=node)  # an earlier release wrote the state without it
     if not kept and after.last_known_leader == node and not after.isr and not after.elr:
         after = replace(after, lost=tuple(sorted(directories)))
     return after
 
 
 def restore(state: PartitionState, node: int, directory: str) -> PartitionState:
-    """Return the state once the last known leader has its copy back, in a directory that it was lost with."""
+    """Return the state after the last known leader found its lost copy in `directory`."""
     if state.leader != NO_LEADER or state.last_known_leader != node or directory not in state.lost:
         return state
     return replace(

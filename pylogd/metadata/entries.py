@@ -1,10 +1,8 @@
 """One topic's nodes, read and decoded: what the registry keeps of each topic.
 
-Strategy: a topic is three nodes (the topic's own, the states of its partitions, its settings), of which the first tells
-the second's name. Every part that stands on the same content of its node as before is kept as it is, down to the single
-partition, so that whoever looks at a change sees what changed by identity.
-
-Must not know: who asks.
+Strategy: a topic has three nodes: its own, which has the name of the second, the states of its partitions, and its
+settings. What was decoded from an unchanged node, or an unchanged part of it, stays the same object, down to the single
+partition, so that changes can be found by identity.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from pylogd.metadata.layout import (
     topic_path,
 )
 
-#: (created, version) of a node: what it says, as long as they are the same.
+#: (created, version) of a node, which identifies its content.
 Stamp = tuple[int, int]
 NO_NODE: Final = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A topic as it was decoded, and of which contents of its nodes: topic, states, settings."""
+    """A decoded topic. nodes: the stamps of its nodes: topic, states, settings."""
 
     topic: Topic
     assignment: Assignment
@@ -56,7 +54,7 @@ class Entry:
         return self.nodes[1][1]
 
     def with_states(self, path: str, news: News) -> Entry | None:
-        """The entry after the write that `news` tells of, None if that can't be told from this one."""
+        """Return the entry after the write that `news` tells of; None if it does not directly follow this one."""
         topic = self.topic
         created, version = self.nodes[1]
         follows = (news.assignment_version, news.version) == (self.assignment_version, version + 1)
@@ -68,13 +66,13 @@ class Entry:
 
 
 async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, tuple[Node, Node | None]]:
-    """The topic's node and that of its settings, of those topics that are there."""
-    # Asked all at once, so that the store can answer them together.
-    asked = [
+    """Read the node and the settings' node of each topic that exists."""
+    # Concurrently, so that the store can answer them together.
+    reads = [
         (name, _get_or_none(store, topic_path(name)), _get_or_none(store, topic_config_path(name))) for name in names
     ]
     found = {}
-    for name, topic, configs in asked:
+    for name, topic, configs in reads:
         node, overrides = await topic, await configs
         if node is not None:
             found[name] = node, overrides
@@ -84,11 +82,12 @@ async def read_nodes(store: IMetadataStore, names: Iterable[str]) -> dict[str, t
 async def read_entries(
     store: IMetadataStore, nodes: Mapping[str, tuple[Node, Node | None]], known: Mapping[str, Entry]
 ) -> tuple[dict[str, Entry], dict[str, CorruptMetadata]]:
-    """Topics from their nodes, and why others can't be read; the state nodes are read here.
+    """Return topics, decoded from their nodes, and the errors of those that can't be read.
 
-    What is `known` is kept where it is the same. One topic that can't be read harms no other.
+    nodes: as `read_nodes` returned them; the state nodes are read here. known: earlier entries, which are kept if they
+    have not changed.
     """
-    asked = []
+    reads = []
     unreadable: dict[str, CorruptMetadata] = {}
     for name, (node, _) in nodes.items():
         try:
@@ -96,11 +95,11 @@ async def read_entries(
         except CorruptMetadata as error:
             unreadable[name] = error
         else:
-            asked.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
+            reads.append((name, assignment, _get_or_none(store, state_path(name, assignment.topic_id))))
     found = {}
-    for name, assignment, asked_state in asked:
+    for name, assignment, state_read in reads:
         node, configs = nodes[name]
-        state = await asked_state
+        state = await state_read
         try:
             found[name] = _decode(name, assignment, (node, state, configs), known.get(name))
         except CorruptMetadata as error:

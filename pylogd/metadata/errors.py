@@ -1,8 +1,8 @@
 """What can go wrong with metadata, in two families.
 
-`StoreError`: the tree itself said no (no such node, wrong version, session gone). Whoever works on the tree handles it.
-`TopicError`: a request about topics, their settings or brokers can't be done; each class carries the protocol's error
-code, so that `api` need not repeat the mapping, and its text is fit for a client.
+`StoreError`: the metadata store refused or failed (no such node, wrong version, session expired). Handled by those who
+use the store. `TopicError`: a request about topics, their settings or brokers can't be done; each class has the
+protocol's error code, and its text can be sent to a client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pylogd.errors import ErrorCode, PylogdError
 
 
 class StoreError(PylogdError):
-    """A metadata store could not do what was asked."""
+    """A metadata store refused an operation, or failed."""
 
 
 class NodeError(StoreError):
@@ -31,13 +31,13 @@ class NodeError(StoreError):
 
 
 class NoNode(NodeError):
-    """The node, or the parent of a node to be made, does not exist."""
+    """The node, or the parent of a node to be created, does not exist."""
 
     text = "no such node"
 
 
 class NodeExists(NodeError):
-    """The node to be made is there already."""
+    """The node to be created exists already."""
 
     text = "the node exists"
 
@@ -73,11 +73,11 @@ class AccessDenied(NodeError):
 
 
 class SessionExpired(StoreError):
-    """The session ended: its ephemeral nodes and watches are gone, and what was asked was not done."""
+    """The session ended: its ephemeral nodes and watches are gone, and the operation was not done."""
 
 
 class ConnectionLost(StoreError):
-    """No answer came; what was asked may or may not have been done."""
+    """No answer came; the operation may or may not have been done."""
 
 
 class StoreClosed(StoreError):
@@ -93,7 +93,7 @@ class NodeIdInUse(StoreError):
 
 
 class TopicError(PylogdError):
-    """A request about topics or settings that can't be done. `code` is what a client is answered."""
+    """A request about topics or settings that can't be done. code: sent to the client."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -123,7 +123,7 @@ class TopicDeletionDisabled(TopicError):
 
 
 class InvalidPartitions(TopicError):
-    """The number of partitions can't be."""
+    """The number of partitions is not possible."""
 
     code = ErrorCode.INVALID_PARTITIONS
 
@@ -141,19 +141,19 @@ class InvalidReplicaAssignment(TopicError):
 
 
 class FencedLeader(TopicError):
-    """Whoever wants to change a partition's in-sync set does not lead it any more, or leads it anew."""
+    """The broker that wants to change an in-sync set does not lead the partition in that leader epoch."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class StalePartition(TopicError):
-    """The partition was changed since the state that a change was worked out from."""
+    """The partition has changed since the state that a change was based on."""
 
     code = ErrorCode.INVALID_UPDATE_VERSION
 
 
 class IneligibleReplica(TopicError):
-    """A broker that is not a replica, not alive, stopping, or not to join yet can't be in sync."""
+    """A broker can't join an in-sync set: it is no replica, not alive, stopping, or must not join yet."""
 
     code = ErrorCode.INELIGIBLE_REPLICA
 
@@ -177,18 +177,18 @@ class EligibleLeadersNotAvailable(TopicError):
 
 
 class NoReassignmentInProgress(TopicError):
-    """There is no move of replicas that could be stopped."""
+    """There is no reassignment that could be cancelled."""
 
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class InvalidConfig(TopicError):
-    """A setting that can't be obeyed."""
+    """A setting is unknown or has an invalid value."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class InvalidChange(TopicError):
-    """A request that contradicts itself or the state of its topic."""
+    """A request contradicts itself or the state of its topic."""
 
     code = ErrorCode.INVALID_REQUEST

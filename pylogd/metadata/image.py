@@ -1,7 +1,6 @@
-"""Topics and brokers as values: what the rest of the broker sees of the metadata tree.
+"""Topics and brokers as values: what the rest of the broker sees of the metadata.
 
-Rules: everything here is immutable; a change is a new object in the place of the old one. Must not know: the tree, how
-any of it is stored.
+Rules: everything here is immutable; a change is a new object. Must not know: how any of it is stored.
 """
 
 from __future__ import annotations
@@ -15,34 +14,33 @@ from typing import Final, NamedTuple
 
 from pylogd.metadata.errors import InvalidTopicName
 
-#: "No broker", as a leader.
+#: The leader's id while a partition has no leader.
 NO_LEADER: Final = -1
 MAX_NAME_LENGTH: Final = 249
-#: Topics of the broker's own, which clients may read but are told apart.
+#: Topics in which brokers keep state of their own. Clients may read them; Metadata answers mark them as internal.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-#: Ids that mean "none" and "the metadata topic" in the protocol.
+#: Ids that mean "no topic" and "the metadata topic" in the protocol.
 _RESERVED_IDS: Final = frozenset({bytes(16), bytes(15) + b"\x01"})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition: where it should be, and who leads it.
+    """One partition: its replicas, its leader, and which replicas have the committed records.
 
-    `replicas`, `isr`: broker ids; the first replica is the preferred leader. `leader` is `NO_LEADER` while there is
-    none. `leader_epoch` counts leaders; `partition_epoch` counts all changes of the partition, whatever changed: a
-    state with the same `partition_epoch` is the same state. While replicas are moved, `adding` and `removing` are those
-    of `replicas` that were not there before and that will not be there afterwards (KIP-455).
-
-    `latest_until_ms`: None, or those that are being added begin with the leader's latest offset instead of its first,
-    and may not be in sync before that time (ms since 1970; 0: at once).
-
-    `elr` (KIP-966): who is not in sync and has all that is committed; empty while enough replicas are in sync.
-    `last_known_elr`: who was in sync or eligible until its machine stopped without warning; its copy may lack the end.
-    `last_known_leader`: who led last, while nobody leads. `lost`: the ids of the data directories with one of which the
-    last known leader's copy went, while nobody else has the committed records.
+    replicas, isr: broker ids; the first replica is the preferred leader. leader: `NO_LEADER` if there is none.
+    leader_epoch: counts leaders. partition_epoch: counts all changes; states with the same one are the same.
+    adding, removing: during a reassignment, those of `replicas` that were not there before, and that will not be there
+    afterwards (KIP-455).
+    latest_until_ms: for a smooth expansion: replicas that are added begin with the leader's latest offset, and may not
+    be in sync before this time (ms since 1970; 0: at once). None otherwise.
+    elr: eligible leader replicas (KIP-966): not in sync, with all committed records; empty while enough are in sync.
+    last_known_elr: replicas that were in sync or eligible until their machine stopped without warning, so that their
+    last records may be missing.
+    last_known_leader: the last leader, while there is none. lost: ids of data directories of the last known leader, one
+    of which had its copy; set while no other replica has the committed records.
     """
 
     index: int
@@ -61,31 +59,32 @@ class PartitionState:
 
     @classmethod
     def initial(cls, index: int, replicas: tuple[int, ...]) -> PartitionState:
-        """The state of a new partition: everybody is in sync, since there is nothing yet; the first leads."""
+        """Return the state of a new partition: all replicas are in sync, and the first leads."""
         return cls(index, replicas, replicas, replicas[0])
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas as they will be when none is moved any more."""
+        """The replicas after the reassignment in progress."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     def effective_min_insync(self, min_insync: int) -> int:
-        """How many in-sync replicas `min.insync.replicas` asks for: not more than there are, those that are only being
-        added left out.
+        """Return how many replicas have to be in sync: `min_insync`, or all if there are fewer.
+
+        Replicas that are being added are not counted.
         """
         return min(min_insync, max(len(self.replicas) - len(self.adding), 1))
 
     @property
     def moving(self) -> bool:
-        """Whether replicas are being moved."""
+        """Whether a reassignment is in progress."""
         return bool(self.adding or self.removing)
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What a leader wants the in-sync set to be, and the state of the partition that it wants it from.
+    """A leader's request to change an in-sync set, and the epochs of the state that it was based on.
 
-    `epochs`: of the brokers that are to join, the broker epoch in which each was seen to have all (KIP-903).
+    epochs: the broker epoch in which each joining broker was seen to be caught up (KIP-903).
     """
 
     topic: str
@@ -99,8 +98,10 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `topic_id` is 16 bytes; `partitions` are in order of their index, from 0 without gaps; `configs` are
-    the topic's own settings, as text by Kafka's names.
+    """A topic.
+
+    topic_id: 16 bytes. partitions: in order of their index, from 0 without gaps. configs: the topic's own settings, as
+    text by Kafka's names.
     """
 
     name: str
@@ -110,15 +111,15 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Whether the topic is one of the broker's own."""
+        """Whether brokers keep state of their own in the topic."""
         return self.name in INTERNAL_TOPICS
 
 
 class TopicChange(NamedTuple):
-    """What became of one topic: made (`before` is None), deleted (`after` is None) or altered.
+    """A change of one topic: created (`before` is None), deleted (`after` is None) or altered.
 
-    found_out: nobody told of the change. It was found when all topics were read anew in a new session, so what is
-    missing was deleted meanwhile, or the store was put back to an older copy.
+    found_out: the change was found when all topics were read in a new session. A missing topic was deleted meanwhile,
+    or the metadata store was restored from an older copy.
     """
 
     before: Topic | None
@@ -135,7 +136,7 @@ class TopicUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where clients reach a broker's listener."""
+    """The address at which clients reach a listener of a broker."""
 
     listener: str
     host: str
@@ -148,10 +149,10 @@ ReplicaKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """The replicas of a live broker that its data directories keep from serving.
+    """The replicas of a live broker that can't be used because of their data directories.
 
-    `offline`: their directory has failed, or their log could not be opened; they count as replicas of a dead broker.
-    `full`: their volume has no room; they can be read and not appended to.
+    offline: the directory has failed, or the log could not be opened; they count as replicas of a failed broker.
+    full: the volume has no room; they can be read but not appended to.
     """
 
     offline: frozenset[ReplicaKey] = frozenset()
@@ -163,16 +164,15 @@ class Outages:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A live broker.
+    """A registered broker.
 
-    `incarnation` differs each time that a broker of this id registers; 0 before it has. `stopping`: it is shutting
-    down, and leads nothing that another can lead. `directory_id` is that of its first data directory: who holds that
-    directory's lock may speak for a broker of that id.
-
-    `epoch` grows with each registration (KIP-903): it is the version of the broker's node below `BROKER_EPOCHS`, -1
-    before the first. `directories` are the ids of the data directories that are in use. `fenced`: it is registered, and
-    still finds out which of its copies are lost; until then it is not a live broker. `outages`: which of its replicas
-    its disks keep from serving. `partition_limit`: how many partitions it may hold, None if it does not say.
+    incarnation: differs for each registration of a node id; 0 before the first. stopping: the broker is shutting down,
+    and leads nothing that another can lead. directory_id: of its first data directory; a process that holds the lock of
+    that directory may replace the registration.
+    epoch: grows with each registration (KIP-903): the version of the broker's node below `BROKER_EPOCHS`, -1 before
+    the first. directories: ids of the data directories in use. fenced: the broker is still finding out which of its
+    copies are lost, and is not live. outages: replicas that can't be used. partition_limit: the most partitions that it
+    may hold, None if unknown.
     """
 
     node_id: int
@@ -198,12 +198,12 @@ class Broker:
         return self.endpoints[0].port
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Where clients of that listener reach the broker, None if it has no such listener."""
+        """Return the endpoint of a listener, None if the broker has no such listener."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 def new_id() -> bytes:
-    """A random id, 16 bytes: none of the reserved ones, none whose text could be taken for an option (`-...`)."""
+    """Return a random id, 16 bytes: not a reserved one, and its text does not begin with `-`, as an option would."""
     while True:
         candidate = uuid.uuid4().bytes
         if candidate not in _RESERVED_IDS and not id_to_text(candidate).startswith("-"):
@@ -211,12 +211,12 @@ def new_id() -> bytes:
 
 
 def id_to_text(raw: bytes) -> str:
-    """16 bytes in the spelling of the field: base64 for URLs without padding, 22 characters."""
+    """Return an id as Kafka writes it: base64 for URLs without padding, 22 characters."""
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
 def id_from_text(text: str) -> bytes:
-    """The 16 bytes of `id_to_text`; raises `ValueError` for anything else."""
+    """Return the 16 bytes of an id as text. Raises ValueError for anything else."""
     raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     if len(raw) != 16:
         raise ValueError(f"an id is 16 bytes, not {len(raw)}")
@@ -236,5 +236,5 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for names that differ only in `.` and `_`, which metric names can't tell apart."""
+    """Return a key that is equal for names that differ only in `.` and `_`, which metric names can't tell apart."""
     return name.replace(".", "_")

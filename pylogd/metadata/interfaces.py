@@ -1,8 +1,7 @@
-"""What a metadata store is: a small versioned tree in the manner of ZooKeeper, asked through Deferreds.
+"""The interface of metadata stores: a small tree of versioned nodes, as ZooKeeper has it, with Deferreds.
 
-Strategy: the interface promises no more than ZooKeeper does and no less than what is written above it needs, so that
-the same registries run on ZooKeeper (through kazoo) and on the embedded SQLite store. `tests/contract` has the suite
-that every implementation passes.
+Strategy: the interface promises no more than ZooKeeper does, so that the same registries run on ZooKeeper (by kazoo)
+and on the embedded SQLite store. Every implementation passes the tests in `tests/contract`.
 
 Rules for implementations:
 
@@ -11,16 +10,18 @@ Rules for implementations:
 - Operations of one store take effect in the order of the calls, and their Deferreds fire on the reactor thread in that
   order. A write whose Deferred fired survives a crash of the machine.
 - `multi` is atomic: all operations or none.
-- A watch is one-shot. It is set by a successful read (by `exists` also on a node that is not there), atomically with
-  it, so no change between the read and the watch is missed. It is called on the reactor thread, once, with the first
-  event; several changes before its holder reads again are one event. No order is promised between a watch and the
-  Deferred of the write that set it off.
-- When the session expires, its ephemeral nodes are deleted and its watches are dropped uncalled; session listeners
-  hear `EXPIRED`, then `CONNECTED` once a new session stands. Whoever holds ephemeral nodes or watches makes them anew
-  at every `CONNECTED`. After `SUSPENDED` (the connection is down, the session may live) nothing read before is certain.
-- Errors are those of `metadata.errors`. With `ConnectionLost` a write may or may not have been done; versions tell.
+- A watch is called once. It is set by a successful read (by `exists` also on a node that does not exist), atomically
+  with it, so no change between the read and the watch is missed. It is called on the reactor thread with the first
+  event; further changes before the next read are not told. No order is promised between a watch and the Deferred of
+  the write that set it off.
+- When the session expires, its ephemeral nodes are deleted and its watches are dropped without a call; session
+  listeners hear `EXPIRED`, then `CONNECTED` once there is a new session. Whoever has ephemeral nodes or watches creates
+  them again at every `CONNECTED`. After `SUSPENDED` (the connection is lost, the session may be alive) everything that
+  was read before may be outdated.
+- Errors are those of `metadata.errors`. After `ConnectionLost` a write may or may not have been done; the version of
+  the node tells.
 
-Must not know: what the tree is used for.
+Must not know: what the nodes are used for.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from typing import Final, TypeAlias
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-#: "Whatever version it has."
+#: In place of a version: any.
 ANY_VERSION: Final = -1
-#: What a node holds at most (ZooKeeper's `jute.maxbuffer`, less room for the request around it).
+#: The most bytes of a node's data: ZooKeeper's `jute.maxbuffer`, less what the request around it takes.
 MAX_DATA_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """What the tree knows of a node besides its data.
+    """What a store knows of a node besides its data.
 
-    `version` counts the writes of its data from 0. `created` and `modified` are transaction numbers of the store: a
-    path made anew has another `created`, so (created, version) names one content. `owner` is the session that an
-    ephemeral node lives with, 0 for a lasting one.
+    version: counts the writes of its data from 0. created, modified: transaction numbers of the store. A node that was
+    deleted and created again has another `created`, so (created, version) identifies its content. owner: the session of
+    an ephemeral node, 0 for a persistent one.
     """
 
     version: int
@@ -80,7 +81,7 @@ class WatchEvent:
 
 
 class SessionState(Enum):
-    """How the store stands with its session."""
+    """The state of a store's session."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -90,8 +91,10 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; its result is the path. A `sequence` node gets ten digits behind its name, larger than those of
-    every sequence node made under the same parent before.
+    """Create a node; the result is its path.
+
+    sequence: append ten digits to the name, a larger number than that of every earlier sequence node of the same
+    parent.
     """
 
     path: str
@@ -102,7 +105,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Replace a node's data if it has that version; its result is the new version."""
+    """Replace a node's data if it has that version; the result is the new version."""
 
     path: str
     data: bytes
@@ -111,7 +114,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node without children if it has that version; its result is None."""
+    """Delete a node without children if it has that version; the result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -119,7 +122,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fail unless the node exists and has that version; its result is None."""
+    """Fail unless the node exists and has that version; the result is None."""
 
     path: str
     version: int = ANY_VERSION
@@ -137,50 +140,53 @@ class IMetadataStore(Interface):
     session_id: int = Attribute("The number of the present session, 0 before `start`.")
 
     def start() -> Deferred[None]:
-        """Connect or open, and begin a session. Fails with `StoreFailure` if that can't be done."""
+        """Connect to the store, or open it, and begin a session. Fails with `StoreFailure`."""
 
     def close() -> Deferred[None]:
         """End the session: its ephemeral nodes are deleted. Later calls fail with `StoreClosed`."""
 
     def get(path: str, watch: Watch | None = None) -> Deferred[Node]:
-        """A node, or `NoNode`. The watch fires when it is changed or deleted."""
+        """Read a node. The watch is called when it is changed or deleted. Fails with `NoNode`."""
 
     def exists(path: str, watch: Watch | None = None) -> Deferred[NodeStat | None]:
-        """What is known of a node, None if there is none. The watch fires when it is created, changed or deleted."""
+        """Return what is known of a node, or None. The watch is called when it is created, changed or deleted."""
 
     def children(path: str, watch: Watch | None = None) -> Deferred[Sequence[str]]:
-        """The sorted names of a node's children, or `NoNode`. The watch fires when one is created or deleted, or the
-        node itself is deleted.
+        """Return the sorted names of a node's children. Fails with `NoNode`.
+
+        The watch is called when a child is created or deleted, or the node itself is deleted.
         """
 
     def children_data(path: str) -> Deferred[Mapping[str, Node]]:
-        """Every child by name, or `NoNode`: `children` and `get` of each, as fast as the store can. Children are read
-        one by one: one that vanishes meanwhile is left out.
+        """Read every child of a node, by name. Fails with `NoNode`.
+
+        The children are not read atomically: one that is deleted meanwhile is left out.
         """
 
     def create(path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> Deferred[str]:
-        """Make a node below one that exists; see `Create`. `NoNode`, `NodeExists`, `NoChildrenForEphemerals`."""
+        """Create a node; see `Create`. Fails with `NoNode`, `NodeExists` or `NoChildrenForEphemerals`."""
 
     def ensure(path: str) -> Deferred[None]:
-        """Make a lasting, empty node and all of its parents, where they don't exist."""
+        """Create a persistent, empty node and its parents, as far as they don't exist."""
 
     def set(path: str, data: bytes, version: int = ANY_VERSION) -> Deferred[int]:
-        """Replace a node's data; see `SetData`. `NoNode`, `BadVersion`."""
+        """Replace a node's data; see `SetData`. Fails with `NoNode` or `BadVersion`."""
 
     def delete(path: str, version: int = ANY_VERSION) -> Deferred[None]:
-        """Delete a node; see `Delete`. `NoNode`, `BadVersion`, `NotEmpty`."""
+        """Delete a node; see `Delete`. Fails with `NoNode`, `BadVersion` or `NotEmpty`."""
 
     def multi(operations: Sequence[Operation]) -> Deferred[Sequence[Result]]:
-        """Do all operations, in order, or none; their results. Fails with the error of the first that failed, whose
-        index is in its `operation`.
+        """Do all operations, in order, or none; return their results.
+
+        Fails with the error of the first operation that failed, whose index is the error's `operation`.
         """
 
     def on_session(listener: SessionListener) -> Callable[[], None]:
-        """Call `listener` at each change of the session's state from now on; returns the undoing."""
+        """Call `listener` with each new state of the session; return a function that ends this."""
 
 
 def check_path(path: str) -> bool:
-    """Whether `path` is absolute and plain, as the rules above want it."""
+    """Return whether `path` is valid by the rules above."""
     if path == "/":
         return True
     if not path.startswith("/") or "\0" in path:
@@ -189,5 +195,5 @@ def check_path(path: str) -> bool:
 
 
 def parent_of(path: str) -> str:
-    """The path of a node's parent; the root's is the root."""
+    """Return the path of a node's parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"

@@ -1,7 +1,7 @@
-"""What kazoo says and what the store says: errors, nodes, events, and one request that kazoo does not have.
+"""Translates between kazoo and the store: errors, nodes, events, and a request that kazoo does not have.
 
-`MultiRead` reads many nodes by one request (ZooKeeper 3.6 and newer): kazoo takes about a tenth of a millisecond for
-each request, which is too long for the tens of thousands of nodes that a large cluster reads when it starts.
+`MultiRead` reads many nodes by one request (ZooKeeper 3.6 and newer): kazoo needs about 0.1 ms for each request, which
+is too long for the tens of thousands of nodes that a broker of a large cluster reads when it starts.
 
 Must not know: chroots, the reactor.
 """
@@ -45,7 +45,7 @@ from pylogd.metadata.interfaces import (
     parent_of,
 )
 
-#: What an event of kazoo's is.
+#: The store's event for each of kazoo's.
 EVENTS: Final = {
     KazooEventType.CREATED: EventType.CREATED,
     KazooEventType.DELETED: EventType.DELETED,
@@ -60,10 +60,10 @@ _ON_NODE: Final = (
     (kazoo.NoAuthError, AccessDenied),
     (kazoo.BadArgumentsError, InvalidNode),
 )
-#: Whether the request was carried out is not known, or ZooKeeper asks to try again.
+#: Errors after which a request may or may not have been done, or ZooKeeper asks to try again.
 _LOST: Final = (
     kazoo.ConnectionLoss,
-    kazoo.ConnectionClosedError,  # a SessionExpiredError by its class: to be looked at before that
+    kazoo.ConnectionClosedError,  # a subclass of SessionExpiredError: has to be checked before that
     kazoo.OperationTimeoutError,
     kazoo.SessionMovedError,
 )
@@ -72,7 +72,7 @@ _ERROR: Final = -1
 
 
 class MultiRead:
-    """The data of many nodes: `GetData` requests in one, answered by a `Node` or an exception for each."""
+    """A request for the data of many nodes, answered with a `Node` or an exception for each."""
 
     type = 22
 
@@ -80,14 +80,14 @@ class MultiRead:
         self.paths = paths
 
     def serialize(self) -> bytes:
-        """The request's body."""
+        """Return the request's body."""
         header = multiheader_struct.pack(_GET_DATA, False, -1)
         reads = b"".join([header + write_string(path) + b"\0" for path in self.paths])
         return reads + bytes(multiheader_struct.pack(-1, True, -1))
 
     @staticmethod
     def deserialize(body: bytes, offset: int) -> list[Node | Exception]:
-        """The answers in order of the paths."""
+        """Return the answers, in the order of the paths."""
         found: list[Node | Exception] = []
         while True:
             kind, done, _ = multiheader_struct.unpack_from(body, offset)
@@ -104,7 +104,7 @@ class MultiRead:
 
 
 def error_of(error: BaseException, operation: Operation, index: int = 0) -> StoreError:
-    """The store's error for one of kazoo's."""
+    """Return the store's error for one of kazoo's. index: of the operation in a `multi`."""
     path = operation.path
     parent = parent_of(path)
     if isinstance(error, kazoo.NoNodeError):
@@ -115,38 +115,40 @@ def error_of(error: BaseException, operation: Operation, index: int = 0) -> Stor
         if isinstance(error, kind):
             return ours(path, index)
     if isinstance(error, _LOST):
-        return ConnectionLost(f"{path}: the connection to ZooKeeper was lost; what was asked may or may not be done")
+        return ConnectionLost(
+            f"{path}: the connection to ZooKeeper was lost; the operation may or may not have been done"
+        )
     if isinstance(error, kazoo.SessionExpiredError):
         return SessionExpired(f"{path}: the ZooKeeper session has expired")
     return StoreFailure(f"{path}: ZooKeeper failed: {type(error).__name__}{f' ({error})' if str(error) else ''}")
 
 
 def stat_of(stat: ZnodeStat | None) -> NodeStat | None:
-    """What is known of a node, None for none."""
+    """Return the store's NodeStat for kazoo's; None for a node that does not exist."""
     return None if stat is None else NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
 
 
 def node_of(answer: tuple[bytes | None, Any]) -> Node:
-    """A node as kazoo reads it: its data, None for none, and its stat."""
+    """Return the store's Node for kazoo's answer: (data or None, stat)."""
     data, stat = answer
     return Node(data or b"", NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner))
 
 
 def version_of(stat: ZnodeStat) -> int:
-    """The version after a write."""
+    """Return the version after a write."""
     version: int = stat.version
     return version
 
 
 def read_many(paths: Sequence[str], client: KazooClient) -> Any:
-    """Ask for many nodes."""
+    """Send a `MultiRead`; return kazoo's result object."""
     answer = client.handler.async_result()
-    client._call(MultiRead(paths), answer)  # kazoo has no public way to send a request of one's own
+    client._call(MultiRead(paths), answer)  # kazoo has no public method to send such a request
     return answer
 
 
 def transact(operations: Sequence[Operation], full: Callable[[str], str], acl: Any, client: KazooClient) -> Any:
-    """Ask for all operations, or none; `full` has a path as the servers know it."""
+    """Send a transaction of all operations. full: returns a path as the servers know it."""
     transaction = client.transaction()
     for operation in operations:
         path = full(operation.path)
@@ -162,13 +164,13 @@ def transact(operations: Sequence[Operation], full: Callable[[str], str], acl: A
 
 
 def fault_of(operation: Operation) -> NodeError | None:
-    """What is wrong with an operation by itself."""
+    """Return the error of an operation that can't be done on any tree, None if there is none."""
     if not check_path(operation.path):
         return InvalidNode(operation.path)
     if isinstance(operation, Create | SetData) and len(operation.data) > MAX_DATA_BYTES:
         return InvalidNode(operation.path)
     if operation.path == "/":
-        # ZooKeeper's own root refuses these as malformed; a chroot's would be a node like others.
+        # ZooKeeper refuses these for its own root, but would do them with a chroot, which is a node like others.
         if isinstance(operation, Create):
             return NodeExists("/")
         if isinstance(operation, Delete):
@@ -177,12 +179,12 @@ def fault_of(operation: Operation) -> NodeError | None:
 
 
 def owners_acl() -> list[Any]:
-    """All for whoever has the creator's credentials, reading for everybody."""
+    """Return an ACL: all permissions with the creator's credentials, reading for everybody."""
     return [*security.CREATOR_ALL_ACL, *security.READ_ACL_UNSAFE]
 
 
 def prefixes(path: str) -> Iterator[str]:
-    """The paths of a node's ancestors below the root, from the top, and its own."""
+    """Iterate over the paths of a node's ancestors below the root, from the top, and its own."""
     names = path.strip("/").split("/") if path != "/" else []
     for count in range(1, len(names) + 1):
         yield "/" + "/".join(names[:count])

@@ -1,18 +1,19 @@
 """A ZooKeeper session by kazoo, as one ordered stream of answers and events on the reactor thread.
 
-Strategy: kazoo runs one thread for its connection, and by default two more that hand over results and watch events,
-each in an order of its own. Here its handler has no such threads: the connection's thread puts everything into one
-queue, in the order in which it came from the server, and the reactor thread empties it, many entries a wake-up.
-Requests go to kazoo only while it is connected, `MAX_IN_FLIGHT` at a time; the others wait here, in order.
+Strategy: kazoo runs a thread for its connection, and by default two more for results and for watch events, which don't
+keep the order of the two. Here its handler has no such threads: the connection's thread puts everything into one queue,
+in the order in which it came from the server, and the reactor thread takes it out, many entries at a time. Requests are
+given to kazoo only while it is connected, `MAX_IN_FLIGHT` at a time; the others wait here, in order.
 
 Rules:
 
 - Every request is answered once: by the server, or with an error. kazoo loses a request that is queued in the moment in
-  which a session expires; as answers come in order, one that was passed over is known to be lost.
-- After `session_timeout` without a connection everything that waits fails, and so does what is asked from then on,
-  until there is a connection again.
-- kazoo drops the watches of a connection with it. Their holders set them anew when the session goes on.
-- kazoo wakes its thread by one byte a request through a blocking socket pair: MAX_IN_FLIGHT keeps that from filling up.
+  which a session expires; since answers come in order, a request without an answer is known to be lost when a later one
+  is answered.
+- After `session_timeout` without a connection all requests fail, until there is a connection again.
+- kazoo drops watches with their connection. They have to be set again when the session continues.
+- kazoo wakes its thread by one byte for each request, through a blocking socket pair; MAX_IN_FLIGHT keeps that from
+  filling up.
 
 Must not know: paths, what the requests are.
 """
@@ -38,18 +39,18 @@ from twisted.internet.interfaces import IDelayedCall
 from pylogd.config.zookeeper import ZooKeeperSecurity
 from pylogd.metadata.interfaces import SessionState
 
-#: Requests that kazoo has at a time.
+#: The most requests that kazoo has at a time.
 MAX_IN_FLIGHT: Final = 100
-#: Entries of the queue that are worked off before the reactor gets its turn.
+#: The most entries of the queue that are handled in one turn of the reactor.
 DRAIN_ENTRIES: Final = 256
-#: Between two attempts to connect, at most; and before a session that kazoo gave up is begun anew.
+#: The most seconds between two attempts to connect, and the time before a session that kazoo gave up is begun again.
 RECONNECT_SECONDS: Final = 1.0
-#: How long an orderly end of the session may take; ZooKeeper ends it by itself later.
+#: The most seconds that closing the session may take; if it takes longer, ZooKeeper ends it at its timeout.
 CLOSE_SECONDS: Final = 5.0
-#: Of the socket pair that wakes kazoo's thread; the kernel takes several hundred bytes of it for each byte sent.
+#: The buffer of the socket pair that wakes kazoo's thread; for each byte sent the kernel uses several hundred bytes.
 _WAKE_BUFFER_BYTES: Final = 1 << 20
 
-#: Told the value, or the error, of a request.
+#: Called with the result, or the error, of a request.
 Done = Callable[[Any, BaseException | None], None]
 #: Gives a request to kazoo.
 Send = Callable[[KazooClient], Any]
@@ -79,7 +80,7 @@ class _Request:
 
 
 class _Answer:
-    """kazoo's `IAsyncResult`, calling its links in the thread that sets it, so that order is kept."""
+    """kazoo's `IAsyncResult`, which calls its links in the thread that sets it, so that order is kept."""
 
     __slots__ = ("_links", "_lock", "exception", "is_set", "value")
 
@@ -103,7 +104,7 @@ class _Answer:
         self._settle(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """The value; kazoo's own links, the only callers, ask for it when it is there."""
+        """Return the value, which is set: only kazoo's own links call this."""
         if self.exception is not None:
             raise self.exception
         return self.value
@@ -151,7 +152,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
         def run() -> None:
-            # What kazoo did not foresee it has logged; InterruptedError is its way out of a wait.
+            # kazoo has logged unexpected errors; InterruptedError is how it ends a wait.
             with suppress(Exception):
                 func(*args, **kwargs)
 
@@ -161,7 +162,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no
 
 
 class _KazooLog(logging.Handler):
-    """Keeps kazoo's last complaint, which says why there is no connection."""
+    """Keeps kazoo's last warning, which says why there is no connection."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -176,7 +177,7 @@ class _KazooLog(logging.Handler):
 
 
 class KazooSession:
-    """One session after the other with the servers `hosts`, for as long as it is open."""
+    """One session after another with the servers `hosts`, from `open` to `close`."""
 
     def __init__(
         self,
@@ -186,14 +187,14 @@ class KazooSession:
         security: ZooKeeperSecurity,
         on_state: Callable[[SessionState], None],
     ) -> None:
-        """`session_timeout` is in seconds. `on_state` hears CONNECTED, SUSPENDED and EXPIRED on the reactor thread."""
+        """session_timeout: in seconds. on_state: called on the reactor thread with CONNECTED, SUSPENDED or EXPIRED."""
         self._hosts = hosts
         self._reactor = reactor
         self._session_timeout = session_timeout
         self._security = security
         self._on_state = on_state
         self._log = _KazooLog()
-        self._logger = logging.Logger("kazoo", logging.WARNING)  # of our own: kazoo's goes to standard error
+        self._logger = logging.Logger("kazoo", logging.WARNING)  # kazoo's own writes to standard error
         self._logger.addHandler(self._log)
         self._client: KazooClient | None = None
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -201,22 +202,22 @@ class KazooSession:
         self._waiting: deque[_Request] = deque()
         self._sent: deque[_Request] = deque()
         self._pumping = False
-        self._patience: IDelayedCall | None = None
-        self._again: IDelayedCall | None = None
-        self._out_of_patience = False
+        self._timeout_call: IDelayedCall | None = None
+        self._reopen_call: IDelayedCall | None = None
+        self._timed_out = False
         self.connected = False
         self.session_id = 0
-        #: In seconds, as the server granted it; as asked for until then.
+        #: The session timeout in seconds: as the server granted it, or as requested before that.
         self.granted_timeout = session_timeout
 
     @property
     def problem(self) -> str:
-        """What kazoo complained of last, "" if of nothing."""
+        """kazoo's last warning, "" if there was none."""
         return self._log.last
 
     def open(self) -> None:
-        """Connect, and go on trying."""
-        self._again = None
+        """Connect, and try again until that succeeds."""
+        self._reopen_call = None
         self._client = client = KazooClient(
             hosts=self._hosts,
             timeout=self._session_timeout,
@@ -230,10 +231,10 @@ class KazooSession:
         client.start_async()
 
     def close(self, done: Callable[[], None]) -> None:
-        """Fail what waits, end the session, and call `done`, after `CLOSE_SECONDS` at the latest."""
+        """Fail all requests, end the session, and call `done`, after `CLOSE_SECONDS` at the latest."""
         self.connected = False
         self._give_up(ConnectionLoss())
-        for timer in (self._patience, self._again):
+        for timer in (self._timeout_call, self._reopen_call):
             if timer is not None and timer.active():
                 timer.cancel()
         client, self._client = self._client, None
@@ -255,16 +256,16 @@ class KazooSession:
         threading.Thread(target=stop, name="zookeeper-close", daemon=True).start()
 
     def ask(self, send: Send, done: Done) -> None:
-        """Have `send` give a request to kazoo, after all requests before; `done` is called on the reactor thread."""
+        """Call `send` to give a request to kazoo, after all earlier ones; `done` is called on the reactor thread."""
         request = _Request(send, done)
-        if self._out_of_patience:
+        if self._timed_out:
             request.finish(None, ConnectionLoss())
             return
         self._waiting.append(request)
         self._pump()
 
     def watcher(self, call: Callable[[WatchedEvent], None]) -> Callable[[WatchedEvent], None]:
-        """A watch for kazoo that has `call` called on the reactor thread, in order with the answers."""
+        """Return a watch for kazoo by which `call` is called on the reactor thread, in order with the answers."""
 
         def heard(event: WatchedEvent) -> None:
             if event.type != KazooEventType.NONE:
@@ -273,8 +274,9 @@ class KazooSession:
         return heard
 
     def _hear_grant(self, client: KazooClient) -> None:
-        """Learn which time-out the server grants: kazoo keeps it to itself, but for two thirds of it, in milliseconds,
-        which its connection returns to itself from each handshake.
+        """Find out which session timeout the server grants.
+
+        kazoo does not tell; but the handshake of its connection returns two thirds of it, in milliseconds.
         """
         handshake = client._connection._connect
 
@@ -294,7 +296,7 @@ class KazooSession:
             self._reactor.callFromThread(self._drain)
 
     def _drain(self) -> None:
-        # Before the first look: whatever is put behind the last one then wakes us again.
+        # First, so that an entry that is added after the last one was taken wakes the reactor again.
         self._woken = False
         queue = self._queue
         for _ in range(DRAIN_ENTRIES):
@@ -315,7 +317,7 @@ class KazooSession:
     # -- requests
 
     def _pump(self) -> None:
-        """Give kazoo what it has room for."""
+        """Give waiting requests to kazoo, up to `MAX_IN_FLIGHT`."""
         if self._pumping:
             return
         self._pumping = True
@@ -336,11 +338,11 @@ class KazooSession:
 
     def _answered(self, request: _Request, value: Any, error: BaseException | None) -> None:
         if request.done is None:
-            return  # it was given up before
-        passed_over = []
+            return  # it has failed already
+        unanswered = []
         while (first := self._sent.popleft()) is not request:
-            passed_over.append(first)
-        for lost in passed_over:
+            unanswered.append(first)
+        for lost in unanswered:
             lost.finish(None, ConnectionLoss())
         request.finish(value, error)
 
@@ -355,7 +357,7 @@ class KazooSession:
 
     def _state(self, client: KazooClient, state: str, keeper: str, session_id: int) -> None:
         if client is not self._client:
-            return  # of a client that was closed or given up
+            return  # of a client that was closed or discarded
         if state == KazooState.CONNECTED:
             self._is_connected(session_id)
         elif state == KazooState.SUSPENDED:
@@ -364,33 +366,33 @@ class KazooSession:
         else:
             self._is_disconnected()
             if keeper != KeeperState.EXPIRED_SESSION:
-                # kazoo gave up: refused credentials, or a fault of its own. Its session is lost to us.
+                # kazoo gave up: the credentials were refused, or it failed. Its session can't be used any more.
                 self._client = None
                 threading.Thread(target=partial(_discard, client), name="zookeeper-close", daemon=True).start()
-                self._again = self._reactor.callLater(RECONNECT_SECONDS, self.open)
+                self._reopen_call = self._reactor.callLater(RECONNECT_SECONDS, self.open)
             self._on_state(SessionState.EXPIRED)
 
     def _is_connected(self, session_id: int) -> None:
         self.connected = True
-        self._out_of_patience = False
+        self._timed_out = False
         self.session_id = session_id
         self._log.last = ""
-        if self._patience is not None and self._patience.active():
-            self._patience.cancel()
-        self._patience = None
+        if self._timeout_call is not None and self._timeout_call.active():
+            self._timeout_call.cancel()
+        self._timeout_call = None
         self._on_state(SessionState.CONNECTED)
         if self._sent:
-            # Its answer tells whether those before it were lost.
-            self._waiting.appendleft(_Request(lambda client: client.exists_async("/"), _unheeded))
+            # Its answer tells whether the requests before it were lost.
+            self._waiting.appendleft(_Request(lambda client: client.exists_async("/"), _ignore))
         self._pump()
 
     def _is_disconnected(self) -> None:
         self.connected = False
-        if self._patience is None:
-            self._patience = self._reactor.callLater(self._session_timeout, self._lose_patience)
+        if self._timeout_call is None:
+            self._timeout_call = self._reactor.callLater(self._session_timeout, self._time_out)
 
-    def _lose_patience(self) -> None:
-        self._out_of_patience = True
+    def _time_out(self) -> None:
+        self._timed_out = True
         self._give_up(ConnectionLoss())
 
 
@@ -400,5 +402,5 @@ def _discard(client: KazooClient) -> None:
         client.close()
 
 
-def _unheeded(_: Any, __: BaseException | None) -> None:
+def _ignore(_: Any, __: BaseException | None) -> None:
     pass

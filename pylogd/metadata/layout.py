@@ -1,10 +1,11 @@
-"""Where things are in the tree and how they are spelled there: the paths and JSON of Kafka's own ZooKeeper tree.
+"""The paths and contents of the nodes in a metadata store. They are those of Kafka's ZooKeeper tree.
 
-Tools of the field can read it. Ours are: `/changes`, by which brokers hear of each other's writes (`changes`); one
-state node a topic, below the topic's, where Kafka has one a partition, so that a topic is read and failed over in one
-go; and `/brokers/incarnations`. A state node is named by its topic's id: whoever writes to a topic that was deleted and
-made anew meanwhile finds no such node.
-Every document is a JSON object with a `version`. Must not know: stores, look-ups.
+So tools for Kafka can read them. Particular to pylogd are: `/changes`, by which brokers hear of each other's writes
+(`changes`); one state node for each topic, below the topic's, where Kafka has one for each partition, so that a topic
+is read and written at once; `/brokers/epochs` and `/brokers/incarnations`. A state node is named by the topic's id, so
+that a write to a topic that was deleted and created again meanwhile fails.
+
+Every node holds a JSON object with a `version`. Must not know: stores, look-ups.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ BROKERS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
-#: The child of BROKER_CONFIGS whose settings hold for every broker.
+#: The child of BROKER_CONFIGS with the settings of all brokers.
 ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
-#: Which brokers, and which incarnation of each, the last decisions of a controller took into account.
+#: The incarnations of brokers that the last decisions of a controller took into account.
 INCARNATIONS: Final = "/brokers/incarnations"
-#: One lasting node a broker: the data directories that it may have replicas in. Each registration writes it, and its
-#: version is the broker's epoch.
+#: A persistent node for each broker: the data directories in which it may have replicas. Each registration writes it,
+#: and its version is the broker epoch.
 BROKER_EPOCHS: Final = "/brokers/epochs"
-#: What a cluster starts with, empty. Each part makes sure of its own, too.
+#: Nodes that are created, empty, when a cluster is new.
 PARENTS: Final = (
     BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", PRODUCER_IDS, CHANGES, CONTROLLER_EPOCH, INCARNATIONS,
     BROKER_EPOCHS,
 )  # fmt: skip
 
-#: Leader, leader epoch, in-sync set and partition epoch of a partition without a state.
-_NOT_YET: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
+#: Leader, leader epoch, in-sync set and partition epoch of a partition that the state node does not have yet.
+_NO_STATE: Final[tuple[int, int, list[int], int]] = (NO_LEADER, 0, [], -1)
 
 
 class CorruptMetadata(StoreError):
-    """A node holds something else than it should."""
+    """A node does not hold what it should."""
 
     def __init__(self, path: str, reason: object) -> None:
         super().__init__(f"metadata node {path} is not readable: {reason}")
@@ -61,17 +62,17 @@ class CorruptMetadata(StoreError):
 
 
 def topic_path(name: str) -> str:
-    """The node of a topic."""
+    """Return the path of the node of a topic."""
     return f"{TOPICS}/{name}"
 
 
 def state_path(name: str, topic_id: bytes) -> str:
-    """The node of the states of a topic's partitions."""
+    """Return the path of the node of the states of a topic's partitions."""
     return f"{TOPICS}/{name}/state-{id_to_text(topic_id)}"
 
 
 def topic_of_path(path: str) -> str | None:
-    """The topic that a node is about, None if it is about something else."""
+    """Return the name of the topic to which a node belongs, None if it belongs to none."""
     for parent in (TOPICS, TOPIC_CONFIGS):
         if path.startswith(f"{parent}/"):
             return path[len(parent) + 1 :].partition("/")[0]
@@ -79,18 +80,19 @@ def topic_of_path(path: str) -> str | None:
 
 
 def topic_config_path(name: str) -> str:
-    """The node of a topic's settings."""
+    """Return the path of the node of a topic's settings."""
     return f"{TOPIC_CONFIGS}/{name}"
 
 
 def broker_config_path(broker: int | None) -> str:
-    """The node of a broker's settings; None for those of all brokers."""
+    """Return the path of the node of a broker's settings; None for those of all brokers."""
     return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker is None else broker}"
 
 
 class Assignment(NamedTuple):
-    """A topic's node: its id, and where its partitions are. The maps have the partitions whose replicas are being
-    moved; see `PartitionState`.
+    """The content of a topic's node: its id, and the replicas of each partition.
+
+    The maps have an entry for each partition with a reassignment in progress; see `PartitionState`.
     """
 
     topic_id: bytes
@@ -101,7 +103,7 @@ class Assignment(NamedTuple):
 
     @classmethod
     def of(cls, topic_id: bytes, partitions: Sequence[PartitionState]) -> Assignment:
-        """The part of partitions' states that stands in the topic's node."""
+        """Return the part of partitions' states that is kept in the topic's node."""
         return cls(
             topic_id,
             [state.replicas for state in partitions],
@@ -112,7 +114,7 @@ class Assignment(NamedTuple):
 
 
 def encode_topic(assignment: Assignment) -> bytes:
-    """A topic's node."""
+    """Encode a topic's node."""
     document: dict[str, Any] = {
         "version": 3,
         "topic_id": id_to_text(assignment.topic_id),
@@ -126,7 +128,7 @@ def encode_topic(assignment: Assignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes) -> Assignment:
-    """What stands in a topic's node; raises `CorruptMetadata`."""
+    """Decode a topic's node. Raises `CorruptMetadata`."""
     document = _decode(path, data)
     try:
         partitions = document["partitions"]
@@ -145,7 +147,7 @@ def decode_topic(path: str, data: bytes) -> Assignment:
 
 
 def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -> bytes:
-    """A topic's state node; `controller_epoch` is that of the last controller that wrote it."""
+    """Encode a topic's state node. controller_epoch: of the last controller that wrote it."""
     return _encode(
         {
             "version": 1,
@@ -165,24 +167,25 @@ def encode_states(controller_epoch: int, partitions: Sequence[PartitionState]) -
 
 
 def _eligibility(state: PartitionState) -> tuple[dict[str, Any], ...]:
-    """What a state says of replicas that are not in sync, in most states nothing."""
+    """Return the last field of a state, about replicas that are not in sync; most states have none."""
     if state.last_known_leader == NO_LEADER and not (state.elr or state.last_known_elr):
         return ()
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "elr": state.elr,
         "last_known_elr": state.last_known_elr,
         "last_known_leader": state.last_known_leader,
         "lost": state.lost,
     }
-    return (said,)
+    return (fields,)
 
 
 def decode_states(
     path: str, data: bytes | Mapping[str, Any], assignment: Assignment, before: Sequence[PartitionState] = ()
 ) -> tuple[int, tuple[PartitionState, ...]]:
-    """(controller epoch, state of each partition) of a topic's state node. Those of `before` that are as they were are
-    kept; one that the node does not have (the two nodes are read one after the other) has no leader. Raises
-    `CorruptMetadata`.
+    """Decode a topic's state node: (controller epoch, state of each partition).
+
+    before: earlier states; those that have not changed are returned as the same objects. A partition that the node does
+    not have has no leader, since the topic's node may be newer. Raises `CorruptMetadata`.
     """
     document = _decode(path, data) if isinstance(data, bytes) else data
     adding, removing, until = assignment.adding, assignment.removing, assignment.latest_until_ms
@@ -190,7 +193,7 @@ def decode_states(
     try:
         found = document["partitions"]
         for index, replicas in enumerate(assignment.replicas):
-            leader, leader_epoch, isr, partition_epoch, *more = found.get(str(index)) or _NOT_YET
+            leader, leader_epoch, isr, partition_epoch, *more = found.get(str(index)) or _NO_STATE
             known = before[index] if index < len(before) else None
             if known is None or known.partition_epoch != partition_epoch or known.replicas != replicas:
                 known = PartitionState(
@@ -204,25 +207,25 @@ def decode_states(
 
 
 def _eligible(more: Sequence[Any]) -> tuple[Any, ...]:
-    """The last fields of a `PartitionState`, from what `_eligibility` made."""
+    """Return the last fields of a `PartitionState`, from what `_eligibility` returned."""
     if not more:
         return ()
-    said = more[0]
+    fields = more[0]
     return (
-        _ids(said.get("elr", [])),
-        _ids(said.get("last_known_elr", [])),
-        int(said.get("last_known_leader", NO_LEADER)),
-        tuple(map(str, said.get("lost", []))),
+        _ids(fields.get("elr", [])),
+        _ids(fields.get("last_known_elr", [])),
+        int(fields.get("last_known_leader", NO_LEADER)),
+        tuple(map(str, fields.get("lost", []))),
     )
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:
-    """A node of settings."""
+    """Encode a node of settings."""
     return _encode({"version": 1, "config": dict(configs)})
 
 
 def decode_configs(path: str, data: bytes) -> dict[str, str]:
-    """The settings of a node; raises `CorruptMetadata`."""
+    """Decode a node of settings. Raises `CorruptMetadata`."""
     configs = _decode(path, data).get("config")
     if not isinstance(configs, dict) or not all(isinstance(value, str) for value in configs.values()):
         raise CorruptMetadata(path, "no settings in it")
@@ -230,7 +233,7 @@ def decode_configs(path: str, data: bytes) -> dict[str, str]:
 
 
 def encode_broker(broker: Broker) -> bytes:
-    """A broker's node."""
+    """Encode a broker's node."""
     return _encode(
         {
             "version": 5,
@@ -252,8 +255,9 @@ def encode_broker(broker: Broker) -> bytes:
 
 
 def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
-    """The broker of a node; its id is the node's name, its incarnation when the node was made. Raises
-    `CorruptMetadata`.
+    """Decode a broker's node, whose name is the broker's id. Raises `CorruptMetadata`.
+
+    incarnation: the transaction in which the node was created.
     """
     document = _decode(path, data)
     try:
@@ -278,17 +282,17 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
 
 
 def broker_epoch_path(broker: int) -> str:
-    """The node whose version is the broker's epoch."""
+    """Return the path of the node whose version is the broker epoch."""
     return f"{BROKER_EPOCHS}/{broker}"
 
 
 def encode_directories(directories: Iterable[str]) -> bytes:
-    """The node of a broker's epoch: ids of the data directories that it may have replicas in."""
+    """Encode the node of a broker's epoch: the ids of the data directories in which it may have replicas."""
     return _encode({"version": 1, "directories": sorted(directories)})
 
 
 def decode_directories(path: str, data: bytes) -> frozenset[str]:
-    """Ids of data directories; raises `CorruptMetadata`."""
+    """Decode the node of a broker's epoch. Raises `CorruptMetadata`."""
     directories = _decode(path, data).get("directories")
     if not isinstance(directories, list) or not all(isinstance(one, str) for one in directories):
         raise CorruptMetadata(path, "no data directories in it")
@@ -296,12 +300,12 @@ def decode_directories(path: str, data: bytes) -> frozenset[str]:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The node of the cluster's id."""
+    """Encode the node of the cluster's id."""
     return _encode({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
-    """The cluster's id; raises `CorruptMetadata`."""
+    """Decode the node of the cluster's id. Raises `CorruptMetadata`."""
     cluster_id = _decode(CLUSTER_ID, data).get("id")
     if not isinstance(cluster_id, str) or not cluster_id:
         raise CorruptMetadata(CLUSTER_ID, "no id in it")
@@ -309,12 +313,12 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 def encode_producer_block(broker: int, start: int, end: int) -> bytes:
-    """The node of the newest block of producer ids: who holds it, its first and its last id."""
+    """Encode the node of the newest block of producer ids: the broker that has it, its first and its last id."""
     return _encode({"version": 1, "broker": broker, "block_start": str(start), "block_end": str(end)})
 
 
 def decode_producer_block_end(data: bytes) -> int:
-    """The last id of the newest block, -1 before the first; raises `CorruptMetadata`."""
+    """Return the last id of the newest block, -1 before the first. Raises `CorruptMetadata`."""
     if not data:
         return -1
     try:
@@ -324,8 +328,9 @@ def decode_producer_block_end(data: bytes) -> int:
 
 
 class News(NamedTuple):
-    """What a write made of a topic's state node: its new version and content, beside the version of the topic's node
-    that it stands on.
+    """The new content of a topic's state node, for brokers that read of the write.
+
+    assignment_version: of the topic's node to which it belongs. version: of the state node. data: its content.
     """
 
     assignment_version: int
@@ -334,14 +339,14 @@ class News(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What the node that tells of a write says: the paths that it touched, and what some state nodes are now."""
+    """What `/changes` tells of a write: the paths that it changed, and the new content of some state nodes."""
 
     paths: Sequence[str]
     states: Mapping[str, News] = MappingProxyType({})
 
 
 def encode_change(change: Change) -> bytes:
-    """The node that tells of a write."""
+    """Encode `/changes`."""
     states = [
         b"%s:[%d,%d,%s]" % (json.dumps(path).encode(), news.assignment_version, news.version, news.data)
         for path, news in change.states.items()
@@ -351,7 +356,7 @@ def encode_change(change: Change) -> bytes:
 
 
 def decode_change(data: bytes) -> Change | None:
-    """What the newest write did, None if it can't be told (then everything is read again)."""
+    """Decode `/changes`; return None if it can't be read, in which case all nodes have to be read."""
     try:
         document = _decode(CHANGES, data)
         paths = document.get("paths")
@@ -367,12 +372,12 @@ def decode_change(data: bytes) -> Change | None:
 
 
 def encode_controller(node_id: int, now_ms: int) -> bytes:
-    """The controller's node."""
+    """Encode the controller's node."""
     return _encode({"version": 1, "brokerid": node_id, "timestamp": str(now_ms)})
 
 
 def decode_controller(data: bytes) -> int:
-    """The controller's node id; raises `CorruptMetadata`."""
+    """Return the controller's node id. Raises `CorruptMetadata`."""
     try:
         return int(_decode(CONTROLLER, data)["brokerid"])
     except (KeyError, TypeError, ValueError) as error:
@@ -380,7 +385,7 @@ def decode_controller(data: bytes) -> int:
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    """The epoch of the newest controller, 0 before the first; raises `CorruptMetadata`."""
+    """Return the epoch of the newest controller, 0 before the first. Raises `CorruptMetadata`."""
     try:
         return int(data or b"0")
     except ValueError as error:
@@ -388,12 +393,12 @@ def decode_controller_epoch(data: bytes) -> int:
 
 
 def encode_incarnations(incarnations: Mapping[int, int]) -> bytes:
-    """The node of the brokers that a controller has taken into account: their incarnations by id."""
+    """Encode the node of the incarnations, by broker id, that a controller has taken into account."""
     return _encode({"version": 1, "brokers": {str(broker): number for broker, number in incarnations.items()}})
 
 
 def decode_incarnations(data: bytes) -> dict[int, int]:
-    """Incarnations by broker id, none before the first controller; raises `CorruptMetadata`."""
+    """Decode incarnations by broker id; none before the first controller. Raises `CorruptMetadata`."""
     if not data:
         return {}
     try:

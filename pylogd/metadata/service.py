@@ -1,44 +1,51 @@
-"""The parts of the metadata room, put together: what a broker makes, starts and stops."""
+"""The parts of the metadata package, put together: what a broker creates, starts and stops."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from pylogd.clock import wall_ms
 from pylogd.config import Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
+from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
 
-#: Beyond a session's timeout: until ZooKeeper has noticed its end.
+#: Seconds beyond the session timeout until ZooKeeper has ended a session.
 _SESSION_END_SECONDS: Final = 5.0
 
 
 class Metadata:
-    """A broker's metadata: `cluster`, `topics` and `broker_configs` on one store."""
+    """A broker's metadata on one store: `cluster`, `topics`, `topic_admin`, `isr_writer` and `broker_configs`."""
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
-        """With a clock, a start waits for this broker's own earlier session to end."""
+        """With a clock, a start waits for an earlier session of this broker to end."""
         node_id = settings.integer("node.id")
         self.store = store
         self._feed = ChangeFeed(store)
         patience = settings.integer("zookeeper.session.timeout.ms") / 1000 + _SESSION_END_SECONDS
         self.cluster = Cluster(store, node_id, self._feed, clock, patience)
-        # Before the topics: their settings fall back to the brokers'.
+        # Read before the topics, whose settings fall back to the broker's.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
-        self.topics = TopicRegistry(store, settings, self.cluster, self._feed)
+        self.topics = TopicRegistry(settings, self._feed)
+        self.topic_admin = TopicAdmin(store, settings, self.cluster, self._feed, self.topics)
+        self.isr_writer = IsrWriter(self.topics, self.cluster, self._feed, wall_ms, partial(min_insync_of, settings))
 
     def start(self) -> Deferred[None]:
-        """Open the store and read everything. On failure, the store is closed."""
+        """Open the store and read everything. If that fails, the store is closed."""
         return Deferred.fromCoroutine(self._start())
 
     def stop(self) -> Deferred[None]:
-        """Follow the tree no longer, and close the store, which ends the broker's registration."""
+        """Follow no more changes, and close the store, which ends the broker's registration."""
         self._feed.stop()
         self.cluster.stop()
         return self.store.close()
@@ -55,10 +62,10 @@ class Metadata:
 
 
 def open_store(settings: Settings, reactor: Any) -> IMetadataStore:
-    """The store that `zookeeper.connect` or `metadata.store` names, not started."""
+    """Return the store that `zookeeper.connect` or `metadata.store` names, not started."""
     connect = settings.text("zookeeper.connect")
     if connect:
-        # kazoo is for those who have a ZooKeeper.
+        # Imported here, so that a broker without ZooKeeper doesn't load kazoo.
         from pylogd.metadata.zookeeper import ZooKeeperStore  # noqa: PLC0415
 
         return ZooKeeperStore(

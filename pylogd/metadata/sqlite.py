@@ -1,8 +1,8 @@
-"""The embedded metadata store: `Tree` behind Deferreds, for a broker alone.
+"""The embedded metadata store, for a single broker: `Tree` with Deferreds.
 
-Strategy: calls are collected while the worker is busy and handed to it as one batch, so at most one batch is under way,
-no lock is needed, and many callers share one commit. The worker is a thread pool of one thread, so nothing on the
-reactor thread waits for the disk. The session lives as long as the store is open; it is never suspended.
+Strategy: calls are collected while the worker is busy and then given to it as one batch. So at most one batch is in
+progress, no lock is needed, and many callers share one commit. The worker is a thread, so the reactor thread never
+waits for the disk. The session lasts as long as the store is open; it is never suspended.
 
 Must not know: what the nodes mean.
 """
@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
+from pylogd.metadata.call_queue import notify
 from pylogd.metadata.errors import StoreClosed, StoreFailure
 from pylogd.metadata.interfaces import (
     ANY_VERSION,
@@ -35,14 +36,13 @@ from pylogd.metadata.interfaces import (
     SessionState,
     SetData,
     Watch,
-    WatchEvent,
 )
 from pylogd.metadata.tree import Call, Fired, Outcome, Tree
 
 log = Logger()
 T = TypeVar("T")
 
-#: Calls in one transaction at most, so that the first of very many need not wait for the last.
+#: The most calls in one transaction, so that the first of very many need not wait for the last.
 BATCH_CALLS: Final = 512
 
 
@@ -50,28 +50,28 @@ class IWorker(Protocol):
     """Runs one function at a time off the reactor thread."""
 
     def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
-        """Run the function; the Deferred fires on the reactor thread."""
+        """Run a function; the Deferred fires on the reactor thread."""
 
     def stop(self) -> None:
-        """End the worker; nothing is under way."""
+        """End the worker, which is idle."""
 
 
 class ThreadWorker:
-    """A thread pool of one thread, made at the first use."""
+    """A thread pool of one thread, started at the first use."""
 
     def __init__(self, reactor: IReactorThreads) -> None:
         self._reactor = reactor
         self._pool = ThreadPool(0, 1, "metadata")
 
     def defer(self, function: Callable[..., T], *args: Any) -> Deferred[T]:
-        """Run the function in the thread."""
+        """Run a function in the thread."""
         if not self._pool.started:
             self._pool.start()
         deferred: Deferred[T] = deferToThreadPool(self._reactor, self._pool, function, *args)
         return deferred
 
     def stop(self) -> None:
-        """End the thread and wait for it; it has nothing left to do."""
+        """End the thread, which is idle."""
         if self._pool.started:
             self._pool.stop()
 
@@ -81,7 +81,7 @@ class SqliteStore:
     """`IMetadataStore` on one SQLite file."""
 
     def __init__(self, path: str | Path, reactor: IReactorThreads | None = None, worker: IWorker | None = None) -> None:
-        """Use the file at `path`, which `start` opens. Either the reactor or a worker is to be given."""
+        """`start` opens the file at `path`. Either a reactor or a worker has to be given."""
         if worker is None:
             assert reactor is not None, "a reactor or a worker"
             worker = ThreadWorker(reactor)
@@ -95,7 +95,7 @@ class SqliteStore:
 
     @property
     def session_id(self) -> int:
-        """The number of the session: how often the file was opened."""
+        """The session's number: how often the file was opened."""
         return self._tree.session_id
 
     def start(self) -> Deferred[None]:
@@ -103,7 +103,7 @@ class SqliteStore:
         return self._worker.defer(self._tree.open).addCallbacks(self._started, self._not_started)
 
     def close(self) -> Deferred[None]:
-        """Finish what was asked before, then close the file."""
+        """Close the file when the calls made so far are done."""
         if not self._open:
             self._worker.stop()
             return _done()
@@ -180,17 +180,17 @@ class SqliteStore:
 
     def _batch_done(self, result: tuple[list[Outcome], Fired] | Failure, deferreds: list[Deferred[Any]]) -> None:
         if isinstance(result, Failure):
-            log.failure("the metadata store failed", failure=result)
+            log.failure("Unexpected error in the metadata store", failure=result)
             result = [(None, StoreFailure(result.getErrorMessage()))] * len(deferreds), []
         outcomes, fired = result
         for watch, event in fired:
-            _fire(watch, event)
+            notify(watch, event)
         for deferred, (value, error) in zip(deferreds, outcomes, strict=True):
             if error is None:
                 deferred.callback(value)
             else:
                 deferred.errback(error)
-        # Only now, or a batch that completes at once would overtake the rest of this one.
+        # Not earlier: a batch that is done at once would fire before the rest of this one.
         self._busy = False
         self._next_batch()
 
@@ -215,13 +215,6 @@ class SqliteStore:
     def _tell(self, state: SessionState) -> None:
         for listener in list(self._listeners):
             listener(state)
-
-
-def _fire(watch: Watch, event: WatchEvent) -> None:
-    try:
-        watch(event)
-    except Exception:
-        log.failure("a watch of {path} failed", path=event.path)
 
 
 def _done() -> Deferred[None]:

@@ -1,4 +1,4 @@
-"""Several calls of a store at once, which share a commit or a round trip where one after the other has its own."""
+"""Waits for several store operations that run concurrently, so that they share a commit or a round trip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def all_of(deferreds: Iterable[Deferred[T]]) -> list[T]:
-    """The results of all, in order. Waits for every one; raises what the first that failed raised."""
+    """Wait for all Deferreds and return their results in order. Raises the error of the first that failed."""
     outcomes: list[tuple[bool, Any]] = await DeferredList(list(deferreds), consumeErrors=True)
     for succeeded, outcome in outcomes:
         if not succeeded:

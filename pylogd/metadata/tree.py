@@ -1,12 +1,12 @@
-"""The embedded tree: nodes in one SQLite file, watches in memory. Synchronous; `sqlite` puts Deferreds before it.
+"""The embedded tree: nodes in a SQLite file, watches in memory. It is synchronous; `sqlite` adds the Deferreds.
 
-Strategy: `run` takes a batch of calls and does them in one SQLite transaction, each in a savepoint of its own, so that
-one that fails undoes only itself and a hundred cost one fsync. Results are handed out only after the commit: what a
-caller has seen is on the disk. Watches are set and set off inside the batch, in order with the calls.
+Strategy: `run` does a batch of calls in one SQLite transaction, each in a savepoint of its own, so that a call that
+fails is undone alone, and the whole batch costs one fsync. Results are returned after the commit: what a caller sees is
+on the disk. Watches are set and triggered within the batch, in order with the calls.
 
-Rules: WAL with `synchronous=FULL` (each commit is fsynced); the file is locked for as long as it is open, so a second
-process is refused; ephemeral nodes of an earlier session are dropped when the file is opened. If a commit fails, every
-call of its batch fails and the watches are as before.
+Rules: WAL with `synchronous=FULL` (each commit is fsynced); the file is locked while it is open, so a second process is
+refused; ephemeral nodes of an earlier session are deleted when the file is opened. If a commit fails, every call of its
+batch fails and the watches are as before.
 
 Must not know: threads, the reactor, what the nodes mean. It may be used from any thread, by one at a time.
 """
@@ -51,7 +51,7 @@ from pylogd.metadata.interfaces import (
 )
 
 SCHEMA_VERSION: Final = 1
-#: Marks the file as ours for file(1) and for `open`: "plgd".
+#: Identifies the file as one of pylogd, for file(1) and for `open`: "plgd".
 APPLICATION_ID: Final = 0x706C6764
 
 _SCHEMA: Final = """
@@ -71,10 +71,10 @@ INSERT INTO counter VALUES ('transaction', 0), ('session', 0);
 INSERT INTO node VALUES ('/', NULL, x'', 0, 0, 0, 0, 0);
 """
 
-#: A call on the tree and what became of it.
+#: A call of one of the tree's methods, and its result or its error.
 Call = Callable[[], object]
 Outcome = tuple[object, StoreError | None]
-#: Watches that were set off, with their events.
+#: Watches that were triggered, with their events.
 Fired = list[tuple[Watch, WatchEvent]]
 
 
@@ -95,7 +95,7 @@ class Tree:
         self.session_id = 0
 
     def open(self) -> None:
-        """Open or make the file and begin a session; raises `StoreFailure`."""
+        """Open or create the file and begin a session. Raises `StoreFailure`."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _own(self._path)
@@ -114,7 +114,7 @@ class Tree:
             raise
 
     def close(self) -> None:
-        """Delete the session's ephemeral nodes and close the file; nothing happens if it is not open."""
+        """Delete the session's ephemeral nodes and close the file, if it is open."""
         if self._database is not None:
             try:
                 self._database.execute("DELETE FROM node WHERE owner != 0")
@@ -124,7 +124,7 @@ class Tree:
                 self._discard()
 
     def run(self, calls: Sequence[Call]) -> tuple[list[Outcome], Fired]:
-        """Do the calls in one transaction: what became of each, and the watches that they set off, in order."""
+        """Do the calls in one transaction; return their outcomes, and the watches that were triggered, in order."""
         self._fired, self._set = [], []
         outcomes: list[Outcome] = []
         try:
@@ -262,13 +262,13 @@ class Tree:
         self._fire(self._child_watches, path, EventType.DELETED)
         self._fire(self._child_watches, parent_of(path), EventType.CHILDREN)
 
-    # -- the inside
+    # -- the file
 
     def _open(self) -> None:
-        # Transactions are begun and ended by hand; `run` is the only place that does.
+        # Transactions are begun and ended explicitly, by `run` only.
         database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=0)
         self._database = database
-        # Before anything is read, or SQLite would make the shared-memory file that exclusive use does without.
+        # Before anything is read: otherwise SQLite creates a shared-memory file, which exclusive use does not need.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -331,7 +331,7 @@ class Tree:
         return int(value)
 
     def _row(self, path: str) -> tuple[bytes, int, int, int, int, int] | None:
-        """(data, version, created, modified, owner, next sequence) of a node."""
+        """Return (data, version, created, modified, owner, next sequence) of a node, None if there is none."""
         _check(path)
         row: tuple[bytes, int, int, int, int, int] | None = self._sql(
             "SELECT data, version, created, modified, owner, next_sequence FROM node WHERE path = ?", (path,)
@@ -354,18 +354,18 @@ class Tree:
         self._fired += [(watches, watch, event) for watch in watches.pop(path, ())]
 
     def _unfire(self, keep: int) -> None:
-        """Put watches back that were set off by something undone."""
+        """Set watches again that were triggered by a change that was undone."""
         for watches, watch, event in self._fired[keep:]:
             watches.setdefault(event.path, []).append(watch)
         del self._fired[keep:]
 
 
 def _own(path: Path) -> None:
-    """Make the file if need be, and nobody's but ours to read: it holds what rules the cluster."""
+    """Create the file if it is missing, and let nobody else read it, since it controls the cluster."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         if os.fstat(fd).st_mode & 0o077:
-            with suppress(PermissionError):  # another user's file, which we may write to
+            with suppress(PermissionError):  # another user's file, to which this process may write
                 os.fchmod(fd, _MODE)
     finally:
         os.close(fd)

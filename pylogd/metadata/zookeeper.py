@@ -1,19 +1,17 @@
-"""The metadata store on ZooKeeper: `IMetadataStore` by kazoo, see `kazoo_session` for how the two get on.
+"""The metadata store on ZooKeeper: `IMetadataStore` by kazoo.
 
-Strategy: every call is one request, or a few, of a `KazooSession`, which answers in order. What a call settles with is
-held back until all calls before it have settled, so Deferreds fire in the order of the calls even where one call
-(`children_data`) takes many requests; a watch that is set off is held back until the read that set it has fired. The
-chroot is a prefix that is put before paths on their way out and taken off on their way in.
+Strategy: every call is one or several requests of a `KazooSession`, which answers in order; `call_queue` has Deferreds
+fire in the order of the calls even where one call (`children_data`) takes many requests. The chroot is a prefix that is
+added to paths in requests and removed from those in answers.
 
-Rules: after `close` nothing is called back. A watch goes with its connection, uncalled, as with its session:
-`CONNECTED` follows, and with it the holders' reads.
+Rules: after `close` no watch or listener is called. When a connection is lost its watches are dropped without a call,
+as with a session; they have to be set again at `CONNECTED`.
 
-Must not know: what the tree is used for.
+Must not know: what the nodes are used for.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -27,6 +25,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pylogd.config.zookeeper import ZooKeeperSecurity, parse_connect
+from pylogd.metadata.call_queue import Call, CallQueue, deliver
 from pylogd.metadata.errors import (
     ConnectionLost,
     InvalidNode,
@@ -70,25 +69,12 @@ log = Logger()
 T = TypeVar("T")
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 18_000
-#: What a `multi` holds at most, all paths and data together: ZooKeeper closes the connection on a larger request.
+#: The most bytes of paths and data in a `multi`: ZooKeeper closes the connection on a larger request.
 MAX_MULTI_BYTES: Final = 1_030_000
-#: How long a close waits for what was asked before.
+#: The most seconds that a close waits for earlier calls.
 DRAIN_SECONDS: Final = 5.0
-#: Children that `children_data` reads by one request.
+#: The most children that `children_data` reads by one request.
 READ_NODES: Final = 64
-
-
-class _Call:
-    """One call of the store: what it settles with, and the watch events that came for it before its turn."""
-
-    __slots__ = ("deferred", "error", "events", "fired", "settled", "value")
-
-    def __init__(self) -> None:
-        self.deferred: Deferred[Any] = Deferred()
-        self.settled = self.fired = False
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.events: list[tuple[Watch, WatchEvent]] = []
 
 
 @implementer(IMetadataStore)
@@ -104,7 +90,7 @@ class ZooKeeperStore:
         connection_timeout_ms: int | None = None,
         security: ZooKeeperSecurity | None = None,
     ) -> None:
-        """`connection_timeout_ms` bounds `start`; by default it is the session's. Raises `ConfigError`."""
+        """connection_timeout_ms: of `start`; the session timeout if None. Raises `ConfigError`."""
         self._hosts, self._chroot = parse_connect(connect)
         self._reactor = reactor
         self._timeout_ms = session_timeout_ms if connection_timeout_ms is None else connection_timeout_ms
@@ -112,8 +98,7 @@ class ZooKeeperStore:
         self._acl = owners_acl() if security.set_acl else None
         self._session = KazooSession(self._hosts, reactor, session_timeout_ms / 1000, security, self._state)
         self._open = False
-        self._calls: deque[_Call] = deque()
-        self._firing = False
+        self._calls = CallQueue(self._drained)
         self._listeners: list[SessionListener] = []
         self._starting: Deferred[None] | None = None
         self._timer: IDelayedCall | None = None
@@ -121,25 +106,23 @@ class ZooKeeperStore:
 
     @property
     def session_id(self) -> int:
-        """ZooKeeper's number of the session."""
+        """ZooKeeper's id of the session."""
         return self._session.session_id
 
     @property
     def session_timeout(self) -> float:
-        """After how many seconds without a word ZooKeeper ends the session: as asked for until it is connected, then as
-        the server granted it.
-        """
+        """The session timeout in seconds: as the server granted it, or as requested before it is connected."""
         return self._session.granted_timeout
 
     def start(self) -> Deferred[None]:
-        """Connect, and make the chroot if it is missing."""
+        """Connect, and create the chroot if it does not exist."""
         self._starting = Deferred(self._start_cancelled)
         self._timer = self._reactor.callLater(self._timeout_ms / 1000, self._start_took_too_long)
         self._session.open()
         return self._starting
 
     def close(self) -> Deferred[None]:
-        """Wait for what was asked before, `DRAIN_SECONDS` at most, then end the session."""
+        """End the session when all earlier calls are done, after `DRAIN_SECONDS` at the latest."""
         if self._starting is not None:
             return self._start_failed(StoreClosed("the store was closed"))
         if not self._open:
@@ -221,14 +204,14 @@ class ZooKeeperStore:
         if call.settled:
             return call.deferred
         if not operations:
-            self._settle(call, [])
+            self._calls.settle(call, [])
             return call.deferred
 
         def done(results: Any, error: BaseException | None) -> None:
             if error is None:
                 self._multi_done(call, operations, results)
             else:
-                self._settle(call, error=error_of(error, operations[0]))
+                self._calls.settle(call, error=error_of(error, operations[0]))
 
         self._session.ask(partial(transact, operations, self._full, self._acl), done)
         return call.deferred
@@ -240,43 +223,24 @@ class ZooKeeperStore:
 
     # -- calls, in their order
 
-    def _call(self) -> _Call:
-        """A call at the end of the order; it has failed if the store is not open."""
-        call = _Call()
+    def _call(self) -> Call:
+        """Return a new call, at the end of the order. It has failed already if the store is not open."""
         if self._open:
-            self._calls.append(call)
-        else:
-            call.settled = True
-            call.deferred = fail(StoreClosed("the metadata store is closed"))
+            return self._calls.add()
+        call = Call()
+        call.settled = True
+        call.deferred = fail(StoreClosed("the metadata store is closed"))
         return call
+
+    def _drained(self) -> None:
+        if self._closing is not None:
+            self._end()
 
     def _refuse(self, error: StoreError) -> Deferred[Any]:
         call = self._call()
         if not call.settled:
-            self._settle(call, error=error)
+            self._calls.settle(call, error=error)
         return call.deferred
-
-    def _settle(self, call: _Call, value: Any = None, error: BaseException | None = None) -> None:
-        call.value, call.error, call.settled = value, error, True
-        if self._firing:
-            return
-        self._firing = True
-        try:
-            while self._calls and self._calls[0].settled:
-                self._fire(self._calls.popleft())
-        finally:
-            self._firing = False
-        if self._closing is not None and not self._calls:
-            self._end()
-
-    def _fire(self, call: _Call) -> None:
-        call.fired = True
-        if call.error is None:
-            call.deferred.callback(call.value)
-        else:
-            call.deferred.errback(call.error)
-        for watch, event in call.events:
-            self._notify(watch, event)
 
     def _read(
         self, path: str, watch: Watch | None, read: Callable[[KazooClient, str, Any], Any], convert: Callable[[Any], T]
@@ -303,14 +267,14 @@ class ZooKeeperStore:
         return call.deferred
 
     def _answered(
-        self, call: _Call, operation: Operation, convert: Callable[[Any], Any], value: Any, error: BaseException | None
+        self, call: Call, operation: Operation, convert: Callable[[Any], Any], value: Any, error: BaseException | None
     ) -> None:
         if error is None:
-            self._settle(call, convert(value))
+            self._calls.settle(call, convert(value))
         else:
-            self._settle(call, error=error_of(error, operation))
+            self._calls.settle(call, error=error_of(error, operation))
 
-    def _children_data(self, call: _Call, path: str) -> Deferred[Mapping[str, Node]]:
+    def _children_data(self, call: Call, path: str) -> Deferred[Mapping[str, Node]]:
         full = self._full(path)
         nodes: dict[str, Node] = {}
         missing = 0
@@ -318,11 +282,11 @@ class ZooKeeperStore:
         def listed(names: Any, error: BaseException | None) -> None:
             nonlocal missing
             if error is not None:
-                self._settle(call, error=error_of(error, Check(path)))
+                self._calls.settle(call, error=error_of(error, Check(path)))
                 return
             missing = len(names)
             if not names:
-                self._settle(call, nodes)
+                self._calls.settle(call, nodes)
             names = sorted(names)
             prefix = full.rstrip("/")
             for start in range(0, len(names), READ_NODES):
@@ -336,33 +300,33 @@ class ZooKeeperStore:
                 if isinstance(answer, Node):
                     nodes[name] = answer
                 elif not isinstance(answer, kazoo.NoNodeError) and not call.settled:
-                    self._settle(call, error=error_of(answer, Check(f"{path}/{name}")))
+                    self._calls.settle(call, error=error_of(answer, Check(f"{path}/{name}")))
             if not missing and not call.settled:
-                self._settle(call, nodes)
+                self._calls.settle(call, nodes)
 
         self._session.ask(lambda client: client.get_children_async(full), listed)
         return call.deferred
 
-    def _ensure(self, call: _Call, full: str, path: str) -> None:
-        """Settle the call once the node at `full`, with the chroot before it, is there."""
+    def _ensure(self, call: Call, full: str, path: str) -> None:
+        """Create the node at `full` and its ancestors, as far as they don't exist, and settle the call."""
         errors: list[BaseException] = []
 
         def made(last: bool, _: Any, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, kazoo.NodeExistsError):
                 errors.append(error)
             if last and not errors:
-                self._settle(call)
+                self._calls.settle(call)
             elif last and error is not None and isinstance(errors[0], kazoo.NoAuthError):
-                # Those above may not be ours to write in, and be there all the same.
+                # Ancestors may exist though the ACL does not allow to create them.
                 self._session.ask(lambda client: client.exists_async(full), found)
             elif last:
-                self._settle(
+                self._calls.settle(
                     call, None, None if error is None or _is_there(error) else error_of(errors[0], Check(path))
                 )
 
         def found(stat: Any, error: BaseException | None) -> None:
             denied = None if stat is not None else error_of(error or errors[0], Check(path))
-            self._settle(call, None, denied)
+            self._calls.settle(call, None, denied)
 
         above = list(prefixes(full))
         if not above:
@@ -370,19 +334,19 @@ class ZooKeeperStore:
         for prefix in above:
             self._session.ask(partial(_make, prefix, self._acl), partial(made, prefix == full))
 
-    def _multi_done(self, call: _Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
+    def _multi_done(self, call: Call, operations: Sequence[Operation], results: Sequence[Any]) -> None:
         converted: list[Result] = []
         for index, (operation, result) in enumerate(zip(operations, results, strict=True)):
             if isinstance(result, kazoo.RolledBackError | kazoo.RuntimeInconsistency):
-                continue  # it would have been done; another one failed
+                continue  # it was not done because another operation failed
             if isinstance(result, Exception):
-                self._settle(call, error=error_of(result, operation, index))
+                self._calls.settle(call, error=error_of(result, operation, index))
                 return
             if isinstance(operation, Create):
                 converted.append(self._short(result))
             else:
                 converted.append(version_of(result) if isinstance(operation, SetData) else None)
-        self._settle(call, converted)
+        self._calls.settle(call, converted)
 
     # -- paths
 
@@ -394,20 +358,10 @@ class ZooKeeperStore:
 
     # -- watches and the session
 
-    def _watch_fired(self, call: _Call, watch: Watch, event: WatchedEvent) -> None:
+    def _watch_fired(self, call: Call, watch: Watch, event: WatchedEvent) -> None:
         if not self._open:
             return
-        heard = WatchEvent(EVENTS[event.type], self._short(event.path))
-        if call.fired:
-            self._notify(watch, heard)
-        else:
-            call.events.append((watch, heard))
-
-    def _notify(self, watch: Watch, event: WatchEvent) -> None:
-        try:
-            watch(event)
-        except Exception:
-            log.failure("a watch of {path} failed", path=event.path)
+        deliver(call, watch, WatchEvent(EVENTS[event.type], self._short(event.path)))
 
     def _state(self, state: SessionState) -> None:
         if self._starting is not None:
@@ -431,8 +385,7 @@ class ZooKeeperStore:
     # -- start and end
 
     def _make_chroot(self) -> None:
-        call = _Call()
-        self._calls.append(call)
+        call = self._calls.add()
         call.deferred.addCallbacks(self._started, lambda failure: self._chroot_failed(failure.value))
         self._ensure(call, self._chroot or "/", self._chroot or "/")
 
@@ -460,7 +413,7 @@ class ZooKeeperStore:
         self._start_failed(StoreClosed("the start was cancelled"))
 
     def _start_failed(self, error: StoreError) -> Deferred[None]:
-        """End the start, then fail it; fires when that is done."""
+        """Close the session, then fail the start; fires when that is done."""
         starting, self._starting = self._starting, None
         self._cancel_timer()
         closing: Deferred[None] = Deferred()
@@ -474,7 +427,7 @@ class ZooKeeperStore:
         return closing
 
     def _end(self) -> None:
-        """End the session; what has not settled fails."""
+        """End the session; calls that have not settled fail."""
         closing, self._closing = self._closing, None
         if closing is None:
             return

@@ -1,18 +1,17 @@
-"""How a broker becomes a live one: not before the cluster has ceased to count on copies that it lost.
+"""Registers a broker at its start; it becomes live only when the cluster no longer counts on copies that it has lost.
 
-Strategy: what a broker has is known only to itself, once its logs are loaded. It compares that with the tree: data
-directories that it was last registered with and that are not there, and ones that may lack what its machine had not
-written when it stopped. Where there are any it registers as fenced, which makes it no live broker and ends every join
-of an in-sync set under way for it; then it takes itself out of the in-sync and eligible sets that its lost copies stood
-in, and only then it is let in.
+Strategy: only the broker itself knows which copies it has, once its logs are loaded. It compares its data directories
+with those that it registered last: some may be missing, and some may lack what its machine had not written when it
+stopped. If there are any, it registers as fenced: it is not live, and every write that would let it join an in-sync set
+fails. Then it removes itself from the in-sync and eligible sets to which its lost copies belonged, and becomes live.
 
 Rules:
-- A copy is lost if its log is in no data directory and one of the former directories is gone. Otherwise a partition
-  without a log is one whose log was never made.
-- A copy is suspect if it lies in a directory that is (`LogManager.suspect`), or if its log is nowhere and may have been
-  made in one. The only replica of a partition is not: nobody has more.
-- Nothing is forgotten by a crash in between: the tree keeps the former directories, and each directory the boot id
-  that makes it suspect, until all is written.
+- A copy is lost if no data directory has its log, and a former directory is missing. If none is missing, the log was
+  never made.
+- A copy is suspect if its directory is (`LogManager.suspect`), or if no directory has its log and it may have been made
+  in a suspect one. The only replica of a partition is never suspect, since no other one has more.
+- A crash in between does no harm: the former directories stay registered, and each suspect directory keeps its boot id,
+  until everything is written.
 
 Must not know: who leads next, requests.
 
@@ -45,12 +44,12 @@ _NO_ID = bytes(16)
 async def admit(
     cluster: Cluster, topics: TopicRegistry, logs: LogManager, broker: Broker, in_thread: Callable[..., Deferred[Any]]
 ) -> None:
-    """Register `broker`, whose logs are loaded, and make it a live one once its lost copies count no more.
+    """Register a broker, whose logs are loaded, and make it live once its lost copies are not counted on any more.
 
-    Fails with `NodeIdInUse`, or what the store fails with.
+    Fails with `NodeIdInUse` or the store's errors.
     """
     former, present = await cluster.former_directories(), logs.directory_ids
-    if len(logs.healthy) < len(logs.directories):  # a failed one has an id that can't be read: its copies may come back
+    if len(logs.healthy) < len(logs.directories):  # the id of a failed one can't be read: its copies may return
         present |= former
     gone, suspect = former - present, logs.suspect
     fenced = bool(gone or suspect)
@@ -65,7 +64,7 @@ async def admit(
 async def _correct(
     node: int, topics: TopicRegistry, logs: LogManager, gone: frozenset[str], suspect: frozenset[str]
 ) -> None:
-    """Write what the tree has to know of this broker's copies before it is counted on."""
+    """Write to the partitions' states which of this broker's copies are lost, suspect, or found again."""
     if gone or suspect:
         await topics.catch_up()
     while True:
@@ -101,7 +100,7 @@ def _correct_state(
 
 
 def _report(node: int, updates: list[TopicUpdate]) -> None:
-    """Tell an operator which copies do not count."""
+    """Tell the operator which copies are lost or suspect."""
     lost = suspect = 0
     for before, after in updates:
         for old, new in zip(before.partitions, after, strict=True):
@@ -113,18 +112,18 @@ def _report(node: int, updates: list[TopicUpdate]) -> None:
             lost += 1
             if new.lost:
                 log.error(
-                    "{topic}-{index}: its records are in a data directory that is not there ({ids}) and on no other "
-                    "broker; put the directory back and restart, or give the records up with `pylogd cluster elect "
+                    "{topic}-{index} is offline: its records are in a missing data directory ({ids}) and on no other "
+                    "broker. Put the directory back and restart, or give the records up with `pylogd cluster elect "
                     "--unclean`",
                     topic=before.name, index=new.index, ids=", ".join(new.lost),
                 )  # fmt: skip
     if lost:
         log.warn(
-            "{count} replicas of this broker are gone with a data directory: they are copied again from the other "
+            "{count} replicas of this broker are lost with a data directory: they are copied again from other "
             "brokers, and can't lead before that", count=lost,
         )  # fmt: skip
     if suspect:
         log.warn(
             "{count} replicas of this broker may lack the last records, since its machine stopped without warning: "
-            "they can't lead before they have caught up, unless nobody else has more", count=suspect,
+            "they can't lead before they have caught up, unless no other replica has more", count=suspect,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""From the settings table to what one log needs to know. The only place where setting names become log fields."""
+"""Makes the configurations of logs, partitions and the cleaner from settings. Only here setting names become fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS: Final = frozenset(field.name for field in fields(LogConfig))
 
 
 def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
-    """The configuration of the logs of a topic with these overrides. Raises ConfigError."""
+    """Return the configuration of a topic's logs. overrides: the topic's own settings. Raises ConfigError."""
     values: dict[str, Any] = {
         name: value for name, value in settings.log_config_values(overrides).items() if name in _FIELDS
     }
@@ -29,7 +29,7 @@ def log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:
 
 
 def cleaner_config(settings: Settings) -> CleanerConfig:
-    """What the cleaner threads go by."""
+    """Return the configuration of the cleaner."""
     return CleanerConfig(
         enabled=settings.flag("log.cleaner.enable"),
         threads=settings.integer("log.cleaner.threads"),
@@ -42,7 +42,10 @@ def cleaner_config(settings: Settings) -> CleanerConfig:
 
 
 class HostedConfig(NamedTuple):
-    """What the partitions of one topic go by: `log` for each log, the rest for the partition itself."""
+    """The configuration of a topic's partitions.
+
+    log: of each log. leader_throttled, follower_throttled: replicas whose rate is limited, see `throttle`.
+    """
 
     log: LogConfig
     min_insync_replicas: int
@@ -51,7 +54,7 @@ class HostedConfig(NamedTuple):
 
 
 def hosted_config(settings: Settings, overrides: Mapping[str, str]) -> HostedConfig:
-    """The configuration of the partitions of a topic with these overrides. Raises ConfigError."""
+    """Return the configuration of a topic's partitions. overrides: the topic's own settings. Raises ConfigError."""
     values = settings.topic_config(overrides)
     in_sync = values["min.insync.replicas"]
     by_leader = values["leader.replication.throttled.replicas"]

@@ -1,15 +1,15 @@
-"""When a partition is forced to the disk, and what waits for it.
+"""Flushes partitions: when their logs are written to disk by fsync.
 
-Strategy: the append path makes one comparison, of the offset that it wrote with `Partition.flush_at`; all else happens
-here. A flush runs in a thread, one at a time for a partition. What is appended meanwhile is taken by the next one, so
-that under load one sync serves many appends (group commit).
+Strategy: an append compares its offset with `Partition.flush_at`; everything else happens here. A flush runs in a
+thread, one at a time for a partition. Batches that are appended meanwhile are flushed by the next one, so that under
+load one fsync serves many appends (group commit).
 
 Rules:
-- `flush.messages` and `flush.ms` count from the last flush; a time is kept to the millisecond that the topic asks for.
-- With `flush.visible` every append is followed by a flush, and the high watermark is what has been flushed.
-- Segments that were rolled are made durable at once.
-- A flush that fails is reported. `on_failure` says whether that was the end; it is after a sync that failed, since
-  nobody knows then what the disk has. A disk that is full is tried again.
+- `flush.messages` and `flush.ms` count from the last flush.
+- With `flush.visible` every append is followed by a flush, and the high watermark is the end of what was flushed.
+- Segments that were rolled are flushed at once.
+- A flush that fails is reported to `on_failure`, which returns whether to give up: so after a failed fsync, after
+  which nobody knows what is on the disk. If the disk was full, the flush is tried again.
 
 It must not know requests, or which thread pool it is.
 """
@@ -19,15 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.log.config import NO_LIMIT
+from pylogd.log.errors import LogClosed, StorageError
 from pylogd.replica.partition import Partition
 
 if TYPE_CHECKING:
     from pylogd.log.config import LogConfig
+
+log = Logger()
 
 NEVER = NO_LIMIT
 _RETRY_SECONDS = 1.0  # after a flush that found no room
@@ -36,9 +40,10 @@ InThread = Callable[..., "Deferred[Any]"]
 
 
 class PartitionFlusher:
-    """The flushing of one partition, on the reactor's thread.
+    """Flushes one partition. It is used on the reactor's thread only.
 
-    on_visible: told when the high watermark has moved. on_failure: told when a flush failed; true to give up.
+    on_visible: called when the high watermark has moved. on_failure: called when a flush failed; returns whether to
+    give up.
     """
 
     __slots__ = (
@@ -67,7 +72,7 @@ class PartitionFlusher:
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
-        """Go by these settings from now on."""
+        """Use other settings from now on."""
         if not self._partition.online:
             return
         self._config = config
@@ -78,19 +83,19 @@ class PartitionFlusher:
         self.appended()
 
     def close(self) -> None:
-        """Flush no more: the partition is gone, or the broker stops and flushes everything itself."""
+        """Flush no more: the partition is removed, or the broker stops and flushes all logs itself."""
         self._stop_timer()
         self._partition.flush_at = NEVER
 
     def appended(self) -> None:
-        """The log's end has passed `flush_at`; or something else has changed, and this looks what is due."""
-        config, log = self._config, self._partition.log
+        """Do what is due, after an append at `flush_at` or later, or after another change."""
+        config, stored = self._config, self._partition.log
         if not self._running:
-            unflushed = log.log_end_offset - log.recovery_point
+            unflushed = stored.log_end_offset - stored.recovery_point
             if unflushed >= config.flush_messages or (config.flush_visible and unflushed):
                 self._flush()
             elif self._rolled:
-                self._start(log.seal)
+                self._start(stored.seal)
             elif not unflushed:
                 pass
             elif config.flush_ms < NO_LIMIT and self._timer is None:
@@ -98,10 +103,10 @@ class PartitionFlusher:
         self._arm()
 
     def _arm(self) -> None:
-        """Say with which offset `appended` wants to be called."""
+        """Set the offset from which on an append has to call `appended`."""
         config, partition = self._config, self._partition
         if self._running:
-            partition.flush_at = NEVER  # what comes now is looked at when the flush is done
+            partition.flush_at = NEVER  # the end of the flush looks what is due
         elif config.flush_visible or (config.flush_ms < NO_LIMIT and self._timer is None):
             partition.flush_at = 0
         else:
@@ -113,7 +118,7 @@ class PartitionFlusher:
         self._arm()
 
     def _note_roll(self) -> None:
-        """A segment was rolled, by an append that is not done yet: it will be told to `appended`."""
+        """Note that an append rolled a segment; at its end it will call `appended`."""
         self._rolled = True
         if not self._running:
             self._partition.flush_at = 0
@@ -142,7 +147,7 @@ class PartitionFlusher:
             self._on_visible(self._partition)
 
     def _failed(self, failure: Failure) -> None:
-        """Either the end, in which case `_running` stays set, or a pause."""
+        """Try again later, or give up, in which case `_running` stays set."""
         self._stop_timer()
         if not self._on_failure(self._partition, failure):
             self._running = False
@@ -153,3 +158,63 @@ class PartitionFlusher:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
+
+
+class Flushers:
+    """The flushers of all partitions that have a log.
+
+    by_key: by the partition's key, for `PartitionFlusher.appended`.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        in_thread: InThread,
+        threads: int,
+        on_visible: Callable[[Partition], object],
+        report: Callable[[StorageError], bool],
+    ) -> None:
+        """Flush in at most half of so many `threads`, since reads need the others.
+
+        on_visible: told when a high watermark has moved. report: told what storage raised; returns whether the log
+        directory is offline, so that nothing is flushed again.
+        """
+        self.by_key: dict[tuple[str, int], PartitionFlusher] = {}
+        self._clock = clock
+        self._in_thread = in_thread
+        self._slots = DeferredSemaphore(max(threads // 2, 1))
+        self._on_visible = on_visible
+        self._report = report
+
+    def add(self, partition: Partition, config: LogConfig) -> None:
+        """Flush a partition, which has a log, as `config` says."""
+        self.by_key[partition.key] = PartitionFlusher(
+            partition, config, self._clock, self._in_slot, self._on_visible, self._failed
+        )
+
+    def configure(self, partition: Partition, config: LogConfig) -> None:
+        """Use other settings for a partition that was added."""
+        self.by_key[partition.key].configure(config)
+
+    def remove(self, partition: Partition) -> None:
+        """Flush a partition no more. One that was not added is no error."""
+        flusher = self.by_key.pop(partition.key, None)
+        if flusher is not None:
+            flusher.close()
+
+    def close(self) -> None:
+        """Flush nothing more."""
+        for flusher in self.by_key.values():
+            flusher.close()
+
+    def _in_slot(self, function: Callable[..., Any]) -> Deferred[Any]:
+        return self._slots.run(self._in_thread, function)
+
+    def _failed(self, partition: Partition, failure: Failure) -> bool:
+        error = failure.value
+        if isinstance(error, LogClosed):
+            return True
+        if isinstance(error, StorageError):
+            return self._report(error)
+        log.failure("Could not flush {topic}-{index}", failure, topic=partition.topic, index=partition.index)
+        return True

@@ -1,11 +1,11 @@
-"""Appends whose records have to be looked into, in a thread, before they are made; and those that came behind them.
+"""Appends whose records have to be inspected in a thread first, and appends that come after them.
 
-Strategy: a partition with such an append has a queue, and whatever a client appends to it meanwhile goes to the end of
-that: appends to one partition are made in the order in which they came. Each is made on the reactor's thread, with
-what the thread has found. The queue is gone when all are made.
+Strategy: a partition with such an append has a queue; what clients append to it meanwhile is added to the queue, so
+that appends are done in the order in which they came. Each is done on the reactor's thread, with what the thread has
+found. The queue is removed when it is empty.
 
-Rules: few are looked into at a time (`AT_ONCE`), since each may take many times its size in memory. An append is made
-even if the client who asked for it has gone: those behind it may rely on it.
+Rules: few are inspected concurrently (`AT_ONCE`), since an inspection may need many times the batch's size in memory.
+An append is done even if its client has gone, since later ones may rely on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Appends of all partitions that are looked into at the same time.
 AT_ONCE = 2
 
-#: Records, acks=all, whether a short look into them may be taken at once, and who is told.
+#: Records, acks=all, whether a short inspection may be done on the reactor's thread, and the caller's Deferred.
 Append = tuple["Buffer", bool, bool, "Deferred[AppendResult]"]
 
 
@@ -46,10 +46,10 @@ class InspectedAppends:
     def append(
         self, partition: Partition, records: Buffer, acks_all: bool, at_once: bool = True
     ) -> Deferred[AppendResult]:
-        """Append behind those that wait, after a look into the records if that is needed. Fails as `append` does.
+        """Append after those that wait, and after an inspection if one is needed. Fails as `append` does.
 
-        at_once: whether the look may be taken here if it is a short one. Cancelling the Deferred leaves the append to
-        be made.
+        at_once: whether a short inspection may be done on the reactor's thread. Cancelling the Deferred does not cancel
+        the append.
         """
         done: Deferred[AppendResult] = Deferred()
         queue = self.queues.get(partition)

@@ -22,11 +22,13 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import NodeError, StoreError
 from pylogd.metadata.image import Outages
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
 
 if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
-    from pylogd.replica.manager import InThread, ReplicaManager
+    from pylogd.replica.manager import InThread
+    from pylogd.replica.partition_registry import PartitionRegistry
 
 log = Logger()
 
@@ -39,19 +41,19 @@ _WRITING = 10
 class OutageReporter:
     """Finds outages of this broker's log directories and reports them by `report`, which returns a Deferred.
 
-    `seconds`: between two checks of the directories.
+    seconds: the time between two checks of the directories.
     """
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        partitions: PartitionRegistry,
         logs: LogManager,
         report: Callable[[Outages], Deferred[None]],
         clock: IReactorTime,
         in_thread: InThread,
         seconds: float,
     ) -> None:
-        self._replicas = replicas
+        self._partitions = partitions
         self._logs = logs
         self._report = report
         self._clock = clock
@@ -66,9 +68,9 @@ class OutageReporter:
         self._checking: Deferred[None] | None = None  # one under way
 
     def start(self) -> None:
-        """Report what is out now, and from now on whatever changes. The replicas have to be started."""
+        """Report the present outages, and each change. The partitions have to be hosted."""
         self._running = True
-        self._replicas.subscribe(self._partition_changed)
+        self._partitions.subscribe(self._partition_changed)
         self.changed()
         self._check_later()
 
@@ -82,7 +84,7 @@ class OutageReporter:
         return succeed(None) if self._checking is None else self._checking
 
     def changed(self) -> None:
-        """Report in the next turn, together with all that comes until then."""
+        """Report in the next turn of the reactor, together with what else changes until then."""
         if self._running and self._call is None:
             self._call = self._clock.callLater(0, self._send)
 
@@ -92,8 +94,8 @@ class OutageReporter:
             self.changed()
 
     def outages(self) -> Outages:
-        """Return what is out now. Copies that were lost with a directory are none: the partition's state names them."""
-        partitions, lost = self._replicas.partitions, self._replicas.awaited
+        """Return the present outages. Copies lost with a directory are not among them: see `PartitionState`."""
+        partitions, lost = self._partitions.by_name, self._partitions.awaiting_directory
         full = filter(None, map(partitions.get, self._logs.in_full_directories))
         return Outages(
             frozenset(
@@ -107,7 +109,7 @@ class OutageReporter:
     def _send(self) -> None:
         self._call = None
         if self._sending:
-            return  # its end looks again
+            return  # when that is done, changes are looked for again
         found = self.outages()
         if found == self._reported:
             return

@@ -1,28 +1,26 @@
-"""What a broker knows of one partition that it hosts: its log, its role, who is in sync, what is committed.
+"""One partition that this broker hosts: its log, its role, its in-sync replicas, and what is committed.
 
-Strategy: the log stores; the partition decides what of it may be seen and who may change it. `apply` follows the
-partition's state in the metadata. A leader appends what clients send and moves the high watermark to the least end of
-the in-sync replicas: at once where it is alone, else as followers come for more. A follower appends what its leader
-has, offsets, epochs and all, and takes the leader's word for the high watermark.
+Strategy: the log stores; the partition decides what of it may be read and who may change it. `apply` follows the
+partition's state in the metadata. A leader appends what clients send and moves the high watermark to the lowest log end
+of the in-sync replicas: at once if it is the only one, otherwise as followers fetch. A follower appends what its leader
+has, unchanged, and takes over the leader's high watermark.
 
 Rules:
-- A partition is Leading, Following, Offline (its log could not be opened, or its disk failed) or Deleted (gone from
-  here); `TRANSITIONS` has every way between them. Deleted is the end.
-- Leader epochs only grow: a state that is older than what is known here changes nothing.
-- The high watermark never goes back but where an unclean election makes a follower drop what it had. It does not move
-  while fewer replicas are in sync than `min.insync.replicas` asks for (KIP-966, `metadata.eligibility`).
-- Where only flushed records may be seen, the leader's own end is that of what it has flushed (`replica.flushing`).
-- Consumers see offsets below the high watermark. An offset between it and the log's end is valid and empty.
-- A leader epoch that a client sends must be ours: an older one is fenced, a newer one unknown to us (KIP-320).
+- The role changes only as `replica.roles` declares.
+- Leader epochs only grow: a state that is older than the one known here changes nothing.
+- The high watermark moves back only if a follower truncates its log after an unclean election. It does not move while
+  fewer replicas are in sync than `min.insync.replicas` demands (KIP-966, `metadata.eligibility`).
+- With `flush.visible` the leader's own end is that of what it has flushed (`replica.flushing`).
+- Consumers see offsets below the high watermark. An offset between it and the log's end is valid and has no records.
+- A leader epoch that a client sends has to be the partition's: an older one is fenced, a newer one is unknown here
+  (KIP-320).
 
 It must not know requests, error codes or the reactor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pylogd.errors import PylogdError
@@ -30,7 +28,16 @@ from pylogd.log.config import NO_LIMIT
 from pylogd.log.errors import OffsetOutOfRange, StorageError, StorageFailure
 from pylogd.log.validator import AppendOrigin
 from pylogd.metadata.eligibility import commits
-from pylogd.replica.insync import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
+from pylogd.replica.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    PartitionOffline,
+    UnknownLeaderEpoch,
+)
+from pylogd.replica.followers import UNKNOWN, Follower, PendingIsr, committed_end, low_watermark
+from pylogd.replica.roles import ROLES, Role, RoleEvent
 
 if TYPE_CHECKING:
     from pylogd.log.files import FileSlice
@@ -39,66 +46,24 @@ if TYPE_CHECKING:
     from pylogd.metadata.image import PartitionState
     from pylogd.wire.records import Buffer
 
-#: A client that sends no leader epoch, and the answer where an epoch is not known.
+#: In place of a leader epoch or a broker epoch: none is known, or the client sent none.
 NO_EPOCH = -1
 
 
-class Role(Enum):
-    """What this broker is to the partition."""
-
-    LEADING = "Leading"
-    FOLLOWING = "Following"
-    OFFLINE = "Offline"
-    DELETED = "Deleted"
-
-
-TRANSITIONS: Mapping[Role, frozenset[Role]] = MappingProxyType(
-    {
-        Role.LEADING: frozenset({Role.FOLLOWING, Role.OFFLINE, Role.DELETED}),
-        Role.FOLLOWING: frozenset({Role.LEADING, Role.OFFLINE, Role.DELETED}),
-        Role.OFFLINE: frozenset({Role.DELETED}),
-        Role.DELETED: frozenset(),
-    }
-)
-
-
-class NotEnoughReplicas(PylogdError):
-    """Fewer replicas are in sync than `min.insync.replicas` demands for acks=all. Nothing was appended."""
-
-
-class FencedLeaderEpoch(PylogdError):
-    """The client's leader epoch is older than ours: it should refresh its metadata."""
-
-
-class UnknownLeaderEpoch(PylogdError):
-    """The client's leader epoch is newer than ours: our metadata is behind."""
-
-
-class NotLeader(PylogdError):
-    """Another broker leads the partition, or none does."""
-
-
-class OffsetNotAvailable(PylogdError):
-    """A new leader does not know yet how far its log is committed (KIP-207): ask again soon."""
-
-
-class PartitionOffline(PylogdError):
-    """The partition's log could not be opened, or its disk has failed since."""
-
-
 class Partition:
-    """One hosted partition. There is no log while it is Offline.
+    """One hosted partition. It has no log while it is offline.
 
     key: (topic, index), under which operations wait in a purgatory.
-    state: what the metadata says of the partition, as far as it was followed; None before the first.
-    high_watermark: offset behind the last committed record that this broker knows of.
-    isr: broker ids of the in-sync replicas as written in the metadata. alone: whether nobody else counts for the high
-        watermark, with a replica that was asked to join counted in, so that what a leader appends is committed at once.
+    state: the partition's state in the metadata that was applied last, None before the first.
+    high_watermark: the offset after the last committed record, as far as this broker knows.
+    isr: broker ids of the in-sync replicas, as in the metadata.
+    alone: of a leader, whether no other replica counts for the high watermark, not even a proposed one, so that what it
+        appends is committed at once.
     committing: of a leader, whether the high watermark may move: enough replicas are in sync (KIP-966).
-    enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` asks for, or all.
-    followers: of a leader, by broker id. epoch_start: of a leader, the log's end when it became one.
-    flush_at: an append of this offset or a later one has to be told to the partition's flusher.
-    flush_visible: whether the high watermark stays with what has been flushed.
+    enough_in_sync: whether acks=all is accepted: as many are in sync as `min.insync.replicas` demands, or all.
+    followers: of a leader, by broker id. epoch_start: of a leader, its log end when it was elected.
+    flush_at: an append of this offset or a later one has to call the partition's flusher.
+    flush_visible: whether the high watermark is limited to what has been flushed.
     """
 
     __slots__ = (
@@ -117,7 +82,7 @@ class Partition:
         on_failure: Callable[[StorageError], object] | None = None,
         high_watermark: int = 0,
     ) -> None:
-        """`on_failure` is told, in whatever thread, what the storage raised. `high_watermark`: as last remembered."""
+        """on_failure: called, in whatever thread, with errors of the storage. high_watermark: as last checkpointed."""
         self._on_failure = on_failure
         self.topic = topic
         self.topic_id = topic_id
@@ -144,7 +109,7 @@ class Partition:
             self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
 
     def __repr__(self) -> str:
-        return f"Partition({self.topic}-{self.index}, {self.role.value}, epoch {self.leader_epoch})"
+        return f"Partition({self.topic}-{self.index}, {self.role.name.lower()}, epoch {self.leader_epoch})"
 
     @property
     def log(self) -> Log:
@@ -160,16 +125,14 @@ class Partition:
 
     @property
     def leading(self) -> bool:
-        """Whether this broker leads it."""
+        """Whether this broker leads the partition."""
         return self.role is Role.LEADING
 
     # -- roles
 
-    def become(self, role: Role) -> None:
-        """Change role, along `TRANSITIONS` only."""
-        if role not in TRANSITIONS[self.role]:
-            raise ValueError(f"{self.topic}-{self.index} can't go from {self.role.value} to {role.value}")
-        self.role = role
+    def change_role(self, event: RoleEvent) -> None:
+        """Take the role to which `event` leads. Raises UnexpectedEvent."""
+        role = self.role = ROLES.next(self.role, event)
         self._writable = self._log if role is Role.LEADING else None
         if role is not Role.LEADING:
             self.alone = self.committing = False
@@ -177,24 +140,23 @@ class Partition:
             self.pending_isr = None
 
     def go_offline(self) -> None:
-        """The log is lost to us until the next start. Whoever waits has to be told by the caller."""
-        self.become(Role.OFFLINE)
+        """Note that the log can't be used any more. The caller has to check the waits on the partition."""
+        self.change_role(RoleEvent.FAIL)
         self._log = None
         self.flush_at = NO_LIMIT
 
     def apply(self, state: PartitionState, now: float) -> bool:
-        """Follow what the metadata says of the partition; whether it has another leader epoch or role for it.
+        """Apply the partition's state in the metadata; return whether the leader epoch or the role has changed.
 
-        A state that is older than the one known is passed over. `now`: seconds, as followers' fetches are timed.
-
-        One of the same age may name other replicas: these and the rest are in two nodes, which are read one after the
-        other, and a write may come in between. The second reading has both.
+        A state that is older than the one known is ignored. One of the same age may name other replicas: they are in
+        another node than the rest, and a write may come between the reads of the two. now: in seconds of the clock by
+        which followers' fetches are timed.
         """
         known = self.state
         age = state.leader_epoch, state.partition_epoch
         before_age = (-1, -1) if known is None else (known.leader_epoch, known.partition_epoch)
         if known is not None and age <= before_age:
-            if age < before_age or state.isr != known.isr or _moved_alike(state, known):
+            if age < before_age or state.isr != known.isr or _same_assignment(state, known):
                 return False
         else:
             self.pending_isr = None
@@ -210,13 +172,13 @@ class Partition:
         if state.leader == self.node_id:
             self._lead(state, newer, now)
         elif self.role is Role.LEADING:
-            self.become(Role.FOLLOWING)
+            self.change_role(RoleEvent.FOLLOW)
         self._protect(self.high_watermark)
         return (self.role, self.leader_epoch) != before
 
     def _lead(self, state: PartitionState, newer: bool, now: float) -> None:
         if self.role is not Role.LEADING:
-            self.become(Role.LEADING)
+            self.change_role(RoleEvent.LEAD)
             newer = True
         known = {} if newer else self.followers
         self.followers = {
@@ -227,7 +189,7 @@ class Partition:
         self._count()
 
     def configure(self, min_insync_replicas: int) -> None:
-        """Go by another `min.insync.replicas`."""
+        """Use another `min.insync.replicas`."""
         self.min_insync_replicas = min_insync_replicas
         self._count_in_sync()
         if self._writable is not None:
@@ -238,7 +200,7 @@ class Partition:
         self.enough_in_sync = state is not None and len(state.isr) >= state.effective_min_insync(least)
 
     def _count(self) -> None:
-        """The in-sync set has changed, or is about to: see who counts, and what is committed then."""
+        """Compute what is committed, after the in-sync set or a proposal of one has changed."""
         self.committing = self.state is not None and commits(self.state, self.min_insync_replicas)
         self.alone = self.committing and not any(node_id != self.node_id for node_id in self._maximal_isr())
         self.advance()
@@ -248,9 +210,9 @@ class Partition:
         return self.isr if pending is None else (*self.isr, *pending.isr, *pending.counted)
 
     def propose_isr(self, isr: tuple[int, ...], now: float) -> None:
-        """The metadata is asked to make `isr` the in-sync set: whoever is new in it counts from now on.
+        """Propose an in-sync set to the metadata. Replicas that are new in it count for the high watermark from now on.
 
-        What was asked for before, and may have been done, still counts.
+        Those of earlier proposals, which may have been written, still count.
         """
         pending = self.pending_isr
         if pending is not None and pending.isr == isr:
@@ -264,25 +226,25 @@ class Partition:
         self._count()
 
     def unanswered_isr(self) -> None:
-        """What was proposed may have been written: no answer came."""
+        """Note that a write of the proposed in-sync set had no answer: it may have been done."""
         if self.pending_isr is not None:
             self.pending_isr = self.pending_isr._replace(unanswered=True)
 
     def withdraw_isr(self) -> None:
-        """What was proposed was not written, and won't be."""
+        """Withdraw the proposed in-sync set: it was not written, and won't be."""
         self.pending_isr = None
         self._count()
 
     def check_epoch(self, epoch: int) -> None:
-        """Refuse a client's leader epoch that is not ours. Raises FencedLeaderEpoch, UnknownLeaderEpoch."""
+        """Check a client's leader epoch. Raises FencedLeaderEpoch or UnknownLeaderEpoch if it is another one."""
         if epoch in (self.leader_epoch, NO_EPOCH):
             return
         if epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(f"leader epoch {epoch} is over, it is {self.leader_epoch} now")
-        raise UnknownLeaderEpoch(f"leader epoch {epoch} is not known here, it is {self.leader_epoch}")
+            raise FencedLeaderEpoch(f"leader epoch {epoch} is over, the present one is {self.leader_epoch}")
+        raise UnknownLeaderEpoch(f"leader epoch {epoch} is not known here yet, only {self.leader_epoch}")
 
     def check_leading(self) -> None:
-        """Raises NotLeader, or PartitionOffline, unless this broker leads."""
+        """Raise NotLeader or PartitionOffline unless this broker leads."""
         if self.role is not Role.LEADING:
             if self.role is Role.OFFLINE:
                 raise PartitionOffline(f"the log of {self.topic}-{self.index} is offline; see the broker's log")
@@ -291,7 +253,7 @@ class Partition:
     # -- what is committed
 
     def advance(self) -> bool:
-        """Move a leader's high watermark to what every replica that counts has; whether it moved."""
+        """Move a leader's high watermark to the end of what all counted replicas have; return whether it moved."""
         log = self._writable
         if log is None or not self.committing:
             return False
@@ -305,20 +267,20 @@ class Partition:
         return True
 
     def _protect(self, offset: int) -> None:
-        """What is not committed is neither deleted by age nor compacted: it may yet be dropped for another's."""
+        """Keep uncommitted records from retention and compaction, since they may have to be truncated."""
         if self._log is not None:
             self._log.deletable_offset = None if self.state is None or len(self.state.replicas) == 1 else offset
 
     @property
     def latest_offset(self) -> int:
-        """The end as consumers see it. Raises OffsetNotAvailable where a new leader does not know it (KIP-207)."""
+        """The log end that consumers see. Raises OffsetNotAvailable if a new leader does not know it yet (KIP-207)."""
         if self.high_watermark < self.epoch_start:
-            raise OffsetNotAvailable(f"{self.topic}-{self.index} has a new leader; its end is not known yet")
+            raise OffsetNotAvailable(f"{self.topic}-{self.index} has a new leader, which does not know its end yet")
         return self.high_watermark
 
     @property
     def low_watermark(self) -> int:
-        """Where the last of the in-sync replicas' logs begins, -1 if one was not heard of. Raises PartitionOffline."""
+        """The lowest log start of all in-sync replicas, -1 if one is not known. Raises PartitionOffline."""
         return low_watermark(self.log.log_start_offset, self.isr, self.followers)
 
     # -- as a leader
@@ -363,18 +325,20 @@ class Partition:
         return bases
 
     def check_follower(self, node_id: int, epoch: int) -> None:
-        """Refuse a follower that is none, or that follows another epoch. Raises as `check_epoch`, and NotLeader."""
+        """Check a follower's leader epoch, and that it has a replica. Raises as `check_epoch`, or NotLeader."""
         if epoch != self.leader_epoch:
             self.check_epoch(epoch)
-            raise UnknownLeaderEpoch(f"follower {node_id} does not say which leader epoch it follows")
+            raise UnknownLeaderEpoch(f"follower {node_id} sent no leader epoch")
         if node_id not in self.followers:
-            raise NotLeader(f"broker {node_id} has no replica of {self.topic}-{self.index}, as far as is known here")
+            raise NotLeader(f"broker {node_id} is not known here to have a replica of {self.topic}-{self.index}")
 
     def follower_fetched(
         self, node_id: int, offset: int, log_start: int, now: float, broker_epoch: int = NO_EPOCH
     ) -> bool:
-        """A follower asks for `offset`, in our leader epoch and on our history; whether that moved the high watermark,
-        or it has another log start. `broker_epoch`: as the follower says (KIP-903).
+        """Note a follower's fetch from `offset`, in this leader epoch and with a log that does not diverge.
+
+        log_start: of the follower. broker_epoch: as the follower sent it (KIP-903). Returns whether the high watermark
+        or the follower's log start has moved.
         """
         follower = self.followers.get(node_id)
         log = self._writable
@@ -386,7 +350,7 @@ class Partition:
         return (moved and not self.alone and self.advance()) or started
 
     def may_join(self, node_id: int) -> bool:
-        """Whether a follower out of sync has all that is committed, and all from before this leader's time."""
+        """Return whether a follower may join: it has all committed records, and all of earlier epochs."""
         follower = self.followers.get(node_id)
         return (
             follower is not None
@@ -397,7 +361,7 @@ class Partition:
         )
 
     def lagging(self, now: float, most: float) -> list[int]:
-        """The in-sync followers that lack something, and have for longer than `most` seconds."""
+        """Return the in-sync followers that were not caught up for longer than `most` seconds."""
         if self._writable is None:
             return []
         end = self._writable.log_end_offset
@@ -405,25 +369,23 @@ class Partition:
 
     @property
     def all_caught_up(self) -> bool:
-        """Whether no in-sync follower of this leader lacks anything, as far as they have said."""
+        """Whether all in-sync followers have fetched up to this leader's log end."""
         if self._writable is None:
             return True
         end = self._writable.log_end_offset
         return all(self.followers[n].log_end >= end for n in self.isr if n in self.followers)
 
     def read_for_follower(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
-        """As `read`, up to the log's end and with the batches that compaction emptied. Raises NotLeader too."""
+        """As `read`, but up to the log's end and with batches that compaction emptied. Raises NotLeader too."""
         self.check_leading()
         return self._read(offset, max_bytes, None, min_one, allow_cold, empty=True)
 
     # -- as a follower
 
     def append_fetched(self, batches: Buffer, leader_hw: int, leader_start: int) -> bool:
-        """Append whole batches of the leader, as they are; whether the high watermark or the log's start moved.
+        """Append whole batches of the leader, unchanged; return whether the high watermark or the log start moved.
 
-        Raises the log's errors.
-
-        `leader_hw`, `leader_start`: the leader's high watermark and log start when it sent them.
+        leader_hw, leader_start: the leader's high watermark and log start when it sent them. Raises the log's errors.
         """
         log = self.log
         if len(batches):
@@ -431,7 +393,7 @@ class Partition:
         return self.heard(leader_hw, leader_start)
 
     def heard(self, leader_hw: int, leader_start: int) -> bool:
-        """The leader has told its high watermark and log start; whether one of ours moved."""
+        """Take over the leader's high watermark and log start; return whether one of them moved here."""
         log = self.log
         end = min(leader_hw, log.log_end_offset)
         moved = end > self.high_watermark
@@ -444,7 +406,7 @@ class Partition:
         return moved
 
     def truncated(self) -> None:
-        """The log was cut, or begun anew elsewhere: what is committed can't lie outside of it."""
+        """Bring the high watermark into the log's range, after the log was truncated."""
         log = self.log
         self.high_watermark = max(min(self.high_watermark, log.log_end_offset), log.log_start_offset)
         self._protect(self.high_watermark)
@@ -452,10 +414,10 @@ class Partition:
     # -- reading
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool, allow_cold: bool) -> FileSlice | None:
-        """Committed batches from the one that holds `offset`, or None where there are none.
+        """Return committed batches from the one that has `offset` on, or None if there are none.
 
-        The first batch comes whole even if it is larger than `max_bytes`, when `min_one`. Raises OffsetOutOfRange,
-        ColdRead (unless `allow_cold`), StorageFailure, PartitionOffline.
+        min_one: return a first batch that is larger than `max_bytes` whole. allow_cold: read from disk if need be,
+        instead of raising ColdRead. Raises OffsetOutOfRange, ColdRead, StorageFailure or PartitionOffline.
         """
         high_watermark = self.high_watermark
         if offset >= high_watermark:
@@ -475,31 +437,32 @@ class Partition:
             raise
 
     def note_failure(self, error: PylogdError) -> None:
-        """Somebody met `error` while using the log."""
+        """Report an error of the log, if it is one of the storage."""
         if self._on_failure is not None and isinstance(error, StorageFailure):
             self._on_failure(error)
 
     # -- epochs
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Where a leader epoch ends: (largest epoch here that is not above it, offset behind its last record).
+        """Return the newest epoch here that is not newer than `epoch`, and the offset after its last record.
 
-        An epoch older than all that the log knows ends where the first known one starts; (-1, -1) for one that is not
-        known yet. The current epoch is known before its first record is there. Raises PartitionOffline.
+        An epoch older than all known ones ends where the first known one starts; the result is (-1, -1) for an epoch
+        that is not known yet. The current epoch is known before it has a record. Raises PartitionOffline.
         """
         log = self.log
         latest = log.epochs.latest
         if epoch == self.leader_epoch:
             return epoch, log.log_end_offset
-        if latest < epoch < self.leader_epoch:  # nothing of it came here, nor of the current epoch yet
+        if latest < epoch < self.leader_epoch:  # there is no record of it here, nor of the current epoch yet
             return (latest if latest >= 0 else epoch), log.log_end_offset
         return log.end_offset_for_epoch(epoch)
 
     def divergence(self, epoch: int, offset: int) -> tuple[int, int] | None:
-        """Where a client whose last record was of `epoch` and that goes on at `offset` parts from this log (KIP-595).
+        """Return where the log of a client diverges from this one (KIP-595): its last record is of `epoch`, and its end
+        is `offset`.
 
-        (largest epoch that both have, its end offset), or None when the client's log is a prefix of this one. Raises
-        OffsetOutOfRange for an epoch that is not known here.
+        The result is the newest epoch that both have, with its end offset, or None if the client's log is a prefix of
+        this one. Raises OffsetOutOfRange for an epoch that is not known here.
         """
         log = self.log
         ours, end = self.end_offset_for_epoch(epoch)
@@ -508,8 +471,8 @@ class Partition:
         return (ours, end) if ours < epoch or end < offset else None
 
 
-def _moved_alike(one: PartitionState, other: PartitionState) -> bool:
-    """Whether two states say the same of where the replicas are, and are to be."""
+def _same_assignment(one: PartitionState, other: PartitionState) -> bool:
+    """Return whether two states have the same replicas and the same reassignment."""
     return (one.replicas, one.adding, one.removing, one.latest_until_ms) == (
         other.replicas, other.adding, other.removing, other.latest_until_ms
     )  # fmt: skip

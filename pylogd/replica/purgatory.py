@@ -1,17 +1,17 @@
-"""The one place where a request waits: for bytes to fetch, for replicas to catch up, for members to join.
+"""Where requests wait: for records to fetch, for replicas to catch up, for members to join.
 
-Strategy: an `Operation` says what it waits for. A `Purgatory` files it under the keys whose news may end the wait (a
-partition, a group) and starts its timer. Whoever changes something calls `check(key)`, which asks the operations filed
-under that key, and only those, whether they are done. A `Watcher` that is no operation stays under its keys until it is
-removed: a fetch session has one for each partition, so that a fetch that waits need not be filed under all of them.
+Strategy: an `Operation` says what it waits for. A `Purgatory` registers it under the keys whose changes may end the
+wait (a partition, a group) and starts its timer. Code that changes something calls `check(key)`, which tries the
+operations under that key, and only those. A `Watcher` that is no operation stays under its keys until it is removed: a
+fetch session has one for each partition, so that a fetch that waits need not be registered under all of them.
 
 Rules:
-- An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. Whichever comes first
-  takes it off every key and stops its timer before its Deferred fires, so nothing is left behind.
-- The caller looks before it files: `watch` doesn't try the operation. All of this runs on the reactor's thread, so
-  nothing can slip in between.
-- `check` on a key that nobody watches costs one dict look-up: it stands on the path of every append.
-- An operation that raises fails alone; the others under the same key are still asked.
+- An operation ends once: completed, expired, withdrawn (its Deferred was cancelled) or failed. It is then removed from
+  every key, and its timer is stopped, before its Deferred fires.
+- The caller tries an operation before it registers it: `watch` doesn't. All of this runs on the reactor's thread, so
+  nothing can change in between.
+- `check` on a key that nobody watches costs one dict look-up, since every append calls it.
+- An operation that raises fails alone; the others under the same key are still tried.
 
 It must not know what a partition, a log or a request is.
 """
@@ -30,8 +30,8 @@ from twisted.logger import Logger
 T = TypeVar("T")
 
 
-class State(Enum):
-    """The life of an operation; it leaves Waiting once and never comes back."""
+class OperationState(Enum):
+    """The state of an operation, which leaves WAITING once."""
 
     NEW = "New"
     WAITING = "Waiting"
@@ -42,28 +42,28 @@ class State(Enum):
 
 
 class Watcher(ABC):
-    """Hears of all news of the keys that it is added to (`Purgatory.add`), for as long as its state is Waiting."""
+    """Is called after changes of the keys to which it was added (`Purgatory.add`), while its state is WAITING."""
 
     __slots__ = ()
 
-    state: State
+    state: OperationState
 
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
-        """There is news of `key`. Returns whether a wait is over thereby."""
+        """Look at a change of `key`; return whether that ended a wait."""
 
     @abstractmethod
     def fail(self, error: Exception) -> bool:
-        """`try_complete` has raised `error`. Returns whether a wait is over thereby."""
+        """Handle an error that `try_complete` raised; return whether that ended a wait."""
 
 
 class Operation(Watcher, Generic[T]):
-    """Something that waits. `done` fires once with the result, or with what went wrong; cancelling it withdraws."""
+    """A request that waits. done: fires once, with the result or the error; cancelling it withdraws the operation."""
 
     __slots__ = ("_keys", "_purgatory", "_timer", "done", "state")
 
     def __init__(self) -> None:
-        self.state = State.NEW
+        self.state = OperationState.NEW
         self.done: Deferred[T] = Deferred(self._withdraw)
         self._purgatory: Purgatory | None = None
         self._keys: tuple[Hashable, ...] = ()
@@ -71,22 +71,22 @@ class Operation(Watcher, Generic[T]):
 
     @abstractmethod
     def try_complete(self, key: Hashable) -> bool:
-        """There is news of `key`. If the wait is over call `complete` and return True."""
+        """Look at a change of `key`: call `complete` and return True if the wait is over."""
 
     @abstractmethod
     def on_expire(self) -> T:
-        """The result when the time is up."""
+        """Return the result for when the time is up."""
 
     def complete(self, result: T) -> bool:
-        """End the wait with `result`. False if it had ended already."""
-        if not self._leave(State.COMPLETED):
+        """End the wait with `result`; return False if it had ended already."""
+        if not self._leave(OperationState.COMPLETED):
             return False
         self.done.callback(result)
         return True
 
     def expire(self) -> bool:
-        """End the wait because its time is up. False if it had ended already."""
-        if not self._leave(State.EXPIRED):
+        """End the wait because its time is up; return False if it had ended already."""
+        if not self._leave(OperationState.EXPIRED):
             return False
         try:
             result = self.on_expire()
@@ -97,17 +97,17 @@ class Operation(Watcher, Generic[T]):
         return True
 
     def fail(self, error: Exception) -> bool:
-        """End the wait with an error. False if it had ended already."""
-        if not self._leave(State.FAILED):
+        """End the wait with an error; return False if it had ended already."""
+        if not self._leave(OperationState.FAILED):
             return False
         self.done.errback(error)
         return True
 
     def _withdraw(self, _done: Deferred[T]) -> None:
-        self._leave(State.WITHDRAWN)
+        self._leave(OperationState.WITHDRAWN)
 
-    def _leave(self, state: State) -> bool:
-        if self.state is not State.WAITING and self.state is not State.NEW:
+    def _leave(self, state: OperationState) -> bool:
+        if self.state is not OperationState.WAITING and self.state is not OperationState.NEW:
             return False
         self.state = state
         timer, self._timer = self._timer, None
@@ -122,10 +122,7 @@ class Operation(Watcher, Generic[T]):
 
 
 class Purgatory:
-    """The waiting operations of one kind, by key.
-
-    clock: where the timers come from.
-    """
+    """The waiting operations of one kind, by key."""
 
     __slots__ = ("_clock", "_waiting", "_watched")
 
@@ -133,7 +130,7 @@ class Purgatory:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        # Dicts with no values are sets that keep the order of arrival: first come, first asked.
+        # Dicts without values are sets that keep their order: operations are tried in the order of arrival.
         self._watched: dict[Hashable, dict[Watcher, None]] = {}
         self._waiting: dict[Operation[Any], None] = {}
 
@@ -142,14 +139,14 @@ class Purgatory:
         return len(self._waiting)
 
     def watched_keys(self) -> set[Hashable]:
-        """The keys that at least one operation or watcher is under."""
+        """Return the keys that have at least one operation or watcher."""
         return set(self._watched)
 
     def watch(self, operation: Operation[T], keys: Iterable[Hashable], timeout: float | None) -> Deferred[T]:
-        """File a new operation under `keys` until it ends or `timeout` seconds are over (None: for ever)."""
-        if operation.state is not State.NEW:
+        """Register a new operation under `keys` until it ends, or for `timeout` seconds; return its `done`."""
+        if operation.state is not OperationState.NEW:
             return operation.done
-        operation.state = State.WAITING
+        operation.state = OperationState.WAITING
         operation._purgatory = self
         operation._keys = tuple(keys)
         self._waiting[operation] = None
@@ -165,21 +162,21 @@ class Purgatory:
         return operation.done
 
     def add(self, watcher: Watcher, key: Hashable) -> None:
-        """Have `watcher` hear of all news of `key` from now on, until it is removed."""
+        """Call `watcher` after each change of `key`, until it is removed."""
         self._watched.setdefault(key, {})[watcher] = None
 
     def remove(self, watcher: Watcher, key: Hashable) -> None:
-        """Undo `add`. One that is not there is no error."""
+        """Undo `add`. A watcher that is not there is no error."""
         self._take_off(watcher, (key,))
 
     def check(self, key: Hashable) -> int:
-        """There is news of `key`: ask whoever waits on it. Returns how many operations that completed."""
+        """Try the operations under `key`, which has changed; return how many that completed."""
         under_key = self._watched.get(key)
         if under_key is None:
             return 0
         completed = 0
-        for operation in tuple(under_key):  # a copy: completing one may file or end others
-            if operation.state is not State.WAITING:
+        for operation in tuple(under_key):  # a copy: completing one may add or end others
+            if operation.state is not OperationState.WAITING:
                 continue
             try:
                 completed += operation.try_complete(key)
@@ -189,7 +186,7 @@ class Purgatory:
         return completed
 
     def expire_all(self) -> int:
-        """End every wait as if its time were up, as a broker does that stops. Returns how many there were."""
+        """End every wait as if its time were up; return how many there were."""
         waiting = tuple(self._waiting)
         return sum(operation.expire() for operation in waiting)
 

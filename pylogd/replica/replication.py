@@ -1,7 +1,7 @@
-"""Follows every partition that another broker leads: a fetcher for each leader, its partitions given and taken.
+"""Follows the partitions that other brokers lead, with one fetcher for each leader.
 
-Rules: a partition is with one fetcher at most, that of its leader in the newest epoch known here. A fetcher with
-nothing to fetch is stopped.
+Rules: a partition belongs to one fetcher at most, that of its leader in the newest epoch known here. A fetcher without
+partitions is stopped.
 
 Must not know: requests, how a fetcher works.
 """
@@ -16,28 +16,32 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 
 from pylogd.config import Settings
-from pylogd.replica.fetcher import Connect, FetcherConfig, LeaderFetcher
-from pylogd.replica.partition import NO_EPOCH, Partition, Role
+from pylogd.replica.fetcher import Connect, FetcherConfig, ReplicaFetcher
+from pylogd.replica.partition import NO_EPOCH, Partition
+from pylogd.replica.roles import Role
 from pylogd.replica.throttle import ReplicationQuota
 
 if TYPE_CHECKING:
     from pylogd.replica.manager import ReplicaManager
+    from pylogd.replica.partition_registry import PartitionRegistry
 
 
 class Replication:
-    """See the module. `connect` opens a connection to a broker by its id."""
+    """Gives partitions to fetchers, and takes them away. connect: opens a connection to a broker by its id."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
+        partitions: PartitionRegistry,
         connect: Connect,
         settings: Settings,
         clock: IReactorTime,
         node_id: int,
         broker_epoch: Callable[[], int] = lambda: NO_EPOCH,
     ) -> None:
-        """`broker_epoch`: this broker's, which leaders are told (KIP-903)."""
+        """broker_epoch: returns this broker's epoch, which leaders are told (KIP-903)."""
         self._replicas = replicas
+        self._partitions = partitions
         self._connect = connect
         self._clock = clock
         integer = settings.integer
@@ -52,20 +56,20 @@ class Replication:
             broker_epoch=broker_epoch,
         )
         self._quota = ReplicationQuota(lambda: integer("follower.replication.throttled.rate"), clock.seconds)
-        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[tuple[bytes, int], int] = {}  # which fetcher has a partition
         self._running = False
 
     def start(self, cluster_id: str | None = None) -> None:
-        """Follow what is to be followed now, and all that changes from now on; leaders of another cluster refuse."""
+        """Follow partitions from now on. Leaders refuse a `cluster_id` that is not theirs."""
         self._config = replace(self._config, cluster_id=cluster_id)
         self._running = True
-        self._replicas.subscribe(self._changed)
-        for partition in list(self._replicas.partitions.values()):
+        self._partitions.subscribe(self._changed)
+        for partition in list(self._partitions.by_name.values()):
             self._changed(partition)
 
     def stop(self) -> Deferred[None]:
-        """Follow nothing more; fires when every fetcher has ended."""
+        """Stop following. Fires when every fetcher has ended."""
         self._running = False
         self._leader_of.clear()
         fetchers, self._fetchers = self._fetchers, {}
@@ -90,10 +94,10 @@ class Replication:
             self._leader_of[key] = leader
             self._fetcher(leader).follow(partition)
 
-    def _fetcher(self, leader: int) -> LeaderFetcher:
+    def _fetcher(self, leader: int) -> ReplicaFetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = LeaderFetcher(
+            fetcher = self._fetchers[leader] = ReplicaFetcher(
                 leader, self._replicas, self._connect, self._clock, self._config, self._quota
             )
         return fetcher

@@ -1,7 +1,9 @@
-"""Which replica a consumer should read from: one in its own rack, where the broker is told to look (KIP-392).
+"""Chooses the replica from which a consumer should read: one in its own rack, if `replica.selector.class` asks for it.
 
-Rules: only in-sync followers that are alive and have what is asked for; of several the one that has most. A leader in
-the consumer's rack keeps it.
+Rules: only live in-sync followers that have the requested offset are chosen; of several the one with the most records.
+A consumer in the leader's rack stays with the leader.
+
+Source: KIP-392.
 """
 
 from __future__ import annotations
@@ -14,23 +16,23 @@ from pylogd.replica.partition import Partition
 if TYPE_CHECKING:
     from pylogd.metadata.image import Broker
 
-#: The consumer stays with the leader.
+#: In place of a replica: the consumer stays with the leader.
 NO_PREFERENCE = -1
 
 
 class RackAwareSelector:
-    """`brokers`: the live ones by id."""
+    """Chooses replicas by rack. brokers: returns the live brokers by id."""
 
     def __init__(self, brokers: Callable[[], Mapping[int, Broker]]) -> None:
         self._brokers = brokers
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
-        """The live brokers by id."""
+        """The live brokers, by id."""
         return self._brokers()
 
     def preferred(self, partition: Partition, rack: str, offset: int) -> int:
-        """The follower that a consumer in `rack` should read `offset` from, or NO_PREFERENCE."""
+        """Return the follower from which a consumer in `rack` should read at `offset`, or NO_PREFERENCE."""
         brokers = self._brokers()
         ours = brokers.get(partition.node_id)
         if ours is not None and ours.rack == rack:

@@ -1,28 +1,29 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only says and hears what changed.
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then requests and answers name changes.
 
-Strategy: a session keeps, for each partition that the client wants, the request entry it sent last and what it was
-told last. A fetch that continues a session changes those entries; the answer holds only partitions that have records,
-an error or news. Partitions that gave records move to the end, so that under a response limit each gets its turn.
+Strategy: for each partition a session keeps the last request entry, and the offsets that the client was told last. A
+fetch that continues a session changes those entries; the answer has only partitions with records, an error or other
+offsets. Partitions that gave records move to the end, so that under a response limit each gets its turn.
 
-A fetch costs what changed since the last one, not what the session has. `dirty` holds the partitions that the next
-fetch has to look at: those that the client asks for something else, those with news since they were last looked at, and
-those that were not done with. An entry watches its partition in the purgatory; each news of it, an append, another high
-watermark, leader epoch or log start, puts it in `dirty`. It leaves once a look finds nothing to say and nothing held
-back (`settle`), so a look at any other entry would find nothing either.
+A fetch costs what changed since the last one, not what the session has. `dirty` has the partitions that the next fetch
+has to look at: those whose request entry changed, those that changed since they were last looked at, and those that
+were not finished. An entry watches its partition in the purgatory; each change of it, an append, another high
+watermark, leader epoch or log start, adds it to `dirty`. It is removed when a look finds nothing to tell and nothing
+held back (`settle`), so a look at any other entry would find nothing either.
 
 Rules:
-- A session is made when its first answer is, never while the fetch waits: a client that leaves early leaves nothing.
+- A session is created with its first answer, never while the fetch waits, so that a client that leaves early leaves
+  none behind.
 - Every fetch raises the epoch by one (1 to 2^31-1, then 1 again). A wrong epoch or an unknown id is refused; the
-  client then starts anew with a full fetch.
-- At most `slots` sessions. A new one takes the place of the one unused for longest, if that was for two minutes at
-  least; else of the smallest one that is two minutes old, if the new one has more partitions. A follower's takes the
-  place of any other client's, the smallest first, and no other client's takes a follower's that is in use. Otherwise
-  the client gets no session and goes on with full fetches.
-- A fetch that waits is answered when the next one of its session comes: a client that asks twice wants to change
-  what it waits for. It is also answered when its session is dropped.
-- A session works with topic names or with topic ids, as its first fetch did, and never changes.
-- A follower's fetch says that it still has all of each partition that is not dirty: the time of that is kept once, in
-  the session, and handed to the partition's `Follower` when the entry becomes dirty.
+  client then begins again with a full fetch.
+- There are at most `slots` sessions. A new one replaces the one unused for longest, if that was for two minutes at
+  least; otherwise the smallest one that is two minutes old, if the new one has more partitions. A follower's session
+  replaces any other client's, the smallest first, and no other client's replaces a follower's that is in use. A client
+  without a session goes on with full fetches.
+- A fetch that waits is answered when the next one of its session comes, since that changes what the client waits for.
+  It is also answered when its session is closed.
+- A session uses topic names or topic ids, as its first fetch did.
+- A follower's fetch says that it still has all records of each partition that is not dirty. The time of that is kept
+  once, in the session, and given to the partition's `Follower` when the entry becomes dirty.
 
 It must not know the messages: an entry is any object with the fields of `Wanted`.
 """
@@ -35,9 +36,9 @@ from random import randrange
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pylogd.errors import ErrorCode, KafkaError
-from pylogd.replica.insync import Follower
+from pylogd.replica.followers import Follower
 from pylogd.replica.partition import NO_EPOCH, Partition
-from pylogd.replica.purgatory import Purgatory, State, Watcher
+from pylogd.replica.purgatory import OperationState, Purgatory, Watcher
 
 #: A request without a session, or one that ends its session.
 FINAL_EPOCH = -1
@@ -46,7 +47,7 @@ INITIAL_EPOCH = 0
 _LAST_EPOCH = _LAST_ID = 0x7FFFFFFF
 #: A session unused for this long gives way to a new one, and one that is so old to a larger one.
 EVICTABLE_AFTER_MS = 120_000
-#: For this long a session of no more partitions than one that found no place is refused without another look.
+#: For so long after a session was refused, others with no more partitions are refused without another look.
 _REFUSAL_HOLDS_MS = 1000
 
 TopicKey: TypeAlias = "str | bytes"
@@ -56,7 +57,7 @@ _by_turn: Callable[[Any], int] = attrgetter("turn")
 
 
 class Wanted(Protocol):
-    """What a session must know of a partition's entry in a fetch request."""
+    """What a session needs of a partition's entry in a Fetch request."""
 
     partition: int
 
@@ -65,15 +66,15 @@ W = TypeVar("W", bound=Wanted)
 
 
 class SessionWait(Protocol):
-    """A fetch of a session that waits."""
+    """A waiting fetch of a session."""
 
-    state: State
+    state: OperationState
 
     def expire(self) -> bool:
         """Answer it with what there is."""
 
     def look_again(self, entry: Any) -> bool:
-        """There is news of a partition of the session; returns whether the wait is over."""
+        """Look at a partition that has changed; return whether the wait is over."""
 
     def fail(self, error: Exception) -> bool:
         """End the wait with an error."""
@@ -82,9 +83,9 @@ class SessionWait(Protocol):
 class SessionPartition(Watcher, Generic[W]):
     """One partition of a session: what the client wants, and what it was told.
 
-    session: the one that it is in, None before and after. turn: entries of lower ones are served first.
-    partition, leader_epoch: as they were at the last look. key: the one it watches.
-    follower: of a follower's session and while the entry is not dirty, what the leader knows of that follower.
+    session: the one to which it belongs, None before and after. turn: entries with a lower one are served first.
+    partition, leader_epoch: as they were at the last look. key: the key that it watches, None while it watches none.
+    follower: in a follower's session, while the entry is not dirty, what the leader knows of that follower.
     """
 
     __slots__ = (
@@ -92,7 +93,7 @@ class SessionPartition(Watcher, Generic[W]):
         "turn", "wanted",
     )  # fmt: skip
 
-    state = State.WAITING
+    state = OperationState.WAITING
 
     def __init__(self, topic: TopicKey, wanted: W) -> None:
         self.topic = topic
@@ -107,40 +108,41 @@ class SessionPartition(Watcher, Generic[W]):
         self.follower: Follower | None = None
 
     def is_news(self, high_watermark: int, log_start: int) -> bool:
-        """Whether the client has not been told these offsets."""
+        """Return whether the client was told other offsets last."""
         return high_watermark != self.sent_high_watermark or log_start != self.sent_log_start
 
     def told(self, high_watermark: int, log_start: int) -> None:
-        """Remember what the client is told now."""
+        """Remember the offsets that the client is told now."""
         self.sent_high_watermark = high_watermark
         self.sent_log_start = log_start
 
     def told_error(self) -> None:
-        """The client hears of an error: when it is over, that is news whatever the offsets."""
+        """Remember that the client is told of an error, so that its end is told whatever the offsets are."""
         self.sent_high_watermark = -1
 
     def try_complete(self, key: Hashable) -> bool:
-        """There is news of the partition: the fetch that waits looks at it, or else the next one does."""
+        """Have the waiting fetch look at the partition, which has changed; if there is none, the next fetch does."""
         session = self.session
         if session is None:
             return False
         session.mark(self)
         wait = session.wait
-        if wait is not None and wait.state is State.WAITING:
+        if wait is not None and wait.state is OperationState.WAITING:
             return wait.look_again(self)
-        session.unwatch(self)  # until it is looked at: a session that nobody goes on with hears of nothing twice
+        session.unwatch(self)  # until the next look, so that an abandoned session costs nothing
         return False
 
     def fail(self, error: Exception) -> bool:
-        """The fetch that waits could not look at the partition."""
+        """Fail the waiting fetch, which could not look at the partition."""
         session = self.session
         return session is not None and session.wait is not None and session.wait.fail(error)
 
 
 class FetchSession(Generic[W]):
-    """One client's session. `epoch` is the one that its next fetch must carry; `wait` is its fetch that waits, if any.
+    """One client's session.
 
-    dirty: the entries that the next fetch has to look at. fetched_at: of a follower's, the seconds of its last fetch.
+    epoch: of its next fetch. wait: its waiting fetch, if any. dirty: the entries that the next fetch has to look at.
+    fetched_at: the time of a follower's last fetch, in seconds.
     """
 
     __slots__ = (
@@ -149,7 +151,7 @@ class FetchSession(Generic[W]):
     )  # fmt: skip
 
     def __init__(self, session_id: int, by_id: bool, now_ms: int, waits: Purgatory, privileged: bool = False) -> None:
-        """`waits`: where there is news of partitions. `privileged`: a follower's."""
+        """waits: the purgatory in which partitions are watched. privileged: whether it is a follower's."""
         self.session_id = session_id
         self.privileged = privileged
         self.by_id = by_id
@@ -164,7 +166,7 @@ class FetchSession(Generic[W]):
         self._view: object = None
 
     def __iter__(self) -> Iterator[SessionPartition[W]]:
-        """All partitions in the order in which they should be served."""
+        """Iterate over all partitions in the order in which they should be served."""
         return iter(sorted(self.partitions.values(), key=_by_turn))
 
     def __len__(self) -> int:
@@ -172,18 +174,18 @@ class FetchSession(Generic[W]):
         return len(self.partitions)
 
     def in_turn(self) -> list[SessionPartition[W]]:
-        """The partitions that have to be looked at, in the order in which they should be served."""
+        """Return the partitions that have to be looked at, in the order in which they should be served."""
         return sorted(self.dirty, key=_by_turn)
 
     def add(self, entry: SessionPartition[W]) -> None:
-        """Add a partition that is not in it yet; it comes last."""
+        """Add a new partition, which comes last."""
         self.partitions[entry.topic, entry.wanted.partition] = entry
         entry.session = self
         self._to_end(entry)
         self.dirty[entry] = None
 
     def want(self, topic: TopicKey, wanted: W) -> SessionPartition[W]:
-        """Add a partition, or change what is wanted of it."""
+        """Add a partition, or replace its request entry."""
         entry = self.partitions.get((topic, wanted.partition))
         if entry is None:
             entry = SessionPartition(topic, wanted)
@@ -194,7 +196,7 @@ class FetchSession(Generic[W]):
         return entry
 
     def forget(self, topic: TopicKey, indexes: Iterable[int]) -> None:
-        """Drop partitions that the client no longer wants. Unknown ones are no error."""
+        """Remove partitions that the client no longer wants. Unknown ones are ignored."""
         for index in indexes:
             entry = self.partitions.pop((topic, index), None)
             if entry is not None:
@@ -203,7 +205,7 @@ class FetchSession(Generic[W]):
                 self._leave(entry)
 
     def served(self, entry: SessionPartition[W]) -> None:
-        """`entry` gave records: the others come before it next time."""
+        """Note that `entry` gave records: the others are served before it the next time."""
         if entry.session is self:
             self._to_end(entry)
 
@@ -214,7 +216,7 @@ class FetchSession(Generic[W]):
     # -- what has to be looked at
 
     def mark(self, entry: SessionPartition[W]) -> None:
-        """There may be something to say of `entry`. One that is not in the session is passed over."""
+        """Have `entry` looked at by the next fetch. One that is not in the session is ignored."""
         if entry.session is not self or entry in self.dirty:
             return
         self.dirty[entry] = None
@@ -223,23 +225,23 @@ class FetchSession(Generic[W]):
             follower.had_all_at(self.fetched_at)
 
     def see(self, view: object) -> None:
-        """`view` is all that answers depend on besides partitions; where it is another one, all are looked at."""
+        """Have all entries looked at if `view`, on which answers depend besides partitions, has changed."""
         if view != self._view:
             self._view = view
             for entry in self.partitions.values():
                 self.mark(entry)
 
     def looks_at(self, entry: SessionPartition[W], partition: Partition) -> None:
-        """`entry` is looked at: news of `partition` is news of it from now on."""
+        """Note a look at `entry`, which watches `partition` from now on."""
         entry.partition = partition
         entry.leader_epoch = partition.leader_epoch
         self._watch(entry)
 
     def wait_with(self, wait: SessionWait) -> None:
-        """A fetch of the session has looked, and waits now: it is told of news."""
+        """Note that a fetch of the session waits: it is told of changes."""
         self.wait = wait
         for entry in self.dirty:
-            self._watch(entry)  # its own fetch may have made news since it was looked at
+            self._watch(entry)  # it may have changed since the fetch looked at it
 
     def _watch(self, entry: SessionPartition[W]) -> None:
         if entry.key is None and entry.partition is not None and entry.session is self:
@@ -247,19 +249,22 @@ class FetchSession(Generic[W]):
             self._waits.add(entry, entry.key)
 
     def settle(self, entry: SessionPartition[W], follower: Follower | None) -> None:
-        """A look at `entry` found nothing to say and nothing held back. `follower`: whose session it is, if one's."""
+        """Note that a look at `entry` found nothing to tell and nothing held back.
+
+        follower: in a follower's session, what the leader knows of that follower.
+        """
         if entry in self.dirty:
             del self.dirty[entry]
             entry.follower = follower
 
     def unwatch(self, entry: SessionPartition[W]) -> None:
-        """Let `entry` hear of no more news until it is looked at."""
+        """Stop watching the partition of `entry` until the next look."""
         key, entry.key = entry.key, None
         if key is not None:
             self._waits.remove(entry, key)
 
     def close(self) -> None:
-        """The session is dropped: whoever waits in it is answered."""
+        """Close the session: its waiting fetch is answered."""
         if self.wait is not None:
             self.wait.expire()
         for entry in self.partitions.values():
@@ -274,8 +279,8 @@ class FetchSession(Generic[W]):
 class FetchSessions(Generic[W]):
     """The sessions of this broker.
 
-    slots: how many there may be (`max.incremental.fetch.session.cache.slots`), 0 for none at all.
-    waits: where there is news of partitions, by their keys.
+    slots: the most sessions (`max.incremental.fetch.session.cache.slots`). waits: the purgatory in which partitions are
+    watched.
     """
 
     __slots__ = ("_now_ms", "_refused", "_sessions", "_slots", "_waits")
@@ -285,7 +290,7 @@ class FetchSessions(Generic[W]):
         self._now_ms = now_ms
         self._waits = waits
         self._sessions: dict[int, FetchSession[W]] = {}  # the one unused for longest first
-        self._refused = (0, -1)  # until when, in ms, a client's session of so many partitions finds no place
+        self._refused = (0, -1)  # until when, in ms, clients' sessions of up to so many partitions are refused
 
     def __len__(self) -> int:
         """How many sessions there are."""
@@ -294,7 +299,7 @@ class FetchSessions(Generic[W]):
     def create(
         self, entries: Iterable[SessionPartition[W]], by_id: bool, privileged: bool = False
     ) -> FetchSession[W] | None:
-        """A session over `entries`, or None when there is no room for it. `privileged`: a follower's."""
+        """Create a session with `entries`; return None if no slot is free. privileged: whether it is a follower's."""
         now_ms = self._now_ms()
         wanted = {(entry.topic, entry.wanted.partition): entry for entry in entries}
         if len(self._sessions) >= self._slots and not self._evict(now_ms, privileged, len(wanted)):
@@ -309,7 +314,7 @@ class FetchSessions(Generic[W]):
         return session
 
     def resume(self, session_id: int, epoch: int, by_id: bool) -> FetchSession[W]:
-        """The session that a fetch continues, with its epoch raised.
+        """Return the session that a fetch continues, with its epoch raised.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
@@ -329,13 +334,13 @@ class FetchSessions(Generic[W]):
         return session
 
     def close(self, session_id: int) -> None:
-        """Drop a session. An unknown one is no error: it may have been evicted."""
+        """Close a session. An unknown one is ignored, since it may have been evicted."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
 
     def _evict(self, now_ms: int, privileged: bool, size: int) -> bool:
-        """Drop a session for one of `size` partitions; whether one could be."""
+        """Close a session to make room for one of `size` partitions; return whether there is room."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -363,5 +368,5 @@ class FetchSessions(Generic[W]):
 
 
 def _worth(session: FetchSession[Any]) -> tuple[bool, int]:
-    """What a session is worth to keep (KIP-227): a follower's more than any other, a larger one more than a smaller."""
+    """Return a key by which sessions are kept (KIP-227): followers' before others, larger before smaller ones."""
     return session.privileged, len(session)

@@ -1,13 +1,14 @@
-"""Smooth expansion: replicas that began with the latest offset join once nobody needs what they lack.
+"""Smooth expansion: replicas that began with the latest offset join once no group needs the records that they lack.
 
-Strategy: a reassignment may have new replicas begin with the leader's latest offset (`PartitionState.latest_until_ms`),
-so that nothing old is read from a disk. Until its time has come they don't join the in-sync set, since a consumer that
-is further behind would lose records if one of them led. The partition's leader, which knows where they begin, asks all
-brokers what their groups have committed, and the metadata for groups that do without brokers, every `LOOK_SECONDS`;
-once every group that has an offset of the partition is past that point it ends the wait in the partition's state.
+Strategy: in a reassignment new replicas may begin with the leader's latest offset (`PartitionState.latest_until_ms`),
+so that no old records are read from disk. Until that time they don't join the in-sync set, since a consumer that is
+further behind would lose records if one of them led. The partition's leader knows where they begin. Every
+`LOOK_SECONDS` it asks all brokers which offsets their groups have committed, and the metadata for those of groups in
+ZooKeeper. Once every group that has an offset of the partition is past that point, it ends the wait in the partition's
+state.
 
-Rules: who can't be asked may have a group that is behind: then nothing is ended. Groups without an offset of the
-partition are not waited for, nor are consumers outside of groups: that is what the time is for.
+Rules: no wait is ended while a broker can't be asked. Groups without an offset of the partition, and consumers outside
+of groups, are not waited for; the time is meant for them.
 
 Must not know: how groups are kept.
 """
@@ -24,7 +25,7 @@ from twisted.logger import Logger
 from pylogd.errors import KafkaError, PylogdError, error_for
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.topics import TopicRegistry
-from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.partition_registry import PartitionRegistry
 from pylogd.wire.messages.list_groups import ListGroupsRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 
@@ -32,25 +33,25 @@ log = Logger()
 
 LOOK_SECONDS = 5.0
 _OFFSETS_TOPIC = "__consumer_offsets"
-#: Of OffsetFetch: many groups at a time, topics by name.
+#: Of OffsetFetch: the version with many groups and topics by name.
 _VERSION = 8
 
 Key = tuple[str, int]
 
 
-class Asked(Protocol):
-    """A connection to a broker, as far as this needs it."""
+class GroupsConnection(Protocol):
+    """What is needed of a connection to a broker."""
 
     def request(self, message: Any, *, version: int | None = None) -> Deferred[Any]: ...
     def close(self) -> object: ...
 
 
 class SmoothJoins:
-    """Ends the waits of the partitions that this broker leads."""
+    """Ends the waits of new replicas, of partitions that this broker leads."""
 
     def __init__(
         self,
-        replicas: ReplicaManager,
+        partitions: PartitionRegistry,
         cluster: Cluster,
         topics: TopicRegistry,
         connect: Callable[[int], Deferred[Any]],
@@ -59,10 +60,11 @@ class SmoothJoins:
         clock: IReactorTime,
         now_ms: Callable[[], int],
     ) -> None:
-        """`connect` connects to a broker. `committed`: the least offset of each partition of topics that groups without
-        a broker have committed. `release` ends the wait of partitions. `now_ms` is the wall clock, by which waits end.
+        """connect: opens a connection to a broker by its id. committed: returns the lowest offset that groups in
+        ZooKeeper have committed, for each partition of the given topics. release: ends the wait of partitions. now_ms:
+        the wall clock, by which waits end.
         """
-        self._replicas = replicas
+        self._partitions = partitions
         self._cluster = cluster
         self._topics = topics
         self._connect = connect
@@ -73,7 +75,7 @@ class SmoothJoins:
         self._call: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Look every `LOOK_SECONDS`."""
         self._call = self._clock.callLater(LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
@@ -91,10 +93,10 @@ class SmoothJoins:
             done.callback(None)
 
     def _begins(self) -> dict[Key, int]:
-        """Where the last of the new replicas of each waiting partition begins, of those that this broker leads."""
+        """Return, for each partition led here that has a wait, the offset from which all new replicas have records."""
         now_ms = self._now_ms()
         found = {}
-        for key, partition in self._replicas.replicated.items():
+        for key, partition in self._partitions.replicated.items():
             state = partition.state
             if state is None or (state.latest_until_ms or 0) <= now_ms or state.leader != self._cluster.node_id:
                 continue
@@ -116,14 +118,14 @@ class SmoothJoins:
             await self._release(free)
 
     async def _behind(self, begins: Mapping[Key, int]) -> set[Key]:
-        """The partitions of which a group still has to read what the new replicas lack."""
+        """Return the partitions of which a group has not yet read the records that the new replicas lack."""
         offsets = self._topics.get(_OFFSETS_TOPIC)
         brokers = self._cluster.brokers
         if offsets is not None and any(state.leader not in brokers for state in offsets.partitions):
             raise PylogdError(f"a partition of {_OFFSETS_TOPIC} has no leader")
         behind: set[Key] = set()
         for node in brokers:
-            connection: Asked = await self._connect(node)
+            connection: GroupsConnection = await self._connect(node)
             try:
                 behind |= await _behind_of(connection, begins)
             finally:
@@ -132,7 +134,7 @@ class SmoothJoins:
         return behind | {key for key, begin in begins.items() if least.get(key, begin) < begin}
 
 
-async def _behind_of(connection: Asked, begins: Mapping[Key, int]) -> set[Key]:
+async def _behind_of(connection: GroupsConnection, begins: Mapping[Key, int]) -> set[Key]:
     listed = await connection.request(ListGroupsRequest())
     _check(listed.error_code)
     indexes: dict[str, list[int]] = {}

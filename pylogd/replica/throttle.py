@@ -1,8 +1,8 @@
-"""Replication held to a rate while replicas move: `*.replication.throttled.rate` and `*.throttled.replicas`.
+"""Limits the rate of replication during reassignments: `*.replication.throttled.rate` and `*.throttled.replicas`.
 
-Strategy: bytes are recorded as they are sent or fetched, against an allowance that grows with the time, to one second's
-worth at most. Once it is used up, throttled replicas give way until it has grown again: a leader leaves their records
-out of its answer, a follower leaves them out of its fetch. Who is in sync is never held up.
+Strategy: bytes that are sent or fetched use up an allowance that grows with the time, up to that of one second. While
+there is none left, a leader leaves records of throttled replicas out of its answers, and a follower leaves them out of
+its fetches. Replicas in sync are never throttled.
 
 Must not know: partitions' roles, requests.
 """
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from pylogd.replica.configs import HostedConfig
     from pylogd.replica.partition import Partition
 
-#: In a list of throttled replicas: all of them.
+#: In a list of throttled replicas: all replicas.
 ALL_REPLICAS = "*"
 
 
 class ReplicationQuota:
-    """Bytes a second, together, for all throttled replicas in one direction. `rate` and `seconds` are asked anew."""
+    """The allowance of all throttled replicas in one direction.
+
+    rate: returns the present limit in bytes a second. seconds: a monotonic clock.
+    """
 
     def __init__(self, rate: Callable[[], int], seconds: Callable[[], float]) -> None:
         self._rate = rate
@@ -30,13 +33,13 @@ class ReplicationQuota:
         self._at = -1.0
 
     def record(self, count: int) -> None:
-        """So many bytes have gone."""
+        """Record replicated bytes."""
         self._grow()
         self._left -= count
 
     @property
     def exceeded(self) -> bool:
-        """Whether throttled replicas have to wait."""
+        """Whether the allowance is used up."""
         self._grow()
         return self._left <= 0
 
@@ -53,14 +56,14 @@ class ReplicationQuota:
 
 
 def is_throttled(replicas: Sequence[str], index: int, node_id: int) -> bool:
-    """Whether a list of `partition:broker`, or `*`, has the replica of partition `index` on broker `node_id`."""
+    """Return whether a list of `partition:broker`, or `*`, names the replica of partition `index` on a broker."""
     return bool(replicas) and (ALL_REPLICAS in replicas or f"{index}:{node_id}" in replicas)
 
 
 class ReplicaThrottle:
-    """What the topics' lists say about replicas, with what is left of the leader's allowance.
+    """Tells which replicas are throttled.
 
-    `configs`: by topic, those hosted here. `sent`: the allowance for what this broker sends.
+    configs: settings of the hosted topics, by name. sent: the quota for what this broker sends.
     """
 
     def __init__(self, configs: Mapping[str, HostedConfig], node_id: int, sent: ReplicationQuota) -> None:
@@ -69,7 +72,7 @@ class ReplicaThrottle:
         self._sent = sent
 
     def holds_back(self, partition: Partition, follower: int) -> bool:
-        """Whether a follower, out of sync, has to wait before this leader sends it more."""
+        """Return whether a follower that is not in sync has to wait before this leader sends it more."""
         throttled = self._configs[partition.topic].leader_throttled
         return (
             bool(throttled)
@@ -79,13 +82,13 @@ class ReplicaThrottle:
         )
 
     def note_sent(self, partition: Partition, follower: int, count: int) -> None:
-        """A follower is sent so many bytes: they count where its replica is throttled."""
+        """Record bytes sent to a follower, if its replica is throttled."""
         throttled = self._configs[partition.topic].leader_throttled
         if throttled and is_throttled(throttled, partition.index, follower):
             self._sent.record(count)
 
     def holds_itself_back(self, partition: Partition) -> bool:
-        """Whether the replica here, out of sync, fetches no faster than the follower's rate allows."""
+        """Return whether this broker's replica is not in sync and throttled by the follower's rate."""
         throttled = self._configs[partition.topic].follower_throttled
         return (
             bool(throttled)

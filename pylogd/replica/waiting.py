@@ -1,6 +1,6 @@
-"""What waits for replicas: appends, until every in-sync one has them (acks=all); deletions, until all have followed.
+"""What waits on partitions: fetches for records, appends with acks=all and deletions for the in-sync replicas.
 
-Named for what it is about; how waiting works is in `purgatory`.
+How waiting works is in `purgatory`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from collections.abc import Hashable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from pylogd.replica.partition import Partition
-from pylogd.replica.purgatory import Operation
+from pylogd.replica.purgatory import Operation, Purgatory
 
 T = TypeVar("T")
 
@@ -24,9 +25,9 @@ def shield(inner: Deferred[T]) -> Deferred[T]:
 
 
 class PendingAppend:
-    """An append that is done here and not yet everywhere.
+    """An append to the leader's log that is not yet committed.
 
-    committed_at: the high watermark that commits it. answer: what the caller will tell its client, kept for it.
+    committed_at: the high watermark that commits it. answer: the caller's answer to its client, kept for the caller.
     """
 
     __slots__ = ("answer", "committed_at", "leader_epoch", "partition")
@@ -39,7 +40,7 @@ class PendingAppend:
 
     @property
     def committed(self) -> bool:
-        """Whether every in-sync replica has it. In another leader epoch the offset may be another record's."""
+        """Whether every in-sync replica has it. In another leader epoch the offset may be that of another record."""
         return self.partition.high_watermark >= self.committed_at and not self.gone
 
     @property
@@ -49,13 +50,13 @@ class PendingAppend:
 
     @property
     def gone(self) -> bool:
-        """Whether its partition is no longer led here, so that it will never be committed here."""
+        """Whether this broker no longer leads the partition in that leader epoch, so it can't be committed here."""
         return self.partition.leader_epoch != self.leader_epoch or not self.partition.leading
 
 
 class ReplicationWait(Operation[list[PendingAppend]]):
-    """Waits until appends are committed. The result: those that were not, for want of time, of in-sync replicas or of
-    the partition.
+    """Waits until appends are committed. The result: those that are not, since the time is up, too few replicas are in
+    sync, or the partition is no longer led here.
     """
 
     __slots__ = ("_appends",)
@@ -65,18 +66,18 @@ class ReplicationWait(Operation[list[PendingAppend]]):
         self._appends = appends
 
     def try_complete(self, key: Hashable) -> bool:
-        """Complete once each append is committed or can't be."""
+        """Complete when each append is committed or can't be."""
         if all(append.committed or append.gone or append.short for append in self._appends):
             return self.complete(self.on_expire())
         return False
 
     def on_expire(self) -> list[PendingAppend]:
-        """The appends that are not committed."""
+        """Return the appends that are not committed."""
         return [append for append in self._appends if not append.committed]
 
 
 class LogStartWait(Operation[bool]):
-    """Waits until the logs of all in-sync replicas begin at `offset` or behind it. The result: whether they do."""
+    """Waits until the logs of all in-sync replicas start at `offset` or later. The result: whether they do."""
 
     __slots__ = ("_epoch", "_offset", "_partition")
 
@@ -87,12 +88,30 @@ class LogStartWait(Operation[bool]):
         self._offset = offset
 
     def try_complete(self, key: Hashable) -> bool:
-        """Complete once they do, or nobody here can tell any more."""
+        """Complete when they do, or with False if this broker no longer leads the partition."""
         partition = self._partition
         if not partition.leading or partition.leader_epoch != self._epoch:
             return self.complete(False)
         return partition.low_watermark >= self._offset and self.complete(True)
 
     def on_expire(self) -> bool:
-        """They do not yet."""
+        """Return False: they do not yet."""
         return False
+
+
+class PartitionWaits:
+    """The operations that wait on partitions, under their keys: `fetches` for records, `appends` for replicas."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.fetches = Purgatory(clock)
+        self.appends = Purgatory(clock)
+
+    def check(self, partition: Partition) -> None:
+        """Look again at what waits on `partition`: its role, high watermark or log start has changed."""
+        self.fetches.check(partition.key)
+        self.appends.check(partition.key)
+
+    def expire_all(self) -> None:
+        """End every wait as if its time were up."""
+        self.appends.expire_all()
+        self.fetches.expire_all()

@@ -1,8 +1,8 @@
-"""Remembers on disk what was committed, so that a restarted replica need not ask the others before it shows anything.
+"""Writes high watermarks to disk, so that a restarted replica can serve committed records at once.
 
 Strategy: every `replica.high.watermark.checkpoint.interval.ms`, and at a stop, the high watermarks of all replicated
-partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. A crash loses the
-last moves, which is no harm: a high watermark that is too low is raised again by the leader, or by the followers.
+partitions are written to `replication-offset-checkpoint` in each data directory, if any has moved. After a crash they
+may be too low, which does no harm: the leader, or the followers, raise them again.
 
 Must not know: roles.
 """
@@ -25,7 +25,7 @@ log = Logger()
 
 
 class WatermarkKeeper:
-    """See the module. `partitions`: the replicated ones. `seconds`: the time between two writes."""
+    """Writes high watermarks. partitions: the replicated ones. seconds: the time between two writes."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class WatermarkKeeper:
         self._stopped = False
 
     def watch(self) -> None:
-        """There are replicated partitions."""
+        """Begin to write, now that there are replicated partitions."""
         if self._timer is None and not self._stopped:
             self._timer = self._clock.callLater(self._seconds, self._due)
 
     def stop(self) -> Deferred[None]:
-        """Write a last time."""
+        """Write a last time. Fires when that is done."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         return self.write()
 
     def write(self) -> Deferred[None]:
-        """Write what has moved; it never fails."""
+        """Write the high watermarks if any has moved. The Deferred never fails."""
         offsets = {key: partition.high_watermark for key, partition in self._partitions.items()}
         if offsets == self._written:
             done: Deferred[None] = Deferred()

@@ -21,8 +21,9 @@ from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.configs import log_config
-from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
+from pylogd.replica.service import Replicas
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -78,13 +79,17 @@ class Parts:
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
-        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
+        self.topic_admin = self.metadata.topic_admin
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()
+        self.replica_parts: Replicas
+        self.hosting: PartitionHosting
+        self.groups: GroupCoordinator
         self.boot()
         result_of(self.metadata.start())
         result_of(self.cluster.register(Broker(NODE, (Endpoint("PLAINTEXT", "localhost", 9092),), "r1")))
         self.cluster.controller_changed(NODE)
-        result_of(self.replicas.start())
+        result_of(self.replica_parts.start())
 
     def boot(self) -> None:
         """Make the logs and the replicas, as at a start on what the file system has."""
@@ -94,12 +99,18 @@ class Parts:
             self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms,
             seconds=self.time.seconds, node_id=NODE, recovery_threads=1,
         )  # fmt: skip
-        self.logs.on_directory_failed = lambda _path, keys: self.replicas.went_offline(keys)
+        self.logs.on_directory_failed = lambda _path, keys: self.hosting.went_offline(keys)
         self.logs.load()
-        self.replicas = ReplicaManager(
-            self.logs, self.topics, self.settings, self.clock, NODE, self.threads, now_ms=self.now_ms
+        self.replica_parts = Replicas(
+            self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, NODE, self.threads,
+            now_ms=self.now_ms,
+        )  # fmt: skip
+        self.replicas = self.replica_parts.manager
+        self.partitions = self.replica_parts.partitions
+        self.hosting = self.replica_parts.hosting
+        self.groups = GroupCoordinator(
+            self.replica_parts, self.topics, self.topic_admin, self.cluster, self.settings, self.clock, self.now_ms
         )
-        self.groups = GroupCoordinator(self.replicas, self.topics, self.cluster, self.settings, self.clock, self.now_ms)
         self.groups.start()
 
     def close(self) -> None:
@@ -107,7 +118,7 @@ class Parts:
         self.threads.hold = False
         self.threads.release()
         self.groups.stop()
-        result_of(self.replicas.stop())
+        result_of(self.replica_parts.stop())
         assert not len(self.replicas.fetch_waits)
         assert not len(self.replicas.append_waits)
         assert not self.time.getDelayedCalls()
@@ -148,8 +159,8 @@ class Parts:
     def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
         """Make a topic; its settings with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
-        topic = result_of(self.topics.create_topic(name, partitions=partitions, configs=named))
-        result_of(self.replicas.settled(name))
+        topic = result_of(self.topic_admin.create_topic(name, partitions=partitions, configs=named))
+        result_of(self.hosting.settled(name))
         return topic
 
     def set_state(self, name: str, partition: int = 0, **fields: Any) -> Partition:
@@ -157,7 +168,7 @@ class Parts:
         found = self.replicas.partitions[name, partition]
         assert found.state is not None
         fields.setdefault("partition_epoch", found.state.partition_epoch + 1)
-        self.replicas._refresh(found, replace(found.state, **fields), None)
+        self.hosting.refresh(found, replace(found.state, **fields))
         return found
 
     def append(self, name: str, *values: bytes, partition: int = 0) -> None:

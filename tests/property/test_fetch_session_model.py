@@ -63,7 +63,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(name=NAMES, seldom=st.integers(0, 3))
     def delete(self, name: str, seldom: int) -> None:
         if not seldom and self.parts.topics.get(name) is not None:
-            result_of(self.parts.topics.delete_topic(name))
+            result_of(self.parts.topic_admin.delete_topic(name))
 
     @rule(name=NAMES, index=INDEXES, count=st.integers(1, 3))
     def append(self, name: str, index: int, count: int) -> None:
@@ -285,7 +285,7 @@ class Twins(RuleBasedStateMachine):
             partition = side.partition(name, index)
             if partition is not None:
                 partition.log.delete_records_before(partition.high_watermark)
-                side.parts.replicas._ticked([(name, index)])
+                side.parts.replica_parts.housekeeping.moved([(name, index)])
 
     @rule(name=NAMES, index=INDEXES, to=st.sampled_from([LEADER, LEADER, FOLLOWER]))
     def elect(self, name: str, index: int, to: int) -> None:
@@ -306,7 +306,7 @@ class Twins(RuleBasedStateMachine):
             if side.parts.topics.get(name) is None:
                 side.create(name)
             elif not seldom:
-                result_of(side.parts.topics.delete_topic(name))
+                result_of(side.parts.topic_admin.delete_topic(name))
 
     @rule(name=NAMES, index=INDEXES, back=st.integers(0, 1))
     def another_follower_fetches(self, name: str, index: int, back: int) -> None:

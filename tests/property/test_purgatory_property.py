@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 
-from pylogd.replica.purgatory import Operation, Purgatory, State
+from pylogd.replica.purgatory import Operation, OperationState, Purgatory
 
 KEYS = st.integers(0, 3)
 
@@ -73,7 +73,7 @@ class Interleavings(RuleBasedStateMachine):
         self.counters[key] = self.counters.get(key, 0) + 1
         self.purgatory.check(key)
         for operation in self.operations:
-            if key in operation.keys and operation.state is State.WAITING:
+            if key in operation.keys and operation.state is OperationState.WAITING:
                 assert not operation.satisfied()
 
     @rule(seconds=st.integers(0, 3))
@@ -103,7 +103,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def only_what_waits_is_watched(self) -> None:
-        waiting = [operation for operation in self.operations if operation.state is State.WAITING]
+        waiting = [operation for operation in self.operations if operation.state is OperationState.WAITING]
         assert len(self.purgatory) == len(waiting)
         assert self.purgatory.watched_keys() == {key for operation in waiting for key in operation.keys}
         timers = [operation for operation in waiting if operation._timer is not None]
@@ -112,7 +112,7 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def each_ends_once(self) -> None:
         for operation in self.operations:
-            ended = operation.state not in (State.WAITING, State.NEW)
+            ended = operation.state not in (OperationState.WAITING, OperationState.NEW)
             assert len(operation.results) == int(ended)
 
 

@@ -180,7 +180,7 @@ class History(World):
         """Ask for the topic until it is there."""
         broker = self.brokers[1]
         if broker.ready and broker.topics.get(TOPIC) is None:
-            broker.topics.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
+            broker.topic_admin.create_topic(TOPIC, partitions=self.partitions).addErrback(lambda _: None)
         if not self._topic_is_everywhere():
             self.clock.callLater(0.5, self._create_topic)
 

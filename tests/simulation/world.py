@@ -27,8 +27,8 @@ from pylogd.metadata.image import Broker, Endpoint
 from pylogd.metadata.service import Metadata
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
-from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.replication import Replication
+from pylogd.replica.service import Replicas
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.simulation.store import SimStore, SimTree, slowly
 
@@ -277,13 +277,23 @@ class SimBroker:
             ["/data"], config=log_config(self.settings, {}), fs=self.fs, now_ms=self.now_ms, seconds=self.clock.seconds,
             node_id=self.node_id, recovery_threads=1, boot_id=f"{self.node_id}-{self.machine_boots}",
         )  # fmt: skip
-        self.replicas = ReplicaManager(
-            self.logs, self.topics, self.settings, self.clock, self.node_id, self.in_thread, now_ms=self.now_ms
-        )
+        self.topic_admin = self.metadata.topic_admin
+        self.replica_parts = Replicas(
+            self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,
+            self.in_thread, now_ms=self.now_ms,
+        )  # fmt: skip
+        self.replicas = self.replica_parts.manager
+        self.hosting = self.replica_parts.hosting
         self.replication = Replication(
-            self.replicas, self._connect, self.settings, self.clock, self.node_id, lambda: self.cluster.epoch
+            self.replicas,
+            self.replica_parts.partitions,
+            self._connect,
+            self.settings,
+            self.clock,
+            self.node_id,
+            lambda: self.cluster.epoch,
         )
-        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.now_ms)
+        self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.controller = Controller(
             self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms
         )
@@ -307,7 +317,7 @@ class SimBroker:
         self.world.admitted(self)
         await self.controller.start()
         await self.cluster.until_accepted()
-        await self.replicas.start()
+        await self.replica_parts.start()
         self.replication.start(self.cluster_id)
         self.ready = True
 

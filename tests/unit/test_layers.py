@@ -13,11 +13,12 @@ import pylogd
 PACKAGE = Path(pylogd.__file__).parent
 
 #: What every room may import.
-EVERYWHERE = ("clock",)
+EVERYWHERE = ("clock", "machine")
 #: room -> what of pylogd it may import besides itself. Rooms not named here may import anything.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "clock": (),
+    "machine": (),
     "config": ("errors",),
     "protocol": (),
     "wire": ("errors", "protocol"),
@@ -49,9 +50,7 @@ REACTOR = (
     "daemon",
     "client.deferred",
     "client.zookeeper",
-    "replica.purgatory",
-    "replica.manager",
-    "replica.fetcher",
+    "replica.housekeeping",
     "metadata.sqlite",
     "metadata.worker",
     "cli.broker",
@@ -59,7 +58,7 @@ REACTOR = (
     "schemas",
 )
 #: Rooms that never see Twisted at all: sans-I/O code, storage, and what runs without a reactor.
-NO_TWISTED = ("errors", "clock", "config", "protocol", "wire", "log", "client", "cli", "local", "spark")
+NO_TWISTED = ("errors", "clock", "machine", "config", "protocol", "wire", "log", "client", "cli", "local", "spark")
 
 
 def within(module: str, rooms: tuple[str, ...]) -> bool:

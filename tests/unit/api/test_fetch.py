@@ -231,7 +231,7 @@ class TestWaiting:
     def test_the_topic_is_deleted_meanwhile(self, parts: Parts, version: int, code: ErrorCode) -> None:
         topic = parts.create("t")
         answer = self.poll(parts, 0, version=version, topic_id=topic.topic_id)
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         assert only(result_of(answer)).error_code == code
         assert self.nothing_waits(parts)
 
@@ -296,7 +296,7 @@ class TestSessions:
             assert {index: data.error_code for index, data in answers.items()} == {
                 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             }
-        result_of(parts.topics.add_partitions("t", 2))
+        result_of(parts.topic_admin.add_partitions("t", 2))
         assert {i: data.error_code for i, data in by_index(self.go_on(parts, first.session_id, 3)).items()} == {1: 0}
         assert self.go_on(parts, first.session_id, 4).responses == []
 

@@ -39,7 +39,7 @@ class TestMetadata:
         for number in range(250):
             parts.create(f"t{number}")
             parts.call(ask(f"t{number}"))
-            result_of(parts.topics.delete_topic(f"t{number}"))
+            result_of(parts.topic_admin.delete_topic(f"t{number}"))
         assert len(metadata._cache(parts.topics)) <= 101
 
     def test_none_and_all(self, parts: Parts) -> None:
@@ -114,7 +114,7 @@ class TestMetadata:
         """Between the end of a broker's session and the controller's election the tree still names it."""
         second = encode_broker(Broker(2, (Endpoint("PLAINTEXT", "second", 9092),)))
         result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
-        topic = result_of(parts.topics.create_topic("t", assignment={0: [2, 1], 1: [1, 2]}))
+        topic = result_of(parts.topic_admin.create_topic("t", assignment={0: [2, 1], 1: [1, 2]}))
         before = parts.call(ask("t"), 12)
         assert [one.leader_id for one in before.topics[0].partitions] == [2, 1]
         assert parts.call(MetadataRequest(None), 12).topics == before.topics
@@ -135,7 +135,7 @@ class TestMetadata:
     ) -> None:
         second = encode_broker(Broker(2, (Endpoint("INTERNAL", "second", 9093),)))
         result_of(parts.metadata.store.create(f"{BROKERS}/2", second))
-        result_of(parts.topics.create_topic("t", assignment={0: [2]}))
+        result_of(parts.topic_admin.create_topic("t", assignment={0: [2]}))
         for request in (ask("t"), MetadataRequest(None)):
             (partition,) = parts.call(request, version).topics[0].partitions
             assert (partition.error_code, partition.leader_id) == (code, -1)
@@ -153,9 +153,9 @@ class TestMetadata:
         first = parts.call(ask("t")).topics[0]
         assert parts.call(ask("t")).topics[0] is first
         assert parts.call(MetadataRequest(None)).topics == [first]
-        result_of(parts.topics.add_partitions("t", 2))
+        result_of(parts.topic_admin.add_partitions("t", 2))
         assert len(parts.call(ask("t")).topics[0].partitions) == 2
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         assert parts.call(MetadataRequest(None)).topics == []
         assert len(parts.call(ask("t")).topics[0].partitions) == 1
 

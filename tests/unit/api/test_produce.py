@@ -103,7 +103,7 @@ def test_unknown_names_indexes_and_ids(parts: Parts) -> None:
 
 def test_a_log_that_is_being_made_is_not_led_yet(parts: Parts) -> None:
     parts.threads.hold = True
-    result_of(parts.topics.create_topic("t"))
+    result_of(parts.topic_admin.create_topic("t"))
     assert only(parts.call(request("t", batch()), 12)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     parts.threads.release()
     assert only(parts.call(request("t", batch()), 12)).error_code == 0
@@ -198,5 +198,5 @@ class TestReplicas:
     def test_the_topic_is_deleted_meanwhile(self, parts: Parts) -> None:
         self.two(parts)
         answer = parts.ask(request("t", batch(), acks=-1), 12)
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         assert only(result_of(answer)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,4 +1,4 @@
-"""The controller: elected, fenced, and doing what was decided."""
+"""The controller: elected, fenced, and carrying out decisions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from twisted.internet.defer import Deferred
 
+from pylogd.controller.machines import TermEvent
 from pylogd.metadata.errors import BadVersion, ConnectionLost
 from pylogd.metadata.image import (
     NO_LEADER,
@@ -30,32 +31,32 @@ from pylogd.metadata.layout import (
     encode_controller,
 )
 from tests.fakes.metadata import result_of
-from tests.unit.controller.conftest import Town
+from tests.unit.controller.conftest import FakeCluster
 
 
-def version(town: Town) -> int:
-    """How many writes there were."""
-    return result_of(town.store.get(CHANGES)).stat.version
+def version(cluster: FakeCluster) -> int:
+    """Return how many writes there were."""
+    return result_of(cluster.store.get(CHANGES)).stat.version
 
 
-def test_the_first_broker_is_the_controller(town: Town) -> None:
-    peer = town.start(1)
-    controller = town.controllers[1]
+def test_the_first_broker_is_the_controller(cluster: FakeCluster) -> None:
+    peer = cluster.start(1)
+    controller = cluster.controllers[1]
     assert controller.active
     assert controller.epoch == 1
     assert peer.cluster.controller_id == 1
-    assert decode_controller(result_of(town.store.get(CONTROLLER)).data) == 1
-    assert result_of(town.store.get(CONTROLLER_EPOCH)).data == b"1"
+    assert decode_controller(result_of(cluster.store.get(CONTROLLER)).data) == 1
+    assert result_of(cluster.store.get(CONTROLLER_EPOCH)).data == b"1"
     assert peer.cluster.accepted
 
 
-def test_every_broker_that_comes_is_taken_into_account(three: Town) -> None:
+def test_every_broker_that_comes_is_taken_into_account(three: FakeCluster) -> None:
     known = decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
     assert known == {node: broker.incarnation for node, broker in three.peers[1].cluster.brokers.items()}
     assert all(peer.cluster.accepted for peer in three.peers.values())
 
 
-def test_a_leader_that_dies_is_followed_in_one_batch(three: Town) -> None:
+def test_a_leader_that_dies_is_followed_in_one_batch(three: FakeCluster) -> None:
     for name in ("a", "b", "c"):
         three.make(name, (1, 2, 3))
     three.make("d", (2, 3))
@@ -68,7 +69,7 @@ def test_a_leader_that_dies_is_followed_in_one_batch(three: Town) -> None:
     assert three.state("d").partition_epoch == 0
 
 
-def test_the_last_replica_in_sync_is_waited_for(three: Town) -> None:
+def test_the_last_replica_in_sync_is_waited_for(three: FakeCluster) -> None:
     three.make()
     for node in (1, 2, 3):
         three.die(node)
@@ -79,7 +80,7 @@ def test_the_last_replica_in_sync_is_waited_for(three: Town) -> None:
     assert (three.state().leader, three.state().isr, three.state().leader_epoch) == (3, (3,), 4)
 
 
-def test_an_unclean_election_where_the_topic_allows_it(three: Town) -> None:
+def test_an_unclean_election_where_the_topic_allows_it(three: FakeCluster) -> None:
     three.make("clean")
     three.make("unclean", unclean_leader_election_enable="true")
     for node in (1, 2, 3):
@@ -89,7 +90,7 @@ def test_an_unclean_election_where_the_topic_allows_it(three: Town) -> None:
     assert (three.state("unclean").leader, three.state("unclean").isr) == (1, (1,))
 
 
-def test_unclean_elections_may_be_allowed_while_it_runs(three: Town) -> None:
+def test_unclean_elections_may_be_allowed_while_it_runs(three: FakeCluster) -> None:
     three.make()
     for node in (1, 2, 3):
         three.die(node)
@@ -99,7 +100,7 @@ def test_unclean_elections_may_be_allowed_while_it_runs(three: Town) -> None:
     assert three.state().leader == 1
 
 
-def test_a_broker_that_came_back_unnoticed_leaves_what_it_led(three: Town) -> None:
+def test_a_broker_that_came_back_unnoticed_leaves_what_it_led(three: FakeCluster) -> None:
     three.make("t")
     three.make("alone", (1,))
     three.bounce(1)
@@ -108,7 +109,7 @@ def test_a_broker_that_came_back_unnoticed_leaves_what_it_led(three: Town) -> No
     assert three.peers[1].cluster.acknowledged[1] == three.peers[1].cluster.brokers[1].incarnation
 
 
-def test_the_next_controller_knows_who_came_back_unnoticed(three: Town) -> None:
+def test_the_next_controller_knows_who_came_back_unnoticed(three: FakeCluster) -> None:
     three.make()
     result_of(three.controllers[1].stop())
     three.bounce(1)
@@ -119,7 +120,7 @@ def test_the_next_controller_knows_who_came_back_unnoticed(three: Town) -> None:
     assert (three.state().leader, three.state().isr) == (2, (2, 3))
 
 
-def test_a_controller_that_stops_makes_room_at_once(three: Town) -> None:
+def test_a_controller_that_stops_makes_room_at_once(three: FakeCluster) -> None:
     result_of(three.controllers[1].stop())
     assert result_of(three.store.exists(CONTROLLER)) is None
     result_of(three.controllers[3].start())
@@ -128,18 +129,18 @@ def test_a_controller_that_stops_makes_room_at_once(three: Town) -> None:
     assert three.peers[3].cluster.controller_id == 3
 
 
-def test_the_writes_of_a_former_controller_fail(three: Town) -> None:
+def test_the_writes_of_a_former_controller_fail(three: FakeCluster) -> None:
     three.make()
     former = three.controllers[1]
     result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
     three.die(2)
-    # It found out by its write, and looked again: the node is its own, so it is elected with that epoch.
+    # Its write failed, so it read the node again, which is its own: it is elected with that epoch.
     assert former.epoch == 7
     three.settle()
     assert three.state().isr == (1, 3)
 
 
-def test_what_a_stale_controller_asks_for_is_not_done(three: Town) -> None:
+def test_what_a_stale_controller_asks_for_is_not_done(three: FakeCluster) -> None:
     topic = three.make()
     result_of(three.store.set(CONTROLLER_EPOCH, b"7"))  # another one has been elected
     state = replace(topic.partitions[0], leader=2, leader_epoch=1, partition_epoch=1)
@@ -150,31 +151,31 @@ def test_what_a_stale_controller_asks_for_is_not_done(three: Town) -> None:
     assert three.peers[2].topics.get("t") == topic
 
 
-def test_a_former_controller_that_sees_another_ends_its_term(three: Town) -> None:
-    three.controllers[1]._seen(2, ours=False)
+def test_a_former_controller_that_sees_another_ends_its_term(three: FakeCluster) -> None:
+    three.controllers[1]._election._note_controller(2, ours=False)
     assert not three.controllers[1].active
     assert three.peers[1].cluster.controller_id == 2
 
 
-def test_an_expired_session_ends_the_term_and_a_new_one_tries_again(three: Town) -> None:
+def test_an_expired_session_ends_the_term_and_a_new_one_tries_again(three: FakeCluster) -> None:
     store = three.store
     store._tell(SessionState.EXPIRED)
     assert not three.controllers[1].active
-    result_of(store.delete(CONTROLLER))  # which the watch tells of, so that it is elected anew
+    result_of(store.delete(CONTROLLER))  # the watch is called, and it is elected again
     assert three.controllers[1].active
     store._tell(SessionState.CONNECTED)
     three.settle()
     assert three.controllers[1].active
 
 
-def test_a_lost_node_is_made_again(three: Town) -> None:
+def test_a_lost_node_is_made_again(three: FakeCluster) -> None:
     three.lose_controller()
     assert three.controllers[1].active
     assert three.controllers[1].epoch == 2
     assert decode_controller(result_of(three.store.get(CONTROLLER)).data) == 1
 
 
-def test_a_topic_is_looked_at_when_it_changes(three: Town) -> None:
+def test_a_topic_is_looked_at_when_it_changes(three: FakeCluster) -> None:
     topic = three.make()
     state = replace(topic.partitions[0], leader=NO_LEADER, partition_epoch=5)
     result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (state,))]))
@@ -183,14 +184,14 @@ def test_a_topic_is_looked_at_when_it_changes(three: Town) -> None:
     assert three.state().partition_epoch == 6
 
 
-def test_a_reassignment_ends_when_all_are_in_sync(three: Town) -> None:
+def test_a_reassignment_ends_when_all_are_in_sync(three: FakeCluster) -> None:
     topic = three.make(replicas=(1, 2))
     state = replace(topic.partitions[0], replicas=(2, 3, 1), adding=(3,), removing=(1,), partition_epoch=1)
     result_of(three.peers[1].topics.write_states([TopicUpdate(topic, (state,))]))
     three.settle()
     assert three.state() == state
     change = IsrChange("t", topic.topic_id, 0, 0, 1, (1, 2, 3), {3: 0})
-    (joined,) = result_of(three.peers[1].topics.alter_isr([change]))
+    (joined,) = result_of(three.peers[1].isr_writer.alter([change]))
     assert isinstance(joined, PartitionState)
     three.settle()
     after = three.state()
@@ -198,12 +199,12 @@ def test_a_reassignment_ends_when_all_are_in_sync(three: Town) -> None:
     assert not after.moving
 
 
-def test_preferred_leaders_come_back_after_a_while(three: Town) -> None:
+def test_preferred_leaders_come_back_after_a_while(three: FakeCluster) -> None:
     topic = three.make()
     three.die(1)
     three.come(1)
     assert three.state().leader == 2
-    result_of(three.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    result_of(three.peers[2].isr_writer.alter([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
     three.clock.advance(301)
     three.settle()
     assert (three.state().leader, three.state().leader_epoch) == (1, 2)
@@ -211,21 +212,21 @@ def test_preferred_leaders_come_back_after_a_while(three: Town) -> None:
     assert three.state().leader_epoch == 2
 
 
-def test_preferred_leaders_may_be_left_alone(town: Town) -> None:
+def test_preferred_leaders_may_be_left_alone(cluster: FakeCluster) -> None:
     for node in (1, 2, 3):
-        town.start(node, auto_leader_rebalance_enable=False)
-    topic = town.make()
-    town.die(1)
-    town.come(1)
-    result_of(town.peers[2].topics.alter_isr([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
-    town.clock.advance(301)
-    town.settle()
-    assert town.state().leader == 2
+        cluster.start(node, auto_leader_rebalance_enable=False)
+    topic = cluster.make()
+    cluster.die(1)
+    cluster.come(1)
+    result_of(cluster.peers[2].isr_writer.alter([IsrChange("t", topic.topic_id, 0, 1, 1, (1, 2, 3))]))
+    cluster.clock.advance(301)
+    cluster.settle()
+    assert cluster.state().leader == 2
 
 
-def test_a_broker_that_stops_hands_over(three: Town) -> None:
+def test_a_broker_that_stops_hands_over(three: FakeCluster) -> None:
     three.make()
-    three.controllers[2]._running = True
+    three.controllers[2]._election._term.handle(TermEvent.START)
     three.controllers[2]._undo = [three.peers[2].topics.subscribe(three.controllers[2]._topic_changed)]
     three.make("mine", (2, 1))
     leaving = three.controllers[2].stop_leading()
@@ -238,24 +239,24 @@ def test_a_broker_that_stops_hands_over(three: Town) -> None:
     assert three.peers[1].cluster.brokers[2].stopping
 
 
-def test_a_broker_with_nobody_beside_it_stops_at_once(town: Town) -> None:
-    town.start(1)
-    town.make(replicas=(1,))
-    assert town.controllers[1].stop_leading().called
-    assert town.state().leader == 1
+def test_a_broker_with_nobody_beside_it_stops_at_once(cluster: FakeCluster) -> None:
+    cluster.start(1)
+    cluster.make(replicas=(1,))
+    assert cluster.controllers[1].stop_leading().called
+    assert cluster.state().leader == 1
 
 
-def test_who_waits_to_hand_over_may_give_up(three: Town) -> None:
+def test_who_waits_to_hand_over_may_give_up(three: FakeCluster) -> None:
     three.make(replicas=(2, 1))
     result_of(three.controllers[1].stop())
-    three.controllers[2]._running = True
+    three.controllers[2]._election._term.handle(TermEvent.START)
     leaving: Deferred[None] = three.controllers[2].stop_leading()
     leaving.addErrback(lambda failure: failure.trap(Exception) and None)
     leaving.cancel()
     assert leaving.called
 
 
-def test_a_write_that_fails_is_tried_again(three: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_is_tried_again(three: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     three.make()
     topics = three.peers[1].topics
     real = topics.write_states
@@ -272,7 +273,7 @@ def test_a_write_that_fails_is_tried_again(three: Town, monkeypatch: pytest.Monk
     assert three.state().leader == 2
 
 
-def test_a_store_that_fails_is_tried_again_later(three: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_is_tried_again_later(three: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     three.make()
     topics = three.peers[1].topics
     real = topics.write_states
@@ -290,39 +291,39 @@ def test_a_store_that_fails_is_tried_again_later(three: Town, monkeypatch: pytes
     assert three.state().leader == 2
 
 
-def test_a_damaged_controller_node_is_looked_at_again(town: Town) -> None:
-    result_of(town.store.create(CONTROLLER, b"?"))
-    town.start(1)
-    assert town.active is None
-    result_of(town.store.delete(CONTROLLER))
-    town.clock.advance(1.1)
-    assert town.controllers[1].active
+def test_a_damaged_controller_node_is_looked_at_again(cluster: FakeCluster) -> None:
+    result_of(cluster.store.create(CONTROLLER, b"?"))
+    cluster.start(1)
+    assert cluster.active is None
+    result_of(cluster.store.delete(CONTROLLER))
+    cluster.clock.advance(1.1)
+    assert cluster.controllers[1].active
 
 
-def test_the_other_controllers_node_is_watched(town: Town) -> None:
-    result_of(town.store.ensure(BROKERS))
-    result_of(town.store.create(CONTROLLER, encode_controller(9, 0)))  # of no session
-    peer = town.start(1)
-    assert not town.controllers[1].active
-    # It lives in the same session here, so it is told apart by its id alone.
+def test_the_other_controllers_node_is_watched(cluster: FakeCluster) -> None:
+    result_of(cluster.store.ensure(BROKERS))
+    result_of(cluster.store.create(CONTROLLER, encode_controller(9, 0)))  # of no session
+    peer = cluster.start(1)
+    assert not cluster.controllers[1].active
+    # It has the same session here, so only its id differs.
     assert peer.cluster.controller_id == 9
-    result_of(town.store.delete(CONTROLLER))
-    assert town.controllers[1].active
+    result_of(cluster.store.delete(CONTROLLER))
+    assert cluster.controllers[1].active
 
 
 class TestInternalTopics:
-    """`__consumer_offsets`, made while few brokers were there."""
+    """Create `__consumer_offsets` while there are few brokers."""
 
-    def make(self, town: Town, partitions: int = 4) -> None:
-        peer = next(iter(town.peers.values()))
-        result_of(peer.topics.create_topic(OFFSETS_TOPIC, partitions=partitions, replication_factor=1))
-        town.settle()
+    def make(self, cluster: FakeCluster, partitions: int = 4) -> None:
+        peer = next(iter(cluster.peers.values()))
+        result_of(peer.topic_admin.create_topic(OFFSETS_TOPIC, partitions=partitions, replication_factor=1))
+        cluster.settle()
 
-    def in_sync(self, town: Town) -> None:
-        """Everybody who was added has caught up."""
-        topic = town.topic(OFFSETS_TOPIC)
+    def in_sync(self, cluster: FakeCluster) -> None:
+        """Let all added replicas catch up."""
+        topic = cluster.topic(OFFSETS_TOPIC)
         result_of(
-            town.peers[1].topics.alter_isr(
+            cluster.peers[1].isr_writer.alter(
                 [
                     IsrChange(
                         topic.name,
@@ -331,75 +332,75 @@ class TestInternalTopics:
                         s.leader_epoch,
                         s.partition_epoch,
                         s.replicas,
-                        {node: broker.epoch for node, broker in town.peers[1].cluster.brokers.items()},
+                        {node: broker.epoch for node, broker in cluster.peers[1].cluster.brokers.items()},
                     )
                     for s in topic.partitions
                 ]
             )
         )
-        town.settle()
+        cluster.settle()
 
-    def test_they_get_replicas_as_brokers_come(self, town: Town) -> None:
-        town.start(1)
-        self.make(town)
-        town.start(2)
-        for state in town.topic(OFFSETS_TOPIC).partitions:
+    def test_they_get_replicas_as_brokers_come(self, cluster: FakeCluster) -> None:
+        cluster.start(1)
+        self.make(cluster)
+        cluster.start(2)
+        for state in cluster.topic(OFFSETS_TOPIC).partitions:
             assert (state.adding, state.isr, state.leader) == ((2,), (1,), 1)
-        self.in_sync(town)
-        assert [state.replicas for state in town.topic(OFFSETS_TOPIC).partitions] == [(1, 2), (2, 1)] * 2
-        town.start(3)
-        self.in_sync(town)
-        town.start(4)
-        for state in town.topic(OFFSETS_TOPIC).partitions:
+        self.in_sync(cluster)
+        assert [state.replicas for state in cluster.topic(OFFSETS_TOPIC).partitions] == [(1, 2), (2, 1)] * 2
+        cluster.start(3)
+        self.in_sync(cluster)
+        cluster.start(4)
+        for state in cluster.topic(OFFSETS_TOPIC).partitions:
             assert sorted(state.replicas) == [1, 2, 3]
             assert not state.moving
             assert state.leader_epoch == 0
-        assert len({state.replicas[0] for state in town.topic(OFFSETS_TOPIC).partitions}) == 3
+        assert len({state.replicas[0] for state in cluster.topic(OFFSETS_TOPIC).partitions}) == 3
 
-    def test_no_more_than_the_setting_asks_for(self, town: Town) -> None:
-        town.start(1, **{"offsets.topic.replication.factor": 2})
-        self.make(town)
-        town.start(2)
-        self.in_sync(town)
-        town.start(3)
-        assert all(sorted(state.replicas) == [1, 2] for state in town.topic(OFFSETS_TOPIC).partitions)
+    def test_no_more_than_the_setting_asks_for(self, cluster: FakeCluster) -> None:
+        cluster.start(1, **{"offsets.topic.replication.factor": 2})
+        self.make(cluster)
+        cluster.start(2)
+        self.in_sync(cluster)
+        cluster.start(3)
+        assert all(sorted(state.replicas) == [1, 2] for state in cluster.topic(OFFSETS_TOPIC).partitions)
 
-    def test_a_broker_that_comes_before_the_last_move_is_over_is_not_forgotten(self, town: Town) -> None:
-        town.start(1)
-        self.make(town)
-        town.start(2)
-        town.start(3)
-        assert all(state.adding == (2,) for state in town.topic(OFFSETS_TOPIC).partitions)
-        self.in_sync(town)
-        assert all(state.adding == (3,) for state in town.topic(OFFSETS_TOPIC).partitions)
-        self.in_sync(town)
-        assert all(sorted(state.isr) == [1, 2, 3] for state in town.topic(OFFSETS_TOPIC).partitions)
+    def test_a_broker_that_comes_before_the_last_move_is_over_is_not_forgotten(self, cluster: FakeCluster) -> None:
+        cluster.start(1)
+        self.make(cluster)
+        cluster.start(2)
+        cluster.start(3)
+        assert all(state.adding == (2,) for state in cluster.topic(OFFSETS_TOPIC).partitions)
+        self.in_sync(cluster)
+        assert all(state.adding == (3,) for state in cluster.topic(OFFSETS_TOPIC).partitions)
+        self.in_sync(cluster)
+        assert all(sorted(state.isr) == [1, 2, 3] for state in cluster.topic(OFFSETS_TOPIC).partitions)
 
-    def test_replicas_of_dead_brokers_are_not_replaced(self, town: Town) -> None:
+    def test_replicas_of_dead_brokers_are_not_replaced(self, cluster: FakeCluster) -> None:
         for node in (1, 2, 3):
-            town.start(node)
-        self.make(town)
-        self.in_sync(town)
-        town.die(3)
-        town.start(4)
-        assert all(sorted(state.replicas) == [1, 2, 3] for state in town.topic(OFFSETS_TOPIC).partitions)
+            cluster.start(node)
+        self.make(cluster)
+        self.in_sync(cluster)
+        cluster.die(3)
+        cluster.start(4)
+        assert all(sorted(state.replicas) == [1, 2, 3] for state in cluster.topic(OFFSETS_TOPIC).partitions)
 
-    def test_more_than_the_setting_asks_for_stays(self, town: Town) -> None:
+    def test_more_than_the_setting_asks_for_stays(self, cluster: FakeCluster) -> None:
         for node in (1, 2, 3):
-            town.start(node, **{"offsets.topic.replication.factor": 2})
-        town.make(OFFSETS_TOPIC, (3, 2, 1))
-        town.settle()
-        town.start(4)
-        assert town.state(OFFSETS_TOPIC) == PartitionState.initial(0, (3, 2, 1))
+            cluster.start(node, **{"offsets.topic.replication.factor": 2})
+        cluster.make(OFFSETS_TOPIC, (3, 2, 1))
+        cluster.settle()
+        cluster.start(4)
+        assert cluster.state(OFFSETS_TOPIC) == PartitionState.initial(0, (3, 2, 1))
 
-    def test_other_topics_are_left_alone(self, town: Town) -> None:
-        town.start(1)
-        town.make("t", (1,))
-        town.start(2)
-        assert town.state("t").replicas == (1,)
+    def test_other_topics_are_left_alone(self, cluster: FakeCluster) -> None:
+        cluster.start(1)
+        cluster.make("t", (1,))
+        cluster.start(2)
+        assert cluster.state("t").replicas == (1,)
 
 
-def test_who_left_a_set_that_is_too_small_may_lead_next(three: Town) -> None:
+def test_who_left_a_set_that_is_too_small_may_lead_next(three: FakeCluster) -> None:
     three.make("t", (2, 3), min_insync_replicas="2")
     three.make("u", (2, 3))
     three.die(2)
@@ -412,16 +413,16 @@ def test_who_left_a_set_that_is_too_small_may_lead_next(three: Town) -> None:
     assert three.state("u").leader == NO_LEADER
 
 
-def test_nobody_is_eligible_any_more_once_fewer_replicas_are_enough(three: Town) -> None:
+def test_nobody_is_eligible_any_more_once_fewer_replicas_are_enough(three: FakeCluster) -> None:
     three.make("t", (2, 3), min_insync_replicas="2")
     three.die(2)
     assert three.state().elr == (2,)
-    result_of(three.peers[1].topics.set_topic_configs("t", {"min.insync.replicas": "1"}))
+    result_of(three.peers[1].topic_admin.set_topic_configs("t", {"min.insync.replicas": "1"}))
     three.settle()
     assert three.state().elr == ()
 
 
-def test_a_broker_that_is_fenced_leads_nothing(three: Town) -> None:
+def test_a_broker_that_is_fenced_leads_nothing(three: FakeCluster) -> None:
     three.make("t", (2, 3))
     three.die(3)
     three.die(2)
@@ -432,7 +433,7 @@ def test_a_broker_that_is_fenced_leads_nothing(three: Town) -> None:
     assert 2 not in decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
 
 
-def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three: Town) -> None:
+def test_the_last_known_leader_leads_on_where_nobody_else_has_the_records(three: FakeCluster) -> None:
     topic = three.make("t", (2, 3))
     lost = replace(
         topic.partitions[0], isr=(), leader=NO_LEADER, last_known_leader=2, last_known_elr=(3,), partition_epoch=1

@@ -71,10 +71,10 @@ def offsets(parts: Parts, group_id: str = "g") -> dict[tuple[str, int], int] | E
 def restart(parts: Parts) -> None:
     """The broker stops, and starts again on what the disk has."""
     parts.groups.stop()
-    result_of(parts.replicas.stop())
+    result_of(parts.replica_parts.stop())
     parts.logs.close()
     parts.boot()
-    result_of(parts.replicas.start())
+    result_of(parts.replica_parts.start())
 
 
 def home(parts: Parts, group_id: str = "g") -> Partition:
@@ -146,8 +146,8 @@ class TestOffsets:
         partition.configure(1)
 
     def test_too_much_for_one_batch(self, parts: Parts) -> None:
-        result_of(parts.topics.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))
-        result_of(parts.replicas.settled(TOPIC))
+        result_of(parts.topic_admin.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))
+        result_of(parts.hosting.settled(TOPIC))
         assert commit(parts, 7) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
@@ -301,7 +301,7 @@ class TestOldOffsets:
         for number in range(250):
             commit(parts, 7, group_id=f"g{number}")
             commit(parts, 8, "u", f"g{number}")
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         for _ in range(4):
             parts.time.advance(0)
         assert all(offsets(parts, f"g{number}") == {("u", 0): 8} for number in range(250))
@@ -414,14 +414,14 @@ class TestTheTopic:
     @pytest.mark.parametrize("why", [StoreFailure("out of reach"), RuntimeError("nobody foresaw this")])
     def test_one_that_can_not_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
         parts = Parts(tmp_path)
-        monkeypatch.setattr(parts.topics, "create_topic", lambda *_, **__: fail(why))
+        monkeypatch.setattr(parts.topic_admin, "create_topic", lambda *_, **__: fail(why))
         assert result_of(parts.groups.coordinator_of("g")) == ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[arg-type]
         parts.close()
 
     def test_a_topic_that_is_deleted_takes_its_groups_along(self, parts: Parts) -> None:
         commit(parts, 7)
-        result_of(parts.topics.delete_topic(TOPIC))
-        result_of(parts.replicas.settled(TOPIC))
+        result_of(parts.topic_admin.delete_topic(TOPIC))
+        result_of(parts.hosting.settled(TOPIC))
         assert parts.groups.groups() == (NONE, [])
         assert commit(parts, 7) == ErrorCode.NOT_COORDINATOR
         assert result_of(parts.groups.coordinator_of("g")) == NODE  # type: ignore[arg-type]

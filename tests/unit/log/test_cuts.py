@@ -11,7 +11,8 @@ from pylogd.log.log import Log
 from pylogd.log.reading import SegmentsView
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import RoleEvent
 from pylogd.wire.records import iter_batches
 from tests.fakes.compaction import CompactedHouse, put
 from tests.fakes.storage import TOPIC_ID, House, append, names, values
@@ -93,7 +94,7 @@ def test_a_replica_gets_the_emptied_batch_that_has_a_producers_last_sequence() -
         put(house, log, (b"k", b"%d" % at))
     house.clean()
     leader = Partition("t", TOPIC_ID, 0, log, 1)
-    leader.become(Role.LEADING)
+    leader.change_role(RoleEvent.LEAD)
     replica = house.create("replica")
     while replica.log_end_offset < log.log_end_offset:  # a batch at a time
         found = leader.read_for_follower(replica.log_end_offset, 1, min_one=True, allow_cold=True)

@@ -1,8 +1,9 @@
-"""Brokers' metadata rooms on one embedded tree that answers at once."""
+"""Brokers' metadata on one embedded store that answers at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,18 @@ from pylogd.config import Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
+from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.image import Broker, Endpoint, TopicChange
 from pylogd.metadata.interfaces import IMetadataStore
+from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.metadata.topic_admin import TopicAdmin
 from pylogd.metadata.topics import TopicRegistry
 from tests.fakes.metadata import InlineWorker, result_of
 
 
 class Peer:
-    """One broker of several on the same store: what `service.Metadata` puts together, with its ears open."""
+    """One of several brokers on the same store: the parts of `service.Metadata`, and the changes that it heard of."""
 
     def __init__(
         self,
@@ -34,7 +38,10 @@ class Peer:
         self.feed = ChangeFeed(store)
         self.cluster = Cluster(store, node_id, self.feed)
         self.configs = BrokerConfigs(store, self.settings, node_id, self.feed)
-        self.topics = TopicRegistry(store, self.settings, self.cluster, self.feed, now_ms)
+        self.topics = TopicRegistry(self.settings, self.feed)
+        self.topic_admin = TopicAdmin(store, self.settings, self.cluster, self.feed, self.topics)
+        min_insync = partial(min_insync_of, self.settings)
+        self.isr_writer = IsrWriter(self.topics, self.cluster, self.feed, now_ms, min_insync)
         self.changes: list[TopicChange] = []
         self.topics.subscribe(self.changes.append)
         result_of(self.cluster.start(), run)

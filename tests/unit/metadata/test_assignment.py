@@ -1,4 +1,4 @@
-"""Where replicas go."""
+"""The assignment of replicas to brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pylogd.metadata.errors import InvalidPartitions, InvalidReplicaAssignment, 
 
 
 def test_kafkas_own_example() -> None:
-    """Five brokers, ten partitions, three replicas (the comment of Kafka's AdminUtils)."""
+    """Five brokers, ten partitions, three replicas: the example in Kafka's AdminUtils."""
     assignment = assign_replicas(dict.fromkeys(range(5)), 10, 3)
     assert assignment == [
         (0, 1, 2),

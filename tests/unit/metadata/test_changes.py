@@ -1,12 +1,15 @@
-"""News of writes when things go wrong, and writers that cross each other."""
+"""The change feed when reads and writes fail, and concurrent writers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorThreads
+from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
@@ -19,7 +22,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Reader:
-    """Notes what it is asked to read, and fails when told to."""
+    """Records what it is told to read, and fails when the test says so."""
 
     def __init__(self) -> None:
         self.read: list[Sequence[str] | None] = []
@@ -91,18 +94,18 @@ def test_a_writer_hears_that_its_write_was_not_read_back_and_the_next_one_reads_
 
 
 class TestCrossing:
-    """Two brokers that ask before either has its answer."""
+    """Two brokers that make calls before either has an answer."""
 
     @pytest.fixture
     def two(self, tmp_path: Path) -> tuple[Peer, Peer, ThreadsOnly]:
         path = tmp_path / "metadata.sqlite"
         reactor = ThreadsOnly()
-        store = SqliteStore(path, worker=ThreadWorker(reactor))
+        store = SqliteStore(path, worker=ThreadWorker(cast(IReactorThreads, reactor)))
         result_of(store.start(), reactor.run_one)
         peers = []
         for node_id in (1, 2):
             peers.append(Peer(store, node_id, run=reactor.run_one))
-        result_of(peers[0].topics.create_topic("a"), reactor.run_one)
+        result_of(peers[0].topic_admin.create_topic("a"), reactor.run_one)
         self.store = store
         return peers[0], peers[1], reactor
 
@@ -114,8 +117,8 @@ class TestCrossing:
     def test_both_changes_to_a_topics_settings_are_done(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
         changes = [
-            one.topics.alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "1")]),
-            other.topics.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")]),
+            one.topic_admin.alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "1")]),
+            other.topic_admin.alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")]),
         ]
         for change in changes:
             result_of(change, reactor.run_one)
@@ -135,10 +138,15 @@ class TestCrossing:
 
     def test_whoever_hears_that_a_topic_exists_finds_it(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        first, same, elsewhere = (peer.topics.create_topic("b") for peer in (one, one, other))
+        first, same, elsewhere = (peer.topic_admin.create_topic("b") for peer in (one, one, other))
         for late, peer in ((same, one), (elsewhere, other)):
             found: list[object] = []
-            late.addErrback(lambda failure, p=peer, f=found: (f.append(p.topics.get("b")), failure)[1])
+
+            def look(failure: Failure, peer: Peer = peer, found: list[object] = found) -> Failure:
+                found.append(peer.topics.get("b"))
+                return failure
+
+            late.addErrback(look)
             with pytest.raises(TopicExists):
                 result_of(late, reactor.run_one)
             assert found[0] is not None
@@ -146,18 +154,19 @@ class TestCrossing:
 
     def test_partitions_are_not_added_twice(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        changes = [one.topics.add_partitions("a", 3), other.topics.add_partitions("a", 5)]
+        changes = [one.topic_admin.add_partitions("a", 3), other.topic_admin.add_partitions("a", 5)]
         assert [len(result_of(change, reactor.run_one).partitions) for change in changes] == [3, 5]
 
     def test_a_change_that_meets_a_deletion_finds_no_topic(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
-        deletion = one.topics.delete_topic("a")
-        change = other.topics.add_partitions("a", 3)
-        second = other.topics.delete_topic("a")
+        deletion = one.topic_admin.delete_topic("a")
+        change = other.topic_admin.add_partitions("a", 3)
+        second = other.topic_admin.delete_topic("a")
         result_of(deletion, reactor.run_one)
-        for late in (change, second):
-            with pytest.raises(UnknownTopic):
-                result_of(late, reactor.run_one)
+        with pytest.raises(UnknownTopic):
+            result_of(change, reactor.run_one)
+        with pytest.raises(UnknownTopic):
+            result_of(second, reactor.run_one)
 
     def test_producer_ids_of_both_differ(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two

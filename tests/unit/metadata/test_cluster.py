@@ -69,7 +69,7 @@ def test_a_broker_may_register_anew(peer: Peer) -> None:
 
 def test_a_node_id_is_taken_once(store: SqliteStore) -> None:
     path = f"{BROKERS}/1"
-    result_of(store.ensure(path))  # lasting: of no session
+    result_of(store.ensure(path))  # persistent: of no session
     result_of(store.set(path, encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),), directory_id="theirs"))))
     cluster = Cluster(store, 1, ChangeFeed(store))
     result_of(cluster.start())
@@ -126,12 +126,12 @@ def test_a_lost_registration_is_made_again(store: SqliteStore, peer: Peer) -> No
 
 
 def test_a_broker_whose_number_was_taken_is_ousted(store: SqliteStore, peer: Peer) -> None:
-    """While its session was lost, or by a copy of its data directory: it does not register again."""
+    """Another broker registered its node id while its session was lost: it does not register again."""
     ousted: list[str] = []
     peer.cluster.on_ousted = lambda error: ousted.append(str(error))
     taken = encode_broker(Broker(1, (Endpoint("PLAINTEXT", "their-host", 2),), directory_id="theirs"))
     result_of(store.delete(f"{BROKERS}/1"))
-    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
+    result_of(store.ensure(f"{BROKERS}/1"))  # persistent: of no session
     result_of(store.set(f"{BROKERS}/1", taken))
     peer.cluster._registered_in = 0  # as after an expired session
     store._tell(SessionState.CONNECTED)
@@ -207,7 +207,7 @@ def test_the_room_is_put_together_and_taken_apart(tmp_path: Path) -> None:
     metadata = Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker()))
     result_of(metadata.start())
     result_of(metadata.cluster.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))
-    made = result_of(metadata.topics.create_topic("a"))
+    made = result_of(metadata.topic_admin.create_topic("a"))
     result_of(metadata.broker_configs.alter(1, [ConfigChange("log.segment.bytes", SET, "100")]))
     result_of(metadata.stop())
 
@@ -249,7 +249,7 @@ def test_each_registration_has_a_greater_epoch_and_leaves_its_directories(store:
 def test_a_refused_registration_leaves_the_epoch_of_who_has_the_number(store: SqliteStore, peer: Peer) -> None:
     other = Cluster(store, 1, ChangeFeed(store))
     result_of(store.delete(f"{BROKERS}/1"))
-    result_of(store.ensure(f"{BROKERS}/1"))  # lasting: of no session
+    result_of(store.ensure(f"{BROKERS}/1"))  # persistent: of no session
     result_of(store.set(f"{BROKERS}/1", encode_broker(Broker(1, (Endpoint("PLAINTEXT", "b", 2),)))))
     with pytest.raises(NodeIdInUse):
         result_of(other.register(Broker(1, (Endpoint("PLAINTEXT", "a", 1),))))

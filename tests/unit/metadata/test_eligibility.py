@@ -1,4 +1,4 @@
-"""Who is eligible besides those in sync: every change of the in-sync set says it."""
+"""Eligible leader replicas: every change of an in-sync set keeps them up to date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_who_leaves_a_set_that_becomes_too_small_stays_eligible_until_it_is_larg
     state = with_isr(with_isr(WHOLE, (1, 2), 2), (1,), 2)
     assert (state.isr, state.elr) == ((1,), (2,))
     assert not commits(state, 2)
-    assert not commits(state, 1)  # by whoever has heard of another setting
+    assert not commits(state, 1)  # of a broker that has another value of the setting
     assert with_isr(state, (1, 3), 2).elr == ()
     assert with_isr(state, (1,), 1).elr == ()
 
@@ -91,7 +91,7 @@ def test_a_topics_own_setting_goes_before_the_brokers() -> None:
 
 def make(peer: Peer) -> Topic:
     configs = {"min.insync.replicas": "2"}
-    return result_of(peer.topics.create_topic("t", assignment={0: (1, 2, 3)}, configs=configs))
+    return result_of(peer.topic_admin.create_topic("t", assignment={0: (1, 2, 3)}, configs=configs))
 
 
 def change(topic: Topic, isr: tuple[int, ...], epochs: dict[int, int] | None = None) -> IsrChange:
@@ -101,7 +101,7 @@ def change(topic: Topic, isr: tuple[int, ...], epochs: dict[int, int] | None = N
 
 def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStore) -> None:
     peers = [Peer(store, node) for node in (1, 2, 3)]
-    (state,) = result_of(peers[0].topics.alter_isr([change(make(peers[0]), (1,))]))
+    (state,) = result_of(peers[0].isr_writer.alter([change(make(peers[0]), (1,))]))
     assert isinstance(state, PartitionState)
     assert (state.isr, state.elr) == ((1,), (2, 3))
     seen = peers[2].topics.get("t")
@@ -110,21 +110,21 @@ def test_a_leader_that_shrinks_its_set_keeps_who_left_eligible(store: SqliteStor
 
 
 def test_who_registered_anew_since_it_had_all_may_not_join(store: SqliteStore) -> None:
-    """KIP-903: also where the leader has not heard of it yet."""
+    """KIP-903: also if the leader does not know the new epoch yet."""
     peers = [Peer(store, node) for node in (1, 2, 3)]
     make(peers[0])
-    result_of(peers[0].topics.alter_isr([change(peers[0].topics.all()[0], (1,))]))
+    result_of(peers[0].isr_writer.alter([change(peers[0].topics.all()[0], (1,))]))
     topic = peers[0].topics.all()[0]
     seen = peers[1].cluster.epoch
-    (unheard,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: seen - 1})]))
+    (unheard,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen - 1})]))
     assert isinstance(unheard, IneligibleReplica)
     stale = dict(peers[0].cluster._brokers)
     result_of(store.delete(f"{BROKERS}/2"))
     result_of(peers[1].cluster.register(stale[2]))
-    peers[0].cluster._brokers = stale  # news of it is under way
-    (late,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: seen})]))
+    peers[0].cluster._brokers = stale  # it has not heard of the new epoch yet
+    (late,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: seen})]))
     assert isinstance(late, IneligibleReplica)
     assert peers[0].topics.all()[0] is topic
-    (joined,) = result_of(peers[0].topics.alter_isr([change(topic, (1, 2), {2: peers[1].cluster.epoch})]))
+    (joined,) = result_of(peers[0].isr_writer.alter([change(topic, (1, 2), {2: peers[1].cluster.epoch})]))
     assert isinstance(joined, PartitionState)
     assert (joined.isr, joined.elr) == ((1, 2), ())

@@ -1,4 +1,4 @@
-"""What stands in the tree, and ids."""
+"""The contents of nodes, and ids."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_one_failure_in_a_batch_undoes_only_itself(path: Path) -> None:
 
 
 class FullDisk(sqlite3.Connection):
-    """Fails at COMMIT while told to."""
+    """Fails at COMMIT while the test says so."""
 
     full = False
 

@@ -1,4 +1,4 @@
-"""A broker that comes back says first which of its copies are lost."""
+"""A broker that restarts first removes its lost copies from in-sync sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.metadata.conftest import Peer
 
 
 class Machine:
-    """Broker 2 with one disk, beside broker 1, on one tree; it dies and comes back."""
+    """Broker 2 with one disk, which crashes and restarts, beside broker 1 on the same store."""
 
     def __init__(self, folder: Path) -> None:
         self.store = SqliteStore(folder / "metadata.sqlite", worker=InlineWorker())
@@ -32,7 +32,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        """Come back; the partitions of which this broker has replicas get their logs."""
+        """Restart, and create the logs of partitions with a replica here."""
         result_of(self.store.delete(f"{BROKERS}/2"))
         self.peer = Peer(self.store, 2, registers=False)
         self.logs = LogManager(
@@ -56,8 +56,8 @@ class Machine:
                     self.logs.create(topic.name, state.index, topic.topic_id)
 
     def make(self, name: str, replicas: tuple[int, ...], **fields: object) -> None:
-        """A topic of one partition in some state, with its log if it has one here."""
-        topic = result_of(self.other.topics.create_topic(name, assignment={0: replicas}))
+        """Create a topic of one partition in some state, with a log if it has a replica here."""
+        topic = result_of(self.other.topic_admin.create_topic(name, assignment={0: replicas}))
         state = replace(topic.partitions[0], partition_epoch=1, **fields)  # type: ignore[arg-type]
         result_of(self.other.topics.write_states([TopicUpdate(topic, (state,))]))
         self.logs.create(name, 0, topic.topic_id)
@@ -96,7 +96,7 @@ def test_an_empty_disk_is_neither_in_sync_nor_eligible(machine: Machine) -> None
     found = machine.other.cluster.brokers[2]
     assert not found.fenced
     assert found.directories == tuple(machine.logs.directory_ids)
-    # The next start is one like any other.
+    # The next start finds nothing lost.
     machine.fs.kill()
     machine.start()
     assert machine.fenced == [False]
@@ -111,7 +111,7 @@ def test_a_machine_that_lost_its_power_is_neither_in_sync_nor_eligible(machine: 
     machine.start()
     state = machine.state("t")
     assert (state.leader, state.isr, state.last_known_elr, state.last_known_leader) == (NO_LEADER, (1,), (2,), 2)
-    assert machine.state("alone").leader == 2  # nobody has more
+    assert machine.state("alone").leader == 2  # no other replica has more
     machine.fs.kill()
     machine.start()
     assert machine.fenced == [False]
@@ -152,7 +152,7 @@ def test_a_directory_that_is_put_back_has_what_was_lost_with_it(machine: Machine
 
 
 def test_a_log_that_was_never_made_is_not_lost(machine: Machine) -> None:
-    result_of(machine.other.topics.create_topic("t", assignment={0: (2, 1)}))
+    result_of(machine.other.topic_admin.create_topic("t", assignment={0: (2, 1)}))
     before = machine.state("t")
     machine.fs.kill()
     machine.start()

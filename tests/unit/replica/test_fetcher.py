@@ -1,8 +1,9 @@
-"""The loop that fetches from one leader: sessions, pauses, nudges, cuts, and the way of other partitions' trouble."""
+"""The replica fetcher: sessions, pauses, nudges, truncations, and partitions with errors beside others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from pylogd.errors import BrokerUnavailable, ErrorCode
-from pylogd.replica.fetcher import FetcherConfig, LeaderFetcher
+from pylogd.replica.fetcher import FetcherConfig, ReplicaFetcher
+from pylogd.replica.fetcher_machine import FetcherState
+from pylogd.replica.followed_partition import parts as parts_of
 from pylogd.replica.partition import Partition
 from pylogd.replica.replication import Replication
 from pylogd.replica.throttle import ReplicationQuota
@@ -29,14 +32,14 @@ from pylogd.wire.messages.list_offsets import (
 )
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts
-from tests.unit.replica.test_following import placed
+from tests.unit.replica.test_followed_partition import placed
 
 LEADER = 2
 CONFIG = FetcherConfig(1, 1000, 10_000, 1, 500, 1.0, 5.0)
 
 
 class Leader:
-    """The connection to a leader that is answered by hand."""
+    """A connection to a leader whose requests the test answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, Deferred[Any]]] = []
@@ -68,7 +71,8 @@ class Case:
         ]
         self.leader = Leader()
         self.connections = 0
-        self.fetcher = LeaderFetcher(
+        self.refuses = False
+        self.fetcher = ReplicaFetcher(
             LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
             ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
         )  # fmt: skip
@@ -79,6 +83,8 @@ class Case:
     def connect(self, node_id: int) -> Deferred[Any]:
         assert node_id == LEADER
         self.connections += 1
+        if self.refuses:
+            return Deferred(lambda _: None)
         self.leader = Leader()
         return succeed(self.leader)
 
@@ -91,12 +97,12 @@ class Case:
 
     @property
     def request(self) -> Any:
-        """The request that waits."""
+        """The oldest request without an answer."""
         assert self.leader.asked
         return self.leader.asked[0][0]
 
     def wants(self) -> dict[int, int]:
-        """What the request that waits asks for: offset by index."""
+        """The fetch offsets of that request, by partition index."""
         return {entry.partition: entry.fetch_offset for topic in self.request.topics for entry in topic.partitions}
 
     def answer(self, *data: PartitionData, session: int = 7, error: int = 0) -> None:
@@ -251,7 +257,7 @@ def test_what_a_leader_should_not_send_is_refused_and_asked_for_again_later(case
 
 def test_a_throttled_replica_waits_for_its_allowance(parts: Parts) -> None:
     case = Case(parts, rate=100)
-    result_of(parts.topics.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"follower.replication.throttled.replicas": "*"}))
     parts.set_state("t", isr=(2,))
     batch = placed(0, 3, 30)
     case.answer(case.records(0, batch))
@@ -277,7 +283,7 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
         connections.append(node_id)
         return Deferred(lambda _: None)
 
-    replication = Replication(parts.replicas, connect, parts.settings, parts.clock, 1)
+    replication = Replication(parts.replicas, parts.partitions, connect, parts.settings, parts.clock, 1)
     replication.start()
     parts.create("t", partitions=2)
     parts.set_state("t", 0, replicas=(2, 1), leader=2, leader_epoch=1)
@@ -291,3 +297,66 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
     assert set(connections) == {2, 3}
     done = replication.stop()
     assert done.called
+
+
+def _log_ends_asked(case: Case) -> None:
+    case.answer(PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, records=b""))
+
+
+def _half_applied(case: Case) -> None:
+    _, done = case.leader.asked.pop(0)
+    data = case.records(0, placed(0, 3), placed(1, 3))
+    done.callback(FetchResponse(0, 0, 7, [FetchableTopicResponse(topic_id=case.topic_id, partitions=[data])]))
+
+
+def _nudged(case: Case) -> None:
+    case.answer(case.records(0))
+    case.parts.set_state("t", leader_epoch=4)
+    case.fetcher.follow(case.partitions[0])
+    case.turn()
+    case.answer()
+
+
+def _paused(case: Case) -> None:
+    case.answer(PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR, records=b""))
+
+
+def _disconnected(case: Case) -> None:
+    case.leader.close()
+    case.parts.time.advance(0)
+
+
+def _not_connected_again(case: Case) -> None:
+    case.refuses = True
+    case.leader.close()
+    case.turn(0.06)
+
+
+#: How a fetcher with a request at the leader gets into each of the other states.
+WAYS: dict[FetcherState, Callable[[Case], object]] = {
+    FetcherState.FETCHING: lambda case: None,
+    FetcherState.LOCATING: _log_ends_asked,
+    FetcherState.APPLYING: _half_applied,
+    FetcherState.NUDGING: _nudged,
+    FetcherState.IDLE: _paused,
+    FetcherState.BACKING_OFF: _disconnected,
+    FetcherState.CONNECTING: _not_connected_again,
+}
+
+
+@pytest.mark.parametrize("state", WAYS)
+def test_a_fetcher_stops_in_every_state(case: Case, state: FetcherState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pylogd.replica.fetcher.PART_BYTES", 1)
+    monkeypatch.setattr("pylogd.replica.fetcher.parts", partial(parts_of, most_batches=1))
+    WAYS[state](case)
+    assert case.fetcher._machine.state is state
+    end, connections = case.partitions[0].log.log_end_offset, case.connections
+    stopped = case.fetcher.stop()
+    case.turn(10)
+    assert stopped.called
+    assert case.fetcher._machine.state is FetcherState.STOPPED
+    assert (case.partitions[0].log.log_end_offset, case.connections) == (end, connections)
+
+
+def test_every_state_but_the_last_has_its_work(case: Case) -> None:
+    assert set(case.fetcher._steps) == set(FetcherState) - {FetcherState.STOPPED}

@@ -1,4 +1,4 @@
-"""Flushes by count, by time and at a roll, in threads; and with `flush.visible`, what may be seen meanwhile."""
+"""Flushes by count, by time and at a roll, in threads; with `flush.visible`, what consumers see meanwhile."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.fakes.parts import Parts, batch
 
 def topic(parts: Parts, **configs: str) -> Partition:
     """A topic of one partition; its settings with underscores for dots."""
-    parts.create("t", **configs)
+    parts.create("t", 1, **configs)
     return parts.replicas.partitions["t", 0]
 
 
 def append(parts: Parts, partition: Partition, count: int = 1) -> int:
-    """Append so many batches of one record; the log's end."""
+    """Append so many batches of one record; return the log end."""
     for _ in range(count):
         parts.replicas.append(partition, batch(b"v"), True)
     return partition.log.log_end_offset
 
 
 def committed(parts: Parts, partition: Partition) -> Deferred[list[PendingAppend]]:
-    """Fires when all that was appended is committed."""
+    """Return a Deferred that fires when all appends are committed."""
     return parts.replicas.wait_for_replicas([PendingAppend(partition, partition.log.log_end_offset, None)], 1000)
 
 
@@ -81,9 +81,9 @@ def test_a_roll_during_a_flush_is_seen_to_after_it(parts: Parts) -> None:
 def test_settings_change_while_in_use(parts: Parts) -> None:
     partition = topic(parts)
     append(parts, partition, 2)
-    result_of(parts.topics.set_topic_configs("t", {"flush.messages": "2"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"flush.messages": "2"}))
     assert partition.log.recovery_point == 2
-    result_of(parts.topics.set_topic_configs("t", {"flush.ms": "50"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"flush.ms": "50"}))
     append(parts, partition)
     parts.time.advance(0.05)
     assert partition.log.recovery_point == 3
@@ -116,10 +116,10 @@ class TestVisible:
         partition = topic(parts, flush_visible="true")
         append(parts, partition, 5)
         assert partition.high_watermark == 5
-        result_of(parts.replicas.stop())
+        result_of(parts.replica_parts.stop())
         parts.fs.lose_power()
         parts.boot()
-        result_of(parts.replicas.start())
+        result_of(parts.replica_parts.start())
         assert parts.replicas.partitions["t", 0].high_watermark == 5
 
     def test_switched_off(self, parts: Parts) -> None:
@@ -127,7 +127,7 @@ class TestVisible:
         parts.threads.hold = True
         append(parts, partition, 2)
         done = committed(parts, partition)
-        result_of(parts.topics.set_topic_configs("t", {}))
+        result_of(parts.topic_admin.set_topic_configs("t", {}))
         assert partition.high_watermark == 2
         assert done.called
         parts.threads.release()
@@ -135,7 +135,7 @@ class TestVisible:
     def test_switched_on(self, parts: Parts) -> None:
         partition = topic(parts)
         append(parts, partition, 2)
-        result_of(parts.topics.set_topic_configs("t", {"flush.visible": "true"}))
+        result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true"}))
         assert partition.log.recovery_point == 2
         append(parts, partition)
         assert partition.high_watermark == partition.log.recovery_point == 3
@@ -145,7 +145,7 @@ class TestVisible:
         parts.threads.hold = True
         append(parts, partition)
         done = committed(parts, partition)
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         assert len(result_of(done)) == 1
         parts.threads.release()
         assert not parts.logs.logs

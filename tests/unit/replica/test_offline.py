@@ -1,4 +1,4 @@
-"""A data directory fails under a broker: its partitions say so, whoever waits is told, the others go on."""
+"""A log directory fails: its partitions go offline, what waits on them is answered, the others go on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import StorageFailure
-from pylogd.replica.partition import Role
+from pylogd.replica.roles import Role
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -35,7 +35,7 @@ def produce_to(parts: Parts, index: int) -> ProduceRequest:
 
 
 def produce(parts: Parts, index: int) -> int:
-    """The code that a produce is answered."""
+    """The error code that a Produce request is answered."""
     return int(parts.call(produce_to(parts, index), 9).responses[0].partition_responses[0].error_code)
 
 
@@ -47,7 +47,7 @@ def fetch_of(index: int, wait_ms: int = 0) -> FetchRequest:
 
 
 def fail_a(parts: Parts) -> None:
-    """A produce to /a meets a disk that is gone."""
+    """Produce to /a, whose disk has failed."""
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"):
         assert produce(parts, 0) == ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -85,7 +85,7 @@ def test_who_waits_is_told(parts: Parts) -> None:
 
 
 def test_an_append_that_waits_for_a_sync_that_fails(parts: Parts) -> None:
-    result_of(parts.topics.set_topic_configs("t", {"flush.visible": "true"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true"}))
     parts.threads.hold = True
     answer = parts.ask(produce_to(parts, 0), 9)
     assert not answer.called
@@ -106,7 +106,7 @@ def test_a_full_disk_fails_the_produce_and_passes(parts: Parts) -> None:
 
 
 def test_a_flush_that_finds_no_room_is_tried_again(parts: Parts) -> None:
-    result_of(parts.topics.set_topic_configs("t", {"flush.visible": "true", "segment.bytes": "100"}))
+    result_of(parts.topic_admin.set_topic_configs("t", {"flush.visible": "true", "segment.bytes": "100"}))
     assert produce(parts, 0) == 0
     partition = parts.replicas.partitions["t", 0]
     with parts.fs.failing("open", errno.ENOSPC, path=".snapshot", lasting=True):
@@ -120,18 +120,18 @@ def test_a_flush_that_finds_no_room_is_tried_again(parts: Parts) -> None:
 
 def test_partitions_of_a_directory_that_is_away_are_not_made_anew(parts: Parts) -> None:
     assert produce(parts, 0) == produce(parts, 1) == 0
-    result_of(parts.replicas.stop())
+    result_of(parts.replica_parts.stop())
     parts.logs.close()
     with parts.fs.failing("listdir", errno.EIO, path="/a", lasting=True):
         parts.boot()
-        result_of(parts.replicas.start())
+        result_of(parts.replica_parts.start())
     assert produce(parts, 0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert produce(parts, 1) == 0
     assert "t-0" not in parts.fs.listdir("/b")
     parts.create("new", partitions=2)
     assert parts.logs.logs["new", 0].directory == "/b/new-0"
-    result_of(parts.replicas.stop())
+    result_of(parts.replica_parts.stop())
     parts.logs.close()
     parts.boot()
-    result_of(parts.replicas.start())
+    result_of(parts.replica_parts.start())
     assert parts.replicas.partitions["t", 0].high_watermark == 1

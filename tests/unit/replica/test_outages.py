@@ -14,7 +14,7 @@ from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import ConnectionLost
 from pylogd.metadata.image import Outages
 from pylogd.replica.outages import OutageReporter
-from pylogd.replica.partition import Role
+from pylogd.replica.roles import Role
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -39,14 +39,14 @@ class Reporting:
         self.refused = 0
         self.reports: list[Outages] = []
         self.reporter = OutageReporter(
-            self.parts.replicas, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
+            self.parts.partitions, self.parts.logs, self.report, self.parts.clock, self.parts.threads, 1.0
         )
         self.parts.logs.on_directory_full = self.reporter.changed
         self.reporter.start()
         self.parts.time.advance(0)
 
     def report(self, outages: Outages) -> Deferred[None]:
-        """The cluster's own, unless the store is to be away."""
+        """Report to the cluster, or fail as many times as `refused` says."""
         self.reports.append(outages)
         if self.refused:
             self.refused -= 1
@@ -55,11 +55,11 @@ class Reporting:
 
     @property
     def reported(self) -> Outages:
-        """What the tree says of this broker."""
+        """The outages of this broker in the metadata."""
         return self.parts.cluster.brokers[self.parts.node_id].outages
 
     def append(self, index: int) -> None:
-        """Append, and let what follows happen."""
+        """Append, and run what that schedules."""
         try:
             self.parts.append("t", b"v", partition=index)
         finally:
@@ -115,7 +115,7 @@ def test_a_full_volume_is_reported_until_it_has_room(broker: Reporting) -> None:
     with fs.failing("pwritev", errno.ENOSPC, path="/a/", lasting=True), pytest.raises(StorageFailure):
         broker.append(0)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
-    fs.usable_bytes = 1 << 20  # a little is no reason to come back: it would be full again at once
+    fs.usable_bytes = 1 << 20  # too little to use the directory again: it would be full at once
     time.pump([1.0] * 3)
     assert broker.reported == Outages(full=frozenset({broker.in_a}))
     fs.usable_bytes = 1 << 39
@@ -214,7 +214,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_brought_back(broker: Reportin
     parts = broker.parts
     with parts.fs.failing("pwritev", errno.EIO, path="/a/"), pytest.raises(StorageFailure):
         broker.append(0)
-    result_of(parts.topics.delete_topic("t"))
+    result_of(parts.topic_admin.delete_topic("t"))
     assert alter(parts, "/a", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ("t", 0) not in parts.logs.logs
     assert not parts.fs.exists("/a/t-0")
@@ -232,7 +232,7 @@ def test_an_operator_need_not_wait_until_a_volume_has_plenty_of_room(broker: Rep
 
 
 def alter(parts: Parts, path: str, index: int) -> int:
-    """The code that AlterReplicaLogDirs answers for a partition of t."""
+    """The error code that AlterReplicaLogDirs answers for a partition of t."""
     topics = [AlterReplicaLogDirTopic("t", [index])]
     answer = parts.call(AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)]))
     return int(answer.results[0].partitions[0].error_code)

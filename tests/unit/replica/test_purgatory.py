@@ -10,11 +10,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pylogd.replica.purgatory import Operation, Purgatory, State
+from pylogd.replica.purgatory import Operation, OperationState, Purgatory
 
 
 class WaitFor(Operation[str]):
-    """Waits until it is told that it is satisfied."""
+    """Waits until the test sets `satisfied`."""
 
     def __init__(self, *, raises: bool = False) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PurgatoryTests(SynchronousTestCase):
         self.assertNoResult(done)
         self.clock.advance(0.1)
         self.assertEqual(self.successResultOf(done), "expired")
-        self.assertIs(operation.state, State.EXPIRED)
+        self.assertIs(operation.state, OperationState.EXPIRED)
         self.assert_nothing_left()
 
     def test_no_timeout_waits_for_ever(self) -> None:
@@ -82,7 +82,7 @@ class PurgatoryTests(SynchronousTestCase):
         done = self.purgatory.watch(operation, ["a", "b"], 1.0)
         done.cancel()
         self.failureResultOf(done, CancelledError)
-        self.assertIs(operation.state, State.WITHDRAWN)
+        self.assertIs(operation.state, OperationState.WITHDRAWN)
         self.assert_nothing_left()
 
     def test_same_key_twice(self) -> None:
@@ -139,7 +139,7 @@ class PurgatoryTests(SynchronousTestCase):
         first.satisfied = second.satisfied = True
         self.purgatory.watch(first, ["a"], 1.0).addCallback(lambda _: self.purgatory.watch(second, ["a"], 1.0))
         self.assertEqual(self.purgatory.check("a"), 1)
-        self.assertIs(second.state, State.WAITING)
+        self.assertIs(second.state, OperationState.WAITING)
         self.assertEqual(self.purgatory.check("a"), 1)
         self.assert_nothing_left()
 

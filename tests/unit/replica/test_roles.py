@@ -1,4 +1,4 @@
-"""Leading and following: what a partition makes of its state in the metadata, and whom it wakes."""
+"""Leading and following: how a partition applies its state in the metadata, and what it wakes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from pylogd.errors import ErrorCode
-from pylogd.replica.partition import (
-    TRANSITIONS,
-    FencedLeaderEpoch,
-    NotLeader,
-    OffsetNotAvailable,
-    Partition,
-    Role,
-    UnknownLeaderEpoch,
-)
+from pylogd.replica.errors import FencedLeaderEpoch, NotLeader, OffsetNotAvailable, UnknownLeaderEpoch
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import ROLES, Role
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -41,7 +35,7 @@ def three(parts: Parts, **fields: Any) -> Partition:
 
 
 def fetch(parts: Parts, node: int, offset: int, *, epoch: int = 5, last_epoch: int = -1, **fields: Any) -> Any:
-    """What a follower's fetch of partition 0 is answered."""
+    """The answer to a follower's fetch of partition 0."""
     topic = parts.topics.get("t")
     assert topic is not None
     wanted = FetchPartition(0, epoch, offset, last_epoch, 0, 1 << 20)
@@ -71,8 +65,8 @@ def latest(parts: Parts, replica: int = -1, version: int = 7) -> Any:
 
 class TestStates:
     def test_deleted_is_the_end(self) -> None:
-        assert TRANSITIONS[Role.DELETED] == frozenset()
-        assert Role.LEADING not in TRANSITIONS[Role.OFFLINE]
+        assert not ROLES.transitions[Role.DELETED]
+        assert list(ROLES.transitions[Role.OFFLINE].values()) == [Role.DELETED]
 
     def test_a_leader_becomes_a_follower_and_back(self, parts: Parts) -> None:
         partition = three(parts)
@@ -108,13 +102,13 @@ class TestStates:
     def test_who_listens_hears_of_every_change_of_role(self, parts: Parts) -> None:
         heard: list[tuple[Role, int]] = []
         led: list[tuple[int, bool]] = []
-        parts.replicas.subscribe(lambda partition: heard.append((partition.role, partition.leader_epoch)))
-        parts.replicas.on_leadership(lambda partition, leads: led.append((partition.leader_epoch, leads)))
+        parts.partitions.subscribe(lambda partition: heard.append((partition.role, partition.leader_epoch)))
+        parts.partitions.on_leadership(lambda partition, leads: led.append((partition.leader_epoch, leads)))
         three(parts)
         parts.set_state("t", isr=(1, 2))
         parts.set_state("t", leader=3, leader_epoch=6)
         parts.set_state("t", leader=2, leader_epoch=7)
-        result_of(parts.topics.delete_topic("t"))
+        result_of(parts.topic_admin.delete_topic("t"))
         assert heard == [
             (Role.LEADING, 0), (Role.LEADING, 5), (Role.FOLLOWING, 6), (Role.FOLLOWING, 7), (Role.DELETED, 7),
         ]  # fmt: skip
@@ -126,7 +120,7 @@ class TestStates:
         assert topic is not None
         found = topic.partitions[0]
         parts.topics._replace(topic, replace(topic, partitions=(replace(found, replicas=(2, 3)),)))
-        result_of(parts.replicas.topic_changed("t"))
+        result_of(parts.hosting.topic_changed("t"))
         assert not parts.replicas.partitions
         assert not parts.logs.logs
 
@@ -185,7 +179,7 @@ class TestCommitting:
 
     def test_too_few_in_sync_after_the_append(self, parts: Parts) -> None:
         three(parts)
-        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "2"}))
+        result_of(parts.topic_admin.set_topic_configs("t", {"min.insync.replicas": "2"}))
         answer = produce(parts)
         parts.set_state("t", isr=(1,))
         assert produced(result_of(answer)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -304,7 +298,7 @@ class TestTooFewInSync:
 
     def test_the_high_watermark_stays_until_enough_are_in_sync(self, parts: Parts) -> None:
         partition = three(parts, isr=(1, 2))
-        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "2"}))
+        result_of(parts.topic_admin.set_topic_configs("t", {"min.insync.replicas": "2"}))
         parts.append("t")
         fetch(parts, 2, 1)
         assert partition.high_watermark == 1
@@ -322,10 +316,10 @@ class TestTooFewInSync:
         assert partition.high_watermark == 0  # though one is enough here
         parts.set_state("t", elr=())
         assert partition.high_watermark == 1
-        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "2"}))
+        result_of(parts.topic_admin.set_topic_configs("t", {"min.insync.replicas": "2"}))
         parts.append("t")
         assert partition.high_watermark == 1
-        result_of(parts.topics.set_topic_configs("t", {"min.insync.replicas": "1"}))
+        result_of(parts.topic_admin.set_topic_configs("t", {"min.insync.replicas": "1"}))
         assert partition.high_watermark == 2
 
     def test_the_only_replica_commits_alone(self, parts: Parts) -> None:

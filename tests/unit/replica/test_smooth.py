@@ -1,4 +1,4 @@
-"""New replicas without the old records: who ends their wait, and when."""
+"""Smooth expansion: when new replicas without the old records may join the in-sync set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEGIN = 10
 
 
 class Connection:
-    """One to the broker itself, past the wire."""
+    """A connection to the broker itself, without the network."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -52,7 +52,7 @@ class Case:
         self.reachable = True
         self.released: list[Key] = []
         self.joins = SmoothJoins(
-            parts.replicas, parts.cluster, parts.topics, self._connect,
+            parts.partitions, parts.cluster, parts.topics, self._connect,
             partial(committed_offsets, parts.metadata.store), self._release, parts.clock,
             parts.now_ms,
         )  # fmt: skip
@@ -69,24 +69,24 @@ class Case:
         return succeed({})
 
     def fetched(self) -> None:
-        """The new replica has shown where it begins."""
+        """Let the new replica fetch, which shows where its log begins."""
         self.partition.follower_fetched(3, BEGIN, BEGIN, self.parts.time.seconds())
 
     def commit(self, offset: int) -> None:
-        """A group of the broker's has read so far."""
+        """Commit an offset of a group on the broker."""
         assert self.parts.call(FindCoordinatorRequest("g"), 3).error_code == 0
         topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, offset)])
         answer = self.parts.call(OffsetCommitRequest("g", topics=[topic]), 8)
         assert answer.topics[0].partitions[0].error_code == 0
 
     def commit_in_zookeeper(self, offset: bytes) -> None:
-        """A group without a broker has read so far."""
+        """Commit an offset of a group in ZooKeeper."""
         path = "/consumers/h/offsets/t/0"
         result_of(self.parts.metadata.store.ensure(path))
         result_of(self.parts.metadata.store.set(path, offset))
 
     def look(self) -> list[Key]:
-        """What was released by the next look, which lets go of its connections."""
+        """The partitions that the next look releases; it has to close its connections."""
         self.released.clear()
         self.parts.time.advance(LOOK_SECONDS)
         assert all(connection.closed for connection in self.connections)

@@ -1,11 +1,11 @@
-"""Replication that is held to a rate, and replicas near their readers."""
+"""Throttled replication, and the choice of replicas near their readers."""
 
 from __future__ import annotations
 
 import pytest
 
 from pylogd.metadata.image import Broker, Endpoint
-from pylogd.replica.insync import Follower
+from pylogd.replica.followers import Follower
 from pylogd.replica.selector import NO_PREFERENCE, RackAwareSelector
 from pylogd.replica.throttle import ReplicationQuota, is_throttled
 
@@ -50,11 +50,11 @@ class Led:
 @pytest.mark.parametrize(
     ("rack", "offset", "preferred"),
     [
-        ("a", 7, NO_PREFERENCE),  # the leader's own
-        ("b", 7, 3),  # both have it: the one that has most
+        ("a", 7, NO_PREFERENCE),  # the leader's own rack
+        ("b", 7, 3),  # both have the offset: the one with the most records
         ("b", 15, 3),
-        ("b", 25, NO_PREFERENCE),  # nobody has it yet
-        ("b", 4, NO_PREFERENCE),  # nobody has it any more
+        ("b", 25, NO_PREFERENCE),  # no follower has it yet
+        ("b", 4, NO_PREFERENCE),  # no follower has it any more
         ("c", 7, NO_PREFERENCE),  # its only replica is not in sync
         ("d", 7, NO_PREFERENCE),
     ],

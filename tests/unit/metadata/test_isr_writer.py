@@ -29,25 +29,25 @@ def peers(store: SqliteStore) -> list[Peer]:
 
 
 def make(peer: Peer, name: str = "a", partitions: int = 1) -> Topic:
-    return result_of(peer.topics.create_topic(name, assignment={index: [1, 2, 3] for index in range(partitions)}))
+    return result_of(peer.topic_admin.create_topic(name, assignment={index: [1, 2, 3] for index in range(partitions)}))
 
 
 def change_of(topic: Topic, isr: tuple[int, ...], index: int = 0, **fields: Any) -> IsrChange:
     state = topic.partitions[index]
-    epochs = dict.fromkeys(isr, 0)  # every broker's first
+    epochs = dict.fromkeys(isr, 0)  # the first broker epoch of each
     made = IsrChange(topic.name, topic.topic_id, index, state.leader_epoch, state.partition_epoch, isr, epochs)
     return replace(made, **fields)
 
 
 def test_a_leader_shrinks_and_grows_its_isr(peers: list[Peer]) -> None:
     topic = make(peers[0])
-    (shrunk,) = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
+    (shrunk,) = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2))]))
     assert shrunk == replace(topic.partitions[0], isr=(1, 2), partition_epoch=1)
     now = peers[0].topics.get("a")
     assert now is not None
     assert now.partitions == (shrunk,)
     assert peers[2].topics.get("a") == now
-    (grown,) = result_of(peers[0].topics.alter_isr([change_of(now, (1, 2, 3))]))
+    (grown,) = result_of(peers[0].isr_writer.alter([change_of(now, (1, 2, 3))]))
     assert isinstance(grown, PartitionState)
     assert (grown.isr, grown.partition_epoch, grown.leader_epoch) == ((1, 2, 3), 2, 0)
 
@@ -55,8 +55,8 @@ def test_a_leader_shrinks_and_grows_its_isr(peers: list[Peer]) -> None:
 def test_a_change_that_was_made_already_is_answered_with_its_state(peers: list[Peer]) -> None:
     topic = make(peers[0])
     change = change_of(topic, (1,))
-    (first,) = result_of(peers[0].topics.alter_isr([change]))
-    assert result_of(peers[0].topics.alter_isr([change])) == [first]
+    (first,) = result_of(peers[0].isr_writer.alter([change]))
+    assert result_of(peers[0].isr_writer.alter([change])) == [first]
 
 
 @pytest.mark.parametrize(
@@ -73,42 +73,42 @@ def test_a_change_that_was_made_already_is_answered_with_its_state(peers: list[P
 )
 def test_changes_that_are_refused(peers: list[Peer], fields: dict[str, Any], error: type[Exception]) -> None:
     topic = make(peers[0])
-    (outcome,) = result_of(peers[0].topics.alter_isr([replace(change_of(topic, (1, 2)), **fields)]))
+    (outcome,) = result_of(peers[0].isr_writer.alter([replace(change_of(topic, (1, 2)), **fields)]))
     assert isinstance(outcome, error)
     assert peers[0].topics.get("a") == topic
 
 
 def test_only_the_leader_changes_an_isr(peers: list[Peer]) -> None:
-    (outcome,) = result_of(peers[1].topics.alter_isr([change_of(make(peers[1]), (1, 2))]))
+    (outcome,) = result_of(peers[1].isr_writer.alter([change_of(make(peers[1]), (1, 2))]))
     assert isinstance(outcome, FencedLeader)
 
 
 def test_who_may_not_join(peers: list[Peer], store: SqliteStore) -> None:
-    topic = result_of(peers[0].topics.create_topic("a", assignment={0: [1, 2]}))
-    strange = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2, 3))]))
-    (shrunk,) = result_of(peers[0].topics.alter_isr([change_of(topic, (1,))]))
+    topic = result_of(peers[0].topic_admin.create_topic("a", assignment={0: [1, 2]}))
+    strange = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2, 3))]))
+    (shrunk,) = result_of(peers[0].isr_writer.alter([change_of(topic, (1,))]))
     assert isinstance(shrunk, PartitionState)
     result_of(store.delete("/brokers/ids/2"))
-    dead = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2), partition_epoch=1)]))
+    dead = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2), partition_epoch=1)]))
     stopping = Broker(2, (Endpoint("PLAINTEXT", "host2", 9092),), stopping=True)
     result_of(peers[1].cluster.register(stopping))
-    leaving = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2), partition_epoch=1)]))
+    leaving = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2), partition_epoch=1)]))
     assert [type(one[0]) for one in (strange, dead, leaving)] == [IneligibleReplica] * 3
 
 
 def test_a_replica_from_the_latest_offset_joins_in_its_time(store: SqliteStore) -> None:
     now = [1_000]
     peers = [Peer(store, 1, now_ms=lambda: now[0]), Peer(store, 2)]
-    topic = result_of(peers[0].topics.create_topic("a", assignment={0: [1]}))
+    topic = result_of(peers[0].topic_admin.create_topic("a", assignment={0: [1]}))
     moved = replace(topic.partitions[0], replicas=(1, 2), adding=(2,), latest_until_ms=2_000, partition_epoch=1)
     result_of(peers[0].topics.write_states([TopicUpdate(topic, (moved,))]))
-    topic = peers[0].topics.get("a")
-    assert topic is not None
-    assert topic.partitions == (moved,)
-    (early,) = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
+    found = peers[0].topics.get("a")
+    assert found is not None
+    assert found.partitions == (moved,)
+    (early,) = result_of(peers[0].isr_writer.alter([change_of(found, (1, 2))]))
     assert isinstance(early, IneligibleReplica)
     now[0] = 2_000
-    (joined,) = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
+    (joined,) = result_of(peers[0].isr_writer.alter([change_of(found, (1, 2))]))
     assert isinstance(joined, PartitionState)
 
 
@@ -116,7 +116,7 @@ def test_changes_of_many_partitions_are_one_write(peers: list[Peer], store: Sqli
     topics = [make(peers[0], name, 3) for name in ("a", "b")]
     before = result_of(store.get("/changes")).stat.version
     changes = [change_of(topic, (1,), index) for topic in topics for index in (0, 2)]
-    outcomes = result_of(peers[0].topics.alter_isr(changes))
+    outcomes = result_of(peers[0].isr_writer.alter(changes))
     assert [isinstance(outcome, PartitionState) for outcome in outcomes] == [True] * 4
     assert result_of(store.get("/changes")).stat.version == before + 1
     after = peers[1].topics.get("a")
@@ -130,13 +130,13 @@ def test_changes_of_many_partitions_are_one_write(peers: list[Peer], store: Sqli
 
 def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0], partitions=2)
-    # The controller's write, of which broker 1 has not heard.
+    # A write of the controller that broker 1 has not read yet.
     deaf(peers[0])
     other = peers[1].topics.get("a")
     assert other is not None
     moved = replace(other.partitions[1], leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3))
     result_of(peers[1].topics.write_states([TopicUpdate(other, (other.partitions[0], moved))]))
-    asked = peers[0].topics.alter_isr([change_of(topic, (1, 2), 0), change_of(topic, (1, 2), 1)])
+    asked = peers[0].isr_writer.alter([change_of(topic, (1, 2), 0), change_of(topic, (1, 2), 1)])
     hearing(peers[0])
     kept, fenced = result_of(asked)
     assert isinstance(kept, PartitionState)
@@ -147,7 +147,7 @@ def test_a_late_write_is_judged_anew(peers: list[Peer], store: SqliteStore) -> N
 
 
 def deaf(peer: Peer) -> None:
-    """From now on the broker hears of nothing."""
+    """Let the broker read no more changes."""
     peer.feed._watched = True
     peer.feed._started = False
 
@@ -168,7 +168,7 @@ def test_a_guard_that_fails_fails_the_write(peers: list[Peer], store: SqliteStor
 def test_states_of_a_topic_made_anew_are_safe_from_late_writers(peers: list[Peer], store: SqliteStore) -> None:
     topic = make(peers[0])
     deaf(peers[1])
-    result_of(peers[0].topics.delete_topic("a"))
+    result_of(peers[0].topic_admin.delete_topic("a"))
     again = make(peers[0])
     seen = peers[1].topics.get("a")
     assert seen is not None
@@ -192,7 +192,9 @@ def test_replicas_and_states_are_written_together(peers: list[Peer], store: Sqli
 
 
 def test_wide_topics_are_written_in_several_steps(peers: list[Peer], store: SqliteStore) -> None:
-    topics = [result_of(peers[0].topics.create_topic(name, partitions=9_000, replication_factor=3)) for name in "abc"]
+    topics = [
+        result_of(peers[0].topic_admin.create_topic(name, partitions=9_000, replication_factor=3)) for name in "abc"
+    ]
     before = result_of(store.get("/changes")).stat.version
     updates = [
         TopicUpdate(topic, tuple(replace(state, isr=(state.leader,), partition_epoch=1) for state in topic.partitions))
@@ -237,7 +239,7 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
     assert [path for path in asked if path.startswith(TOPICS)] == []
     assert all(peer.topics.all()[0].partitions[0].isr == (1,) for peer in peers)
     assert all(peer.topics.all() == peers[0].topics.all() for peer in peers)
-    # The next write goes by the versions that were told.
+    # The next write uses the versions that were told.
     again = peers[2].topics.get("a")
     assert again is not None
     result_of(peers[2].topics.write_states([TopicUpdate(again, (replace(again.partitions[0], partition_epoch=2),))]))
@@ -245,19 +247,19 @@ def test_brokers_are_told_what_states_are_and_need_not_read_them(peers: list[Pee
 
 
 def late_view(store: SqliteStore) -> list[Topic]:
-    """The topics as a broker reads them that comes now."""
+    """The topics as a new broker reads them."""
     return Peer(store, 9).topics.all()
 
 
 @pytest.mark.parametrize("kind", ["offline", "full"])
 def test_a_replica_on_a_directory_that_is_out_does_not_join(peers: list[Peer], kind: str) -> None:
     topic = make(peers[0])
-    result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
+    result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2))]))
     result_of(peers[2].cluster.report_outages(Outages(**{kind: frozenset({(topic.topic_id, 0)})})))
     now = peers[0].topics.get("a")
     assert now is not None
-    (refused,) = result_of(peers[0].topics.alter_isr([change_of(now, (1, 2, 3))]))
+    (refused,) = result_of(peers[0].isr_writer.alter([change_of(now, (1, 2, 3))]))
     assert isinstance(refused, IneligibleReplica)
     result_of(peers[2].cluster.report_outages(Outages()))
-    (joined,) = result_of(peers[0].topics.alter_isr([change_of(now, (1, 2, 3))]))
+    (joined,) = result_of(peers[0].isr_writer.alter([change_of(now, (1, 2, 3))]))
     assert isinstance(joined, PartitionState)

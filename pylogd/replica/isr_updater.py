@@ -1,15 +1,15 @@
-"""Keeps the in-sync sets of the partitions that this broker leads: out with who lags, in with who caught up.
+"""Removes followers that lag from the in-sync sets of partitions led here, and adds those that have caught up.
 
-Strategy: a follower's fetch tells when it may join; a look, every half of `replica.lag.time.max.ms`, tells who has to
-leave. It looks at the partitions of which there was news since an in-sync follower last lacked nothing: in the others
-nobody can have fallen behind. Both only ask: the metadata is written with the version that the change was worked out
-from, and the new set counts when it comes back as a state of the partition. Changes asked for in one turn of the
-reactor, or while a write is under way, leave together.
+Strategy: a follower is added when it fetches and has caught up. Every half of `replica.lag.time.max.ms`, at most a
+second, followers that lag are removed; only partitions that changed since all in-sync followers were caught up are
+looked at. In both cases the partition proposes a new set, the metadata is written with the version on which the
+proposal is based, and the new set counts when it comes back as a state of the partition. Proposals of one turn of the
+reactor, or that are made while a write is in progress, are written together.
 
-Rules: a change that was asked for stays asked for until a newer state of the partition is known, since a write without
-an answer may have been done; it is asked for again once a second. One that is refused because the replica may not join
-is taken back at once where every write was answered. Otherwise the set is written as it is: that write is the newer
-state, and whatever is still under way fails by its version.
+Rules: a proposal stays until a newer state of the partition is known, since a write without an answer may have been
+done; it is written again once a second. A proposal that is refused because the replica may not join is withdrawn if
+every write of it was answered. Otherwise the present set is written: that makes a newer state, and any write that is
+still in progress fails by its version.
 
 Source: KIP-497.
 """
@@ -26,36 +26,36 @@ from twisted.python.failure import Failure
 
 from pylogd.metadata.errors import IneligibleReplica, TopicError
 from pylogd.metadata.image import IsrChange, PartitionState
-from pylogd.replica.partition import Partition, Role
-from pylogd.replica.purgatory import State, Watcher
+from pylogd.replica.partition import Partition
+from pylogd.replica.purgatory import OperationState, Watcher
+from pylogd.replica.roles import Role
 
 log = Logger()
 
 RETRY_SECONDS = 1.0
 
-Alter = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
-"""Writes the changes: a Deferred of a list with, for each, the new PartitionState or the error."""
+AlterIsr = Callable[[Sequence[IsrChange]], "Deferred[Any]"]
+"""Writes changes; fires with a list that has, for each change, the new PartitionState or the error."""
 
 
-class IsrKeeper(Watcher):
-    """See the module. It watches every partition that may have followers, under its key.
+class IsrUpdater(Watcher):
+    """Keeps in-sync sets up to date. It watches every partition that may have followers, under its key."""
 
-    `written` is told each partition's new state once a write of ours is done, or None where a change was taken back.
-    """
-
-    state = State.WAITING
+    state = OperationState.WAITING
 
     def __init__(
         self,
-        alter: Alter,
+        alter: AlterIsr,
         clock: IReactorTime,
         partitions: Mapping[tuple[str, int], Partition],
         written: Callable[[Partition, PartitionState | None], object],
         most_lag: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
-        """`partitions`: those that may have followers. `most_lag`: `replica.lag.time.max.ms`, in seconds. `now_ms` is
-        the wall clock, by which a smooth expansion ends, as the metadata says.
+        """alter: writes in-sync sets. partitions: those that may have followers.
+
+        written: called with a partition and its new state after a write, or None after a proposal was withdrawn.
+        most_lag: returns `replica.lag.time.max.ms`, in seconds. now_ms: the wall clock, for smooth expansions.
         """
         self._alter = alter
         self._clock = clock
@@ -63,21 +63,21 @@ class IsrKeeper(Watcher):
         self._written = written
         self._most_lag = most_lag
         self._now_ms = now_ms
-        self._unsettled: dict[Hashable, None] = {}  # where a follower may lack something, or a change is asked for
-        self._asked: dict[tuple[str, int], Partition] = {}
-        self._refused: dict[tuple[str, int], float] = {}  # when a replica was last not to join
+        self._unsettled: dict[Hashable, None] = {}  # keys where a follower may lag, or a proposal is not decided
+        self._proposed: dict[tuple[str, int], Partition] = {}  # to be written
+        self._refused: dict[tuple[str, int], float] = {}  # when a replica was last refused, in seconds
         self._writing = False
         self._stopped = False
         self._flush: IDelayedCall | None = None
         self._look: IDelayedCall | None = None
 
     def watch(self) -> None:
-        """There are partitions to look at for followers that lag."""
+        """Begin to look for followers that lag, now that there are partitions with followers."""
         if self._look is None and not self._stopped:
             self._look = self._clock.callLater(self._pause(), self._look_again)
 
     def try_complete(self, key: Hashable) -> bool:
-        """There is news of a partition: look at it."""
+        """Note that a partition has changed."""
         self._unsettled[key] = None
         return False
 
@@ -86,12 +86,12 @@ class IsrKeeper(Watcher):
         return False
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Propose and write nothing more."""
         for call in (self._look, self._flush):
             if call is not None and call.active():
                 call.cancel()
         self._look = self._flush = None
-        self._asked.clear()
+        self._proposed.clear()
         self._stopped = True
 
     def _pause(self) -> float:
@@ -104,7 +104,7 @@ class IsrKeeper(Watcher):
             self.look()
 
     def look(self) -> None:
-        """Ask for everybody who lags to leave, and again for what was asked for a while ago."""
+        """Propose to remove followers that lag, and write proposals again that were not decided."""
         now, most = self._clock.seconds(), self._most_lag()
         lost = 0
         for key in list(self._unsettled):
@@ -115,75 +115,79 @@ class IsrKeeper(Watcher):
             pending = partition.pending_isr
             if pending is not None:
                 if now - pending.asked_at >= RETRY_SECONDS:
-                    self._ask(partition, pending.isr)
+                    self._propose(partition, pending.isr)
                 continue
             lagging = partition.lagging(now, most)
             if lagging:
                 lost += len(lagging)
-                self._ask(partition, tuple(node_id for node_id in partition.isr if node_id not in lagging))
+                self._propose(partition, tuple(node_id for node_id in partition.isr if node_id not in lagging))
 
         if lost:
             log.info("{count} replicas can't keep up: removing them from their in-sync sets", count=lost)
 
     def follower_came(self, partition: Partition, node_id: int) -> None:
-        """A follower out of sync has fetched: ask for it to join if it may."""
+        """Propose to add a follower that has fetched, if it has caught up."""
         state = partition.state
         if state is None or not partition.may_join(node_id):
             return
         until = state.latest_until_ms
         refused = self._refused.get(partition.key)
         if refused is not None and self._clock.seconds() - refused < RETRY_SECONDS:
-            return  # it asks with every fetch
+            return  # it would be proposed again with each of its fetches
         if until is not None and node_id in state.adding and self._now_ms() < until:
             return
-        self._ask(partition, (*partition.isr, node_id))
+        self._propose(partition, (*partition.isr, node_id))
 
-    def _ask(self, partition: Partition, isr: tuple[int, ...]) -> None:
+    def _propose(self, partition: Partition, isr: tuple[int, ...]) -> None:
         partition.propose_isr(isr, self._clock.seconds())
-        self._asked[partition.key] = partition
+        self._proposed[partition.key] = partition
         self._unsettled[partition.key] = None
         self._later()
 
     def _later(self) -> None:
-        if not self._writing and not self._stopped and self._flush is None and self._asked:
+        if not self._writing and not self._stopped and self._flush is None and self._proposed:
             self._flush = self._clock.callLater(0, self._write)
 
     def _write(self) -> None:
         self._flush = None
-        asked = [
+        proposed = [
             partition
-            for partition in self._asked.values()
+            for partition in self._proposed.values()
             if partition.role is Role.LEADING and partition.pending_isr is not None
         ]
-        self._asked.clear()
-        if not asked:
+        self._proposed.clear()
+        if not proposed:
             return
         self._writing = True
-        done = self._alter([_change(partition) for partition in asked])
-        done.addCallbacks(self._done, self._failed, callbackArgs=(asked,), errbackArgs=(asked,))
-        done.addErrback(lambda failure: log.failure("Could not apply a change of in-sync sets", failure))
+        done = self._alter([_change(partition) for partition in proposed])
+        done.addCallbacks(self._done, self._failed, callbackArgs=(proposed,), errbackArgs=(proposed,))
+        done.addErrback(lambda failure: log.failure("Unexpected error after writing in-sync sets", failure))
 
-    def _done(self, results: Sequence[PartitionState | BaseException], asked: list[Partition]) -> None:
+    def _done(self, results: Sequence[PartitionState | BaseException], proposed: list[Partition]) -> None:
         self._writing = False
-        for partition, result in zip(asked, results, strict=True):
+        for partition, result in zip(proposed, results, strict=True):
             if isinstance(result, PartitionState):
                 self._written(partition, result)
                 continue
             if not isinstance(result, TopicError):
-                partition.unanswered_isr()  # the store's trouble: nobody knows whether it was written
-                log.warn("In-sync set of {partition!r} not written: {error}", partition=partition, error=result)
+                partition.unanswered_isr()  # an error of the store: it may have been written
+                log.warn(
+                    "Could not write the in-sync set of {partition!r}, retrying: {error}",
+                    partition=partition,
+                    error=result,
+                )
             elif isinstance(result, IneligibleReplica) and partition.pending_isr is not None:
                 self._refused[partition.key] = self._clock.seconds()
                 if partition.pending_isr.unanswered:
-                    self._ask(partition, partition.isr)
+                    self._propose(partition, partition.isr)
                 else:
                     partition.withdraw_isr()
                     self._written(partition, None)
         self._later()
 
-    def _failed(self, failure: Failure, asked: list[Partition]) -> None:
+    def _failed(self, failure: Failure, proposed: list[Partition]) -> None:
         self._writing = False
-        for partition in asked:
+        for partition in proposed:
             partition.unanswered_isr()
         log.warn("Could not write changes of in-sync sets, retrying: {error}", error=failure.value)
         self._later()

@@ -1,13 +1,13 @@
-"""How a leader changes the in-sync sets of its partitions.
+"""Writes the in-sync sets of partitions that this broker leads to the metadata.
 
-Strategy: changes are collected while a write is under way and written together, all of a topic's in one versioned
-write. A write that came too late (somebody else has changed the topic) is judged anew against the present states, and
-written again if the change still holds.
+Strategy: changes are collected while a write is in progress, and then written together, all of a topic's in one
+versioned write. If another broker has changed the topic meanwhile, the changes are checked against its present state
+and written again if they are still valid.
 
-Rules: only the leader of a partition, in the leader epoch in which it leads, changes its in-sync set, and only from the
-state that it knew. A broker joins it only alive, not stopping, and not before its time (`PartitionState`). Nothing has
-happened until the Deferred says so. Who joins is the broker, in the broker epoch, that was seen to have all: the write
-fails if it has registered anew since (KIP-903).
+Rules: only the leader of a partition changes its in-sync set, in the leader epoch in which it leads, and only from the
+state that it knows. A broker may join only if it is alive, not stopping, and not before the time that a smooth
+expansion sets (`PartitionState.latest_until_ms`). It joins in the broker epoch in which it was seen to be caught up:
+the write fails if it has registered again since (KIP-903).
 
 Must not know: why a replica is in sync or not.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -39,14 +39,12 @@ from pylogd.metadata.errors import (
 from pylogd.metadata.image import IsrChange, PartitionState, Topic, TopicUpdate
 from pylogd.metadata.interfaces import Check, Operation
 from pylogd.metadata.layout import BROKER_EPOCHS, broker_epoch_path
-
-if TYPE_CHECKING:
-    from pylogd.metadata.topics import TopicRegistry
+from pylogd.metadata.topics import TopicRegistry
 
 Outcome = PartitionState | PylogdError
 
 
-class _Asked(NamedTuple):
+class _PendingCall(NamedTuple):
     changes: list[IsrChange]
     done: Deferred[list[Outcome]]
 
@@ -62,19 +60,24 @@ class IsrWriter:
         now_ms: Callable[[], int],
         min_insync: Callable[[Topic], int],
     ) -> None:
-        """`now_ms`: the time of day, ms since 1970. `min_insync`: a topic's `min.insync.replicas`."""
+        """now_ms: the wall clock, ms since 1970. min_insync: returns a topic's `min.insync.replicas`."""
         self._topics = topics
         self._min_insync = min_insync
         self._cluster = cluster
         self._feed = feed
         self._now_ms = now_ms
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_PendingCall] = []
         self._busy = False
 
     def alter(self, changes: Sequence[IsrChange]) -> Deferred[list[Outcome]]:
-        """See `TopicRegistry.alter_isr`."""
+        """Write in-sync sets as the leader of their partitions.
+
+        Fires with an outcome for each change, in order: the new state once the look-ups have it, or the error. After
+        `FencedLeader`, `StalePartition`, `IneligibleReplica` and `UnknownTopic` the partition has to be looked at
+        again; after a `StoreError` the write may or may not have been done.
+        """
         done: Deferred[list[Outcome]] = Deferred()
-        self._waiting.append(_Asked(list(changes), done))
+        self._waiting.append(_PendingCall(list(changes), done))
         if not self._busy:
             self._busy = True
             Deferred.fromCoroutine(self._run())
@@ -82,23 +85,23 @@ class IsrWriter:
 
     async def _run(self) -> None:
         while self._waiting:
-            asked, self._waiting = self._waiting, []
+            calls, self._waiting = self._waiting, []
             try:
-                outcomes = await self._write([change for one in asked for change in one.changes])
+                outcomes = await self._write([change for call in calls for change in call.changes])
             except Exception:
-                for one in asked:
-                    one.done.errback(Failure())
+                for call in calls:
+                    call.done.errback(Failure())
                 continue
-            for one in asked:
-                mine, outcomes = outcomes[: len(one.changes)], outcomes[len(one.changes) :]
-                one.done.callback(mine)
+            for call in calls:
+                mine, outcomes = outcomes[: len(call.changes)], outcomes[len(call.changes) :]
+                call.done.callback(mine)
         self._busy = False
 
     async def _write(self, changes: list[IsrChange]) -> list[Outcome]:
         outcomes: list[Outcome] = [StalePartition("the topic is being changed by others, try again")] * len(changes)
         left = list(range(len(changes)))
         for _ in range(ATTEMPTS):
-            left, updates, guards = self._judge_all(changes, left, outcomes)
+            left, updates, guards = self._check_all(changes, left, outcomes)
             if not left:
                 break
             try:
@@ -112,33 +115,35 @@ class IsrWriter:
                     return _fail(outcomes, left, error)
             except PylogdError as error:
                 return _fail(outcomes, left, error)
-            # Another round finds that the changes have been made, or what has come in between.
+            # The next round finds the changes made, or what prevents them.
         return outcomes
 
-    def _judge_all(
+    def _check_all(
         self, changes: Sequence[IsrChange], left: Sequence[int], outcomes: list[Outcome]
     ) -> tuple[list[int], list[TopicUpdate], list[Operation]]:
-        """What is still to be written, by place in `changes`, how, and under which conditions. The others get their
-        outcome.
+        """Check the changes with the indexes `left`; put outcomes of those that are done or refused into `outcomes`.
+
+        Returns the indexes of those that have to be written, the updates that write them, and the operations that have
+        to go before: checks of the broker epochs of those that join.
         """
         still = []
         joining: dict[int, int] = {}  # broker epochs
         topics: dict[str, tuple[Topic, dict[int, PartitionState]]] = {}
-        for place in left:
-            change = changes[place]
+        for position in left:
+            change = changes[position]
             try:
                 topic, states = topics.get(change.topic) or (self._find(change), {})
                 before = _state(topic, states, change.index)
-                after = self._judge(topic, before, change)
+                after = self._changed_state(topic, before, change)
             except TopicError as error:
-                outcomes[place] = error
+                outcomes[position] = error
                 continue
             if after is before:
-                outcomes[place] = before
+                outcomes[position] = before
             else:
                 states[change.index] = after
                 topics[change.topic] = topic, states
-                still.append(place)
+                still.append(position)
                 new = (node for node in after.isr if node not in before.isr)
                 joining.update((node, self._cluster.brokers[node].epoch) for node in new)
         updates = [
@@ -156,8 +161,8 @@ class IsrWriter:
             raise UnknownTopic(f"there is no partition {change.topic}-{change.index} of that id")
         return topic
 
-    def _judge(self, topic: Topic, state: PartitionState, change: IsrChange) -> PartitionState:
-        """The state after the change; the state itself if the change has been made. Raises why it can't be."""
+    def _changed_state(self, topic: Topic, state: PartitionState, change: IsrChange) -> PartitionState:
+        """Return the state after the change, or `state` itself if it has been made already. Raises a TopicError."""
         if state.leader != self._cluster.node_id or state.leader_epoch != change.leader_epoch:
             raise FencedLeader(f"broker {state.leader} leads in leader epoch {state.leader_epoch}")
         if state.partition_epoch == change.partition_epoch + 1 and state.isr == change.isr:
@@ -165,7 +170,7 @@ class IsrWriter:
         if state.partition_epoch != change.partition_epoch:
             raise StalePartition(f"the partition epoch is {state.partition_epoch}, not {change.partition_epoch}")
         if state.leader not in change.isr:
-            raise IneligibleReplica("the leader is in sync with itself")
+            raise IneligibleReplica("the leader can't leave the in-sync set")
         for broker in change.isr:
             if broker not in state.isr:
                 self._check_may_join(state, broker, change.topic_id, change.epochs.get(broker, -1))
@@ -179,9 +184,11 @@ class IsrWriter:
         if live is None or live.stopping:
             raise IneligibleReplica(f"broker {broker} is not alive, or stopping")
         if (topic_id, state.index) in live.outages.offline or (topic_id, state.index) in live.outages.full:
-            raise IneligibleReplica(f"broker {broker} has said that its replica is offline, or its disk full")
+            raise IneligibleReplica(f"broker {broker} has reported its replica as offline, or its volume as full")
         if live.epoch != epoch:
-            raise IneligibleReplica(f"broker {broker} was seen in broker epoch {epoch}, it is in {live.epoch} now")
+            raise IneligibleReplica(
+                f"broker {broker} was caught up in broker epoch {epoch}, but is in epoch {live.epoch} now"
+            )
         until = state.latest_until_ms
         if broker in state.adding and until is not None and until > self._now_ms():
             raise IneligibleReplica(f"broker {broker} has only the newest records: consumers still need the others")
@@ -192,6 +199,6 @@ def _state(topic: Topic, states: Mapping[int, PartitionState], index: int) -> Pa
 
 
 def _fail(outcomes: list[Outcome], left: Sequence[int], error: PylogdError) -> list[Outcome]:
-    for place in left:
-        outcomes[place] = error
+    for position in left:
+        outcomes[position] = error
     return outcomes

@@ -1,4 +1,4 @@
-"""A follower's decisions: what to ask for, where to cut, what to refuse."""
+"""A follower's decisions: where to fetch, where to truncate, what to refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import InvalidAppend
 from pylogd.log.validator import AppendOrigin
-from pylogd.replica.asking import FetchConversation, next_epoch
-from pylogd.replica.following import Asked, Followed, Move, cut_at, parts
-from pylogd.replica.partition import Partition, Role
+from pylogd.replica.fetch_session_handler import FetchSessionHandler, next_epoch
+from pylogd.replica.followed_partition import FetchPosition, FollowedPartition, StepKind, parts, truncation_offset
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import Role
 from pylogd.wire.messages.fetch import EpochEndOffset, FetchResponse, PartitionData
 from pylogd.wire.records import HEADER, BatchHeader
 from tests.fakes.parts import Parts, batch
@@ -33,14 +34,14 @@ def placed(offset: int, epoch: int, values: int = 1) -> bytes:
     return bytes(raw)
 
 
-def followed(parts_of: Parts, *epochs: int) -> Followed:
-    """A partition that follows broker 2 in epoch 9, with one record of each of `epochs`."""
+def followed(parts_of: Parts, *epochs: int) -> FollowedPartition:
+    """A partition that follows broker 2 in epoch 9 and has one record of each of `epochs`."""
     parts_of.create("t")
     partition = parts_of.set_state("t", replicas=(2, 1), isr=(2, 1), leader=2, leader_epoch=9)
     assert partition.role is Role.FOLLOWING
     for epoch in epochs:
         partition.append_fetched(placed(partition.log.log_end_offset, epoch), 0, 0)
-    return Followed(partition, 1.0)
+    return FollowedPartition(partition, 1.0)
 
 
 def answer(**fields: object) -> PartitionData:
@@ -51,11 +52,11 @@ class TestWhereToCut:
     @pytest.mark.parametrize(
         ("ours", "leader_epoch", "leader_end", "cut"),
         [
-            ((1, 1, 1), 1, 2, 2),  # the leader's part of our epoch is shorter
-            ((1, 1, 3), 1, 2, 2),  # our newest epoch is none of the leader's
+            ((1, 1, 1), 1, 2, 2),  # the leader's records of that epoch end earlier
+            ((1, 1, 3), 1, 2, 2),  # the leader does not have our newest epoch
             ((1, 1, 3), 1, 9, 2),
-            ((1, 1, 3, 3), 2, 3, 2),  # nor has it ours: cut where our epoch before it ends
-            ((3, 3), 1, 4, 0),  # nothing in common that is known
+            ((1, 1, 3, 3), 2, 3, 2),  # neither has the other's epoch: truncate to the end of our epoch before it
+            ((3, 3), 1, 4, 0),  # no common epoch is known
             ((1, 2, 3), 0, 0, 0),
         ],
     )
@@ -63,74 +64,74 @@ class TestWhereToCut:
         self, parts_of: Parts, ours: tuple[int, ...], leader_epoch: int, leader_end: int, cut: int
     ) -> None:
         log = followed(parts_of, *ours).partition.log
-        assert cut_at(log, leader_epoch, leader_end) == cut
+        assert truncation_offset(log, leader_epoch, leader_end) == cut
 
 
 class TestAnswers:
     def test_it_asks_from_its_end_with_the_epoch_of_its_last_record(self, parts_of: Parts) -> None:
-        assert followed(parts_of, 4, 7).asks() == Asked(2, 7, 0, 9)
+        assert followed(parts_of, 4, 7).position() == FetchPosition(2, 7, 0, 9)
 
     def test_a_diverging_leader(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4, 7)
-        step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), one.asks())
-        assert (step.move, step.offset) == (Move.TRUNCATE, 1)
+        step = one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), one.position())
+        assert (step.kind, step.offset) == (StepKind.TRUNCATE, 1)
 
     def test_a_leader_that_parts_where_we_do_not_is_asked_again_later(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
         asked = answer(diverging_epoch=EpochEndOffset(4, 5))
-        steps = [one.answered(asked, one.asks()) for _ in range(4)]
-        assert {step.move for step in steps} == {Move.PAUSE}
+        steps = [one.answered(asked, one.position()) for _ in range(4)]
+        assert {step.kind for step in steps} == {StepKind.PAUSE}
         assert [step.loud for step in steps] == [True, True, False, True]
-        one.answered(answer(), one.asks())
-        assert one.answered(asked, one.asks()).loud
+        one.answered(answer(), one.position())
+        assert one.answered(asked, one.position()).loud
 
     def test_a_late_answer_is_passed_over(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
-        late = one.asks()._replace(offset=1)
-        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), late).move is Move.FETCH
+        late = one.position()._replace(offset=1)
+        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), late).kind is StepKind.FETCH
 
     def test_an_answer_of_another_epoch_is_passed_over(self, parts_of: Parts) -> None:
         one = followed(parts_of, 4, 4)
-        asked = one.asks()
+        asked = one.position()
         parts_of.set_state("t", leader_epoch=10)
         assert not one.current
-        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), asked).move is Move.FETCH
+        assert one.answered(answer(diverging_epoch=EpochEndOffset(4, 1)), asked).kind is StepKind.FETCH
 
     def test_errors(self, parts_of: Parts) -> None:
         one = followed(parts_of)
-        passing = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
-        assert passing.move is Move.PAUSE
+        passing = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.position())
+        assert passing.kind is StepKind.PAUSE
         assert passing.seconds < 0.1
         assert not passing.loud
-        again = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.asks())
+        again = one.answered(answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), one.position())
         assert again.seconds > passing.seconds
-        other = one.answered(answer(error_code=ErrorCode.KAFKA_STORAGE_ERROR), one.asks())
+        other = one.answered(answer(error_code=ErrorCode.KAFKA_STORAGE_ERROR), one.position())
         assert other.seconds == 1.0
-        assert one.answered(answer(error_code=12345), one.asks()).move is Move.PAUSE
-        assert one.answered(answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), one.asks()).move is Move.LOCATE
+        assert one.answered(answer(error_code=12345), one.position()).kind is StepKind.PAUSE
+        assert one.answered(answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), one.position()).kind is StepKind.LOCATE
 
 
 class TestLost:
     def test_the_leaders_log_starts_behind_our_end(self, parts_of: Parts) -> None:
         step = followed(parts_of, 4).located(50, 90)
-        assert (step.move, step.offset) == (Move.BEGIN, 50)
+        assert (step.kind, step.offset) == (StepKind.BEGIN, 50)
 
     def test_the_leaders_log_ends_before_ours(self, parts_of: Parts) -> None:
         step = followed(parts_of, 4, 4, 4).located(0, 2)
-        assert (step.move, step.offset) == (Move.TRUNCATE, 2)
+        assert (step.kind, step.offset) == (StepKind.TRUNCATE, 2)
 
     def test_it_was_a_misunderstanding(self, parts_of: Parts) -> None:
-        assert followed(parts_of, 4).located(0, 90).move is Move.FETCH
+        assert followed(parts_of, 4).located(0, 90).kind is StepKind.FETCH
 
     def test_a_replica_that_starts_at_the_latest_offset(self, parts_of: Parts) -> None:
         parts_of.create("t")
         partition = parts_of.set_state(
             "t", replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9, adding=(1,), latest_until_ms=0
         )
-        one = Followed(partition, 1.0)
+        one = FollowedPartition(partition, 1.0)
         assert one.starts_at_latest
         step = one.located(10, 90)
-        assert (step.move, step.offset) == (Move.BEGIN, 90)
+        assert (step.kind, step.offset) == (StepKind.BEGIN, 90)
         assert not one.starts_at_latest
 
 
@@ -184,35 +185,35 @@ class TestAppending:
 
 class TestConversation:
     KEY = (b"i" * 16, 0)
-    ASKED = Asked(0, -1, 0, 0)
+    ASKED = FetchPosition(0, -1, 0, 0)
 
     def test_everything_first_then_what_changed(self) -> None:
-        talk = FetchConversation()
+        talk = FetchSessionHandler()
         topics, gone = talk.request({self.KEY: self.ASKED}, [], 100)
-        assert talk.session == (0, 0)
+        assert talk.next == (0, 0)
         assert [one.partitions[0].fetch_offset for one in topics] == [0]
         assert gone == []
         talk.answered(FetchResponse(session_id=7))
-        assert talk.session == (7, 1)
+        assert talk.next == (7, 1)
         assert talk.request({self.KEY: self.ASKED}, [], 100) == ([], [])
         topics, _ = talk.request({self.KEY: replace_offset(self.ASKED, 5)}, [], 100)
         assert topics[0].partitions[0].fetch_offset == 5
         talk.answered(FetchResponse(session_id=7))
         _, gone = talk.request({}, [self.KEY, (b"j" * 16, 3)], 100)
         assert [(one.topic_id, one.partitions) for one in gone] == [(self.KEY[0], [0])]
-        assert talk.asked == {}
+        assert talk.positions == {}
 
     def test_a_leader_without_room_is_told_everything_each_time(self) -> None:
-        talk = FetchConversation()
+        talk = FetchSessionHandler()
         for _ in range(2):
             topics, _ = talk.request({self.KEY: self.ASKED}, [], 100)
             assert len(topics) == 1
             talk.answered(FetchResponse(session_id=0))
-            assert talk.session == (0, 0)
+            assert talk.next == (0, 0)
 
     def test_epochs_start_over(self) -> None:
         assert next_epoch(0x7FFFFFFF) == 1
 
 
-def replace_offset(asked: Asked, offset: int) -> Asked:
+def replace_offset(asked: FetchPosition, offset: int) -> FetchPosition:
     return asked._replace(offset=offset)

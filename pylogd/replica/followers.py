@@ -1,9 +1,9 @@
-"""What a leader knows of its followers, and what follows from it: who is in sync, who fell behind, what is committed.
+"""What a leader knows of its followers: how far each has come, which of them lag, what is committed.
 
-Strategy: a follower says with each fetch how far it has come. It is caught up when it had, at a time, all that the
-leader had at that time, so that a leader that is written to without a pause can still tell. The committed end is the
-least end of the *maximal* in-sync set: the one that is written in the metadata, with a replica that was asked to join
-it counted from before the write on (KIP-497). So no replica is ever in the written set without what is committed.
+Strategy: a follower tells with each fetch how far it has come. It was last caught up when it had all that the leader
+had at that time, so a follower can be caught up though the leader is written to without a pause. The committed end is
+the lowest log end of the *maximal* in-sync set: that of the metadata, with replicas that were proposed to join it
+(KIP-497). So every replica in the set of the metadata has all committed records.
 
 Must not know: the log, requests, the metadata store.
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-#: An offset that is not known yet.
+#: In place of an offset or a broker epoch that is not known.
 UNKNOWN = -1
 
 
@@ -28,14 +28,14 @@ class Follower:
     def __init__(self, now: float) -> None:
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
-        #: When it last had all that the leader had; a new leader gives everybody the whole time to show up.
+        #: When it last had all that the leader had. A new leader counts from its election.
         self.caught_up_at = now
         self.fetched_at = now
         self.leader_end_then = UNKNOWN
         self.broker_epoch = UNKNOWN
 
     def fetched(self, offset: int, log_start: int, leader_end: int, now: float) -> None:
-        """It asks for `offset`, and so has all before it; the leader's log ends at `leader_end`."""
+        """Note a fetch from `offset`: the follower has all records before it. leader_end: the leader's log end."""
         if offset >= leader_end:
             self.caught_up_at = now
         elif 0 <= self.leader_end_then <= offset:
@@ -46,21 +46,23 @@ class Follower:
         self.fetched_at = now
 
     def had_all_at(self, then: float) -> None:
-        """Until a fetch at `then` it asked for the leader's end, which had not moved; that fetch did not name it."""
+        """Note that it was caught up at `then`, when it fetched in a session without naming this partition."""
         self.caught_up_at = max(self.caught_up_at, then)
         self.fetched_at = max(self.fetched_at, then)
 
     def lags(self, leader_end: int, now: float, most: float) -> bool:
-        """Whether it lacks something, and has for longer than `most` seconds."""
+        """Return whether it was not caught up for longer than `most` seconds."""
         return self.log_end < leader_end and now - self.caught_up_at > most
 
 
 class PendingIsr(NamedTuple):
-    """A change of the in-sync set that was asked for. It ends when a newer state of the partition is known, and only
-    then: nobody can tell whether a write without an answer was done.
+    """A proposed in-sync set.
 
-    `epochs`: of those that are to join, the broker epoch in which each was seen to have all. `counted`: who was in
-    earlier proposals that may have been written. `unanswered`: whether a write of any of them had no answer.
+    It ends only when a newer state of the partition is known, since a write without an answer may have been done.
+
+    asked_at: when it was last written, in seconds. epochs: the broker epoch in which each joining replica was seen to
+    be caught up. counted: replicas of earlier proposals that may have been written. unanswered: whether a write of any
+    of the proposals had no answer.
     """
 
     isr: tuple[int, ...]
@@ -71,9 +73,9 @@ class PendingIsr(NamedTuple):
 
 
 def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Follower]) -> int:
-    """The offset up to which the leader, at `own_end`, and all of `isr` have everything; -1 while one is not heard of.
+    """Return the offset up to which the leader and all of `isr` have all records; -1 while one of them is not known.
 
-    The leader itself is not among `followers`.
+    own_end: the leader's log end. The leader is not among `followers`.
     """
     end = own_end
     for node_id in isr:
@@ -84,5 +86,5 @@ def committed_end(own_end: int, isr: Iterable[int], followers: Mapping[int, Foll
 
 
 def low_watermark(own_start: int, live: Iterable[int], followers: Mapping[int, Follower]) -> int:
-    """The least log start of the leader and its `live` followers; -1 while one of them is not heard of."""
+    """Return the lowest log start of the leader and its `live` followers; -1 while one of them is not known."""
     return min([own_start, *(followers[node_id].log_start for node_id in live if node_id in followers)])

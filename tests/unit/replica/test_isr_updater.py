@@ -1,4 +1,4 @@
-"""Who is in sync: asked for, written, and only then so."""
+"""In-sync sets: proposed, written, and changed only then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from twisted.internet.defer import Deferred
 from pylogd.errors import PylogdError
 from pylogd.metadata.errors import ConnectionLost, IneligibleReplica, StalePartition
 from pylogd.metadata.image import IsrChange, PartitionState
-from pylogd.replica.isr import IsrKeeper
+from pylogd.replica.isr_updater import IsrUpdater
 from pylogd.replica.partition import Partition
 from tests.fakes.parts import Parts
 
 
 class Case:
-    """A partition of three led by 1, and a metadata that is answered by hand."""
+    """A partition with three replicas, led by broker 1, and writes of in-sync sets that the test answers."""
 
     def __init__(self, parts: Parts, isr: tuple[int, ...]) -> None:
         self.parts = parts
@@ -27,7 +27,7 @@ class Case:
         self.partition: Partition = parts.set_state("t", replicas=(1, 2, 3), isr=isr, leader_epoch=5)
         self.asked: list[tuple[Sequence[IsrChange], Deferred[Any]]] = []
         known = {self.partition.key: self.partition}
-        self.keeper = IsrKeeper(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
+        self.keeper = IsrUpdater(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
         parts.replicas.fetch_waits.add(self.keeper, self.partition.key)
         parts.replicas.isr.stop()
         parts.replicas.isr = self.keeper
@@ -75,9 +75,9 @@ def test_a_follower_joins_when_it_has_what_is_committed(parts: Parts) -> None:
         5,
         case.new_state(()).partition_epoch - 1,
     )
-    assert case.partition.isr == (1, 2)
+    assert list(case.partition.isr) == [1, 2]
     case.answer(case.new_state((1, 2, 3)))
-    assert case.partition.isr == (1, 2, 3)
+    assert list(case.partition.isr) == [1, 2, 3]
     assert case.partition.pending_isr is None
 
 
@@ -116,7 +116,7 @@ def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts
     parts.time.advance(0)
     case.answer(IneligibleReplica("it died"))  # but the first write may have been done
     assert not case.partition.alone
-    # So the set is written as it is: nothing of an earlier version can be done behind that.
+    # So the present set is written: after that no write of an earlier version can succeed.
     parts.time.advance(0)
     ((change,), _) = case.asked[0]
     assert (change.isr, change.epochs) == ((1,), {})
@@ -127,7 +127,7 @@ def test_a_write_without_an_answer_is_asked_for_again_and_counts_meanwhile(parts
 
 
 def test_a_join_that_is_refused_after_an_earlier_write_had_no_answer_is_withdrawn(parts: Parts) -> None:
-    """A write without an answer is settled by the next state: it says nothing of later ones."""
+    """A write without an answer is decided by the next state, and has no effect on later proposals."""
     case = Case(parts, (1,))
     case.fetched(2, 0)
     case.asked.pop(0)[1].errback(ConnectionLost("/"))
@@ -149,7 +149,7 @@ def test_who_joins_is_named_with_the_broker_epoch_in_which_it_had_all(parts: Par
     case.keeper.follower_came(case.partition, 2)
     parts.time.advance(0)
     case.answer(StalePartition("try again"))
-    # It comes back with less, in another epoch; what is asked for again is still the one that had all.
+    # It restarts with less, in another epoch; the proposal still names the epoch in which it was caught up.
     case.partition.follower_fetched(2, 0, 0, 0.0, 8)
     parts.time.advance(1)
     case.keeper.look()
@@ -171,7 +171,7 @@ def test_one_that_may_not_join_is_let_be_for_a_while(parts: Parts) -> None:
 
 
 def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_same(parts: Parts) -> None:
-    """The two nodes of a topic are read one after the other: a move between the readings changes both."""
+    """The two nodes of a topic are read one after the other, and a reassignment in between changes both."""
     case = Case(parts, (1, 2))
     case.fetched(3, 0)
     torn = case.new_state((1, 2))
@@ -182,7 +182,7 @@ def test_replicas_that_come_behind_the_epoch_they_belong_to_are_known_all_the_sa
     assert pending is not None
     assert not case.partition.apply(replace(torn, replicas=(1, 2, 3, 4), adding=(4,)), 0.0)
     assert case.partition.followers.keys() == {2, 3, 4}
-    assert case.partition.pending_isr is pending  # whether that was written is as open as it was
+    assert case.partition.pending_isr is pending  # it is still not known whether that was written
     case.partition.check_follower(4, 5)
 
 

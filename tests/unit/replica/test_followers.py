@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylogd.replica.insync import UNKNOWN, Follower, committed_end, low_watermark
+from pylogd.replica.followers import UNKNOWN, Follower, committed_end, low_watermark
 
 
 def follower(end: int, start: int = 0) -> Follower:
@@ -36,7 +36,7 @@ def test_a_follower_at_the_end_never_lags() -> None:
 
 def test_a_follower_that_always_has_what_was_there_the_last_time_keeps_up() -> None:
     one = Follower(0.0)
-    for second in range(100):  # it is always behind a leader that never rests
+    for second in range(100):  # never at the end, since the leader is written to all the time
         one.fetched(second * 10, 0, second * 10 + 10, float(second))
     assert not one.lags(2000, 100.0, 5.0)
 

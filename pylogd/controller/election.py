@@ -1,0 +1,180 @@
+"""Elects the controller: the broker that holds the ephemeral node `/controller`.
+
+Strategy: whoever creates the node is the controller. The same write increments `/controller_epoch`, and every write of
+a controller checks that node's version, so writes of a former controller fail in the store. Every broker watches the
+node, and tries to create it when it is gone.
+
+Must not know: what a controller does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.controller.machines import NODE, TERM, NodeEvent, NodeState, TermEvent, TermState
+from pylogd.controller.timers import Timers
+from pylogd.metadata.errors import BadVersion, NodeExists, NoNode, StoreError
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, SetData, WatchEvent
+from pylogd.metadata.layout import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    INCARNATIONS,
+    decode_controller,
+    decode_controller_epoch,
+    encode_controller,
+)
+
+log = Logger()
+
+#: Seconds before the controller's node is read again after an error.
+RETRY_SECONDS = 1.0
+
+
+class Election:
+    """One broker's part in the elections.
+
+    epoch: of this broker's latest term, 0 before the first.
+    """
+
+    def __init__(
+        self,
+        store: IMetadataStore,
+        node_id: int,
+        timers: Timers,
+        now_ms: Callable[[], int],
+        *,
+        elected: Callable[[], object],
+        deposed: Callable[[], object],
+        found: Callable[[int], object],
+    ) -> None:
+        """now_ms: the wall clock, for the time stamp of the election.
+
+        elected, deposed: called when a term of this broker begins and ends. found: called with the controller's id
+        whenever its node was read.
+        """
+        self.epoch = 0
+        self._epoch_version = 0
+        self._store = store
+        self._node_id = node_id
+        self._timers = timers
+        self._now_ms = now_ms
+        self._elected = elected
+        self._deposed = deposed
+        self._found = found
+        self._term = TERM.machine()
+        self._node = NODE.machine()
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller."""
+        return self._term.state is TermState.ACTIVE
+
+    @property
+    def running(self) -> bool:
+        """Whether this broker takes part."""
+        return self._term.state is not TermState.STOPPED
+
+    @property
+    def guard(self) -> Check:
+        """What a controller's write has to check: that no other controller was elected."""
+        return Check(CONTROLLER_EPOCH, self._epoch_version)
+
+    def start(self) -> Deferred[None]:
+        """Take part. Fires when a controller is known."""
+        self._term.handle(TermEvent.START)
+        return self.look()
+
+    def stop(self) -> Deferred[None]:
+        """Take no more part. An active controller deletes its node, so that the next one is elected at once."""
+        active = self.active
+        self._end_term(TermEvent.STOP, "this broker stops")
+        return Deferred.fromCoroutine(self._resign()) if active else succeed(None)
+
+    async def _resign(self) -> None:
+        with suppress(StoreError):  # the node is then deleted with the session
+            await self._store.multi([self.guard, Delete(CONTROLLER)])
+
+    def depose(self, reason: str) -> None:
+        """End this broker's term, if it is the controller; `reason` is for the operator."""
+        if self.active:
+            self._end_term(TermEvent.DEPOSED, reason)
+
+    def _end_term(self, event: TermEvent, reason: str) -> None:
+        active = self.active
+        self._term.handle(event)
+        if active:
+            log.info("this broker is no longer the controller: {why}", why=reason)
+            self._deposed()
+
+    # -- the controller's node
+
+    def look(self) -> Deferred[None]:
+        """Read who is the controller, and become it if nobody is. Reads again afterwards if a read is under way."""
+        busy = self._node.state is not NodeState.WATCHED
+        self._node.handle(NodeEvent.CHANGED)
+        return succeed(None) if busy else Deferred.fromCoroutine(self._look()).addErrback(self._look_failed)
+
+    async def _look(self) -> None:
+        try:
+            while self.running:
+                if self._node.state is NodeState.OUTDATED:
+                    self._node.handle(NodeEvent.READ_AGAIN)
+                if await self._read() and self._node.state is NodeState.READING:
+                    return
+        finally:
+            self._node.handle(NodeEvent.DONE)
+
+    async def _read(self) -> bool:
+        """Read the controller's node, and try to create it if it is gone; return whether the controller is known."""
+        try:
+            node = await self._store.get(CONTROLLER, self._node_changed)
+        except NoNode:
+            self.depose("its node is gone")
+            await self._create_node()
+            return False
+        session = self._store.session_id
+        ours = node.stat.owner == session
+        if ours and not self.active:
+            # No other controller can have incremented it while the node is ours.
+            epoch = await self._store.get(CONTROLLER_EPOCH)
+            if self._store.session_id != session:
+                return False
+            self.epoch, self._epoch_version = decode_controller_epoch(epoch.data), epoch.stat.version
+        self._note_controller(decode_controller(node.data), ours)
+        return True
+
+    def _look_failed(self, failure: Failure) -> None:
+        if not self.running:
+            return
+        log.error("Can't determine the controller, retrying: {error}", error=failure.getErrorMessage())
+        self._timers.later("look", RETRY_SECONDS, self.look)
+
+    async def _create_node(self) -> None:
+        await self._store.ensure(CONTROLLER_EPOCH)
+        await self._store.ensure(INCARNATIONS)
+        node = await self._store.get(CONTROLLER_EPOCH)
+        epoch = decode_controller_epoch(node.data) + 1
+        create = Create(CONTROLLER, encode_controller(self._node_id, self._now_ms()), ephemeral=True)
+        increment = SetData(CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)
+        with suppress(NodeExists, BadVersion):  # another broker was first
+            await self._store.multi([create, increment])
+
+    def _node_changed(self, _: WatchEvent) -> None:
+        if self.running:
+            self.look()
+
+    def _note_controller(self, controller: int, ours: bool) -> None:
+        if not self.running:
+            return
+        if not ours:
+            self.depose(f"broker {controller} is")
+        elif not self.active:
+            self._term.handle(TermEvent.ELECTED)
+            log.info("this broker is the controller, epoch {epoch}", epoch=self.epoch)
+            self._elected()
+        self._found(controller)

@@ -1,0 +1,348 @@
+"""Creates, changes and deletes topics.
+
+Strategy: a change is checked, written with the versions that it was worked out from, and comes back to the look-ups of
+`TopicRegistry` through the change feed. If others changed the topic meanwhile, it is worked out again.
+
+Rules: a Deferred of a change fires once the look-ups have it and subscribers were told. Nothing is written by
+`validate_only`. Each change is atomic: a topic and its settings come and go together. A topic whose nodes can't be read
+can only be deleted.
+
+Must not know: requests, logs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+
+from pylogd.config import TOPIC_SETTINGS, ConfigError, Settings
+from pylogd.metadata.assignment import Replicas, assign_replicas, check_assignment
+from pylogd.metadata.changes import ChangeFeed
+from pylogd.metadata.cluster import Cluster
+from pylogd.metadata.configs import ATTEMPTS, ConfigChange, apply_changes, read_configs, write_configs
+from pylogd.metadata.entries import NO_NODE
+from pylogd.metadata.errors import (
+    BadVersion,
+    InvalidChange,
+    InvalidConfig,
+    InvalidNode,
+    InvalidPartitions,
+    InvalidTopicName,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    TopicDeletionDisabled,
+    TopicExists,
+    UnknownTopic,
+)
+from pylogd.metadata.image import (
+    INTERNAL_TOPICS,
+    PartitionState,
+    Topic,
+    TopicChange,
+    TopicUpdate,
+    check_topic_name,
+    collision_key,
+    new_id,
+)
+from pylogd.metadata.interfaces import Create, Delete, IMetadataStore, Operation
+from pylogd.metadata.layout import (
+    Assignment,
+    encode_configs,
+    encode_states,
+    encode_topic,
+    state_path,
+    topic_config_path,
+    topic_path,
+)
+from pylogd.metadata.topics import TopicRegistry
+
+
+class TopicAdmin:
+    """Changes the topics of the cluster on behalf of clients."""
+
+    def __init__(
+        self, store: IMetadataStore, settings: Settings, cluster: Cluster, feed: ChangeFeed, topics: TopicRegistry
+    ) -> None:
+        """Made before the registry is started, so that every topic comes as a change."""
+        self._store = store
+        self._settings = settings
+        self._cluster = cluster
+        self._feed = feed
+        self._topics = topics
+        #: Partitions by broker, including those of topics that are being created.
+        self._held: Counter[int] = Counter()
+        #: Names by `collision_key`, including those of topics that are being created.
+        self._collisions: dict[str, str] = {}
+        topics.subscribe(self._topic_changed)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str | None] | None = None,
+        validate_only: bool = False,
+    ) -> Deferred[Topic]:
+        """Create a topic.
+
+        partitions, replication_factor: the broker's defaults if None or -1. assignment: replicas by partition index,
+        instead of the two numbers. configs: the topic's own settings.
+
+        Fails with `InvalidTopicName`, `TopicExists`, `InvalidPartitions`, `InvalidReplicationFactor`,
+        `InvalidReplicaAssignment`, `InvalidConfig` or `InvalidChange`.
+        """
+        return Deferred.fromCoroutine(
+            self._create(name, partitions, replication_factor, assignment, configs or {}, validate_only)
+        )
+
+    def delete_topic(self, name: str) -> Deferred[None]:
+        """Delete a topic. Fails with `UnknownTopic` or `TopicDeletionDisabled`."""
+        return Deferred.fromCoroutine(self._delete(name))
+
+    def add_partitions(
+        self,
+        name: str,
+        total: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> Deferred[Topic]:
+        """Raise the number of partitions to `total`. assignment: the replicas of each new partition.
+
+        Fails with `UnknownTopic`, `InvalidPartitions`, `InvalidReplicaAssignment` or `InvalidReplicationFactor`.
+        """
+        return Deferred.fromCoroutine(self._add_partitions(name, total, assignment, validate_only))
+
+    def set_topic_configs(
+        self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Deferred[Topic]:
+        """Replace the topic's own settings. Fails with `UnknownTopic` or `InvalidConfig`."""
+        return Deferred.fromCoroutine(self._write_configs(name, None, configs, validate_only))
+
+    def alter_topic_configs(
+        self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> Deferred[Topic]:
+        """Change the topic's own settings. Fails with `UnknownTopic`, `InvalidConfig` or `InvalidChange`."""
+        return Deferred.fromCoroutine(self._write_configs(name, changes, {}, validate_only))
+
+    # -- creating
+
+    async def _create(
+        self,
+        name: str,
+        partitions: int | None,
+        factor: int | None,
+        assignment: Mapping[int, Sequence[int]] | None,
+        configs: Mapping[str, str | None],
+        dry: bool,
+    ) -> Topic:
+        check_topic_name(name)
+        if self._topics.get(name) is not None or name in self._topics.unreadable:
+            raise TopicExists(f'topic "{name}" exists already')
+        key = collision_key(name)
+        other = self._collisions.get(key, name)
+        if other != name:
+            raise InvalidTopicName(f'topic "{name}" collides with "{other}": they differ only in "." and "_"')
+        checked = self._check_configs(configs)
+        replicas = self._assign(name, partitions, factor, assignment)
+        self._check_room(name, replicas)
+        topic = Topic(name, new_id(), _initial(replicas), checked)
+        if dry:
+            return topic
+        self._collisions[key] = name
+        making = Counter(node for nodes in replicas for node in nodes)
+        self._held.update(making)
+        try:
+            await self._write_new(topic)
+        finally:
+            self._held.subtract(making)
+            if self._topics.get(name) is None and self._collisions.get(key) == name:
+                del self._collisions[key]
+        return self._topics.get(name) or topic
+
+    async def _write_new(self, topic: Topic) -> None:
+        path, config_path = topic_path(topic.name), topic_config_path(topic.name)
+        operations: list[Operation] = [
+            Create(path, encode_topic(Assignment.of(topic.topic_id, topic.partitions))),
+            Create(state_path(topic.name, topic.topic_id), encode_states(0, topic.partitions)),
+            Create(config_path, encode_configs(topic.configs)),
+        ]
+        try:
+            await self._feed.write(operations, [path])
+        except NodeExists as error:
+            await self._feed.catch_up()  # another writer was first: a client that is told so has to find the topic
+            raise TopicExists(f'topic "{topic.name}" exists already') from error
+        except InvalidNode as error:
+            raise InvalidPartitions("the topic has too many partitions or settings for one node") from error
+
+    def _assign(
+        self, name: str, partitions: int | None, factor: int | None, assignment: Mapping[int, Sequence[int]] | None
+    ) -> list[Replicas]:
+        live = self._cluster.brokers
+        if assignment:
+            if partitions not in (None, -1) or factor not in (None, -1):
+                raise InvalidChange("give either an assignment or numbers of partitions and replicas, not both")
+            self._check_count(len(assignment))
+            return check_assignment(assignment, live)
+        count = self._settings.integer("num.partitions") if partitions in (None, -1) else partitions
+        copies = self._settings.integer("default.replication.factor") if factor in (None, -1) else factor
+        assert count is not None and copies is not None
+        if name not in INTERNAL_TOPICS:  # the limit is for requests; brokers create these
+            self._check_count(count)
+        racks = {broker.node_id: broker.rack for broker in live.values()}
+        return assign_replicas(racks, count, copies, start=_start(name))
+
+    def _check_count(self, count: int) -> None:
+        most = self._settings.integer("max.partitions.per.request")
+        if count > most:
+            raise InvalidPartitions(f"{count} partitions are more than max.partitions.per.request allows, {most}")
+
+    def _check_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
+        try:
+            return self._settings.check_topic(configs)
+        except ConfigError as error:
+            raise InvalidConfig(str(error)) from error
+
+    async def _delete(self, name: str) -> None:
+        if not self._settings.flag("delete.topic.enable"):
+            raise TopicDeletionDisabled("topics may not be deleted here: delete.topic.enable is false")
+        for _ in range(ATTEMPTS):
+            if name in self._topics.unreadable:
+                await self._delete_unreadable(name)
+                return
+            entry = self._topics.entry(name)
+            if entry is None:
+                raise _unknown(name)
+            nodes = dict(zip((topic_path(name), state_path(name, entry.topic.topic_id), topic_config_path(name)),
+                             entry.nodes, strict=True))  # fmt: skip
+            there = [path for path, stamp in nodes.items() if stamp != NO_NODE]
+            try:
+                # Children are deleted first; they have the longer paths.
+                await self._feed.write([Delete(path) for path in sorted(there, reverse=True)], [topic_path(name)])
+            except (NoNode, NotEmpty):
+                await self._feed.catch_up()
+                continue
+            return
+        raise InvalidChange("the topic is being changed by others, try again")
+
+    async def _delete_unreadable(self, name: str) -> None:
+        """Delete all nodes of a topic, whatever they hold."""
+        path, config_path = topic_path(name), topic_config_path(name)
+        below = [f"{path}/{child}" for child in await self._store.children(path)]
+        overrides = [config_path] if await self._store.exists(config_path) is not None else []
+        await self._feed.write([Delete(one) for one in [*below, path, *overrides]], [path])
+
+    async def _add_partitions(
+        self, name: str, total: int, assignment: Sequence[Sequence[int]] | None, dry: bool
+    ) -> Topic:
+        for _ in range(ATTEMPTS):
+            topic = self._current(name)
+            more = self._assign_more(name, [state.target for state in topic.partitions], total, assignment)
+            self._check_room(name, more)
+            after = topic.partitions + _initial(more, first=len(topic.partitions))
+            if dry:
+                return Topic(name, topic.topic_id, after, topic.configs)
+            try:
+                await self._topics.write_states([TopicUpdate(topic, after)])
+            except (BadVersion, NoNode):
+                await self._feed.catch_up()
+                continue
+            except InvalidNode as error:
+                raise InvalidPartitions("the topic has too many partitions for one node") from error
+            return self._current(name)
+        raise InvalidChange("the topic is being changed by others, try again")
+
+    def _assign_more(
+        self, name: str, replicas: Sequence[Replicas], total: int, assignment: Sequence[Sequence[int]] | None
+    ) -> list[Replicas]:
+        have = len(replicas)
+        if total <= have:
+            raise InvalidPartitions(f'topic "{name}" has {have} partitions; {total} would not be more')
+        self._check_count(total - have)
+        live = self._cluster.brokers
+        if assignment is not None:
+            if len(assignment) != total - have:
+                raise InvalidChange(f"{total - have} partitions are added, but {len(assignment)} are assigned")
+            assigned = check_assignment(dict(enumerate(assignment, have)), live, first=have)
+            if len(assigned[0]) != len(replicas[0]):
+                raise InvalidChange(
+                    f"partitions of this topic have {len(replicas[0])} replicas, not {len(assigned[0])}"
+                )
+            return assigned
+        racks = {broker.node_id: broker.rack for broker in live.values()}
+        return assign_replicas(racks, total - have, len(replicas[0]), start=_start(name), first=have)
+
+    async def _write_configs(
+        self, name: str, changes: Sequence[ConfigChange] | None, configs: Mapping[str, str | None], dry: bool
+    ) -> Topic:
+        path = topic_config_path(name)
+        for _ in range(ATTEMPTS):
+            topic = self._current(name)
+            current, version = await read_configs(self._store, path)
+            after = self._check_configs(configs if changes is None else apply_changes(current, changes, TOPIC_SETTINGS))
+            if dry:
+                return Topic(name, topic.topic_id, topic.partitions, after)
+            try:
+                await self._feed.write([write_configs(path, after, version)], [path])
+            except (BadVersion, NodeExists, NoNode):
+                continue
+            return self._current(name)
+        raise InvalidChange("the topic is being changed by others, try again")
+
+    def _current(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if name in self._topics.unreadable:
+            raise InvalidChange(f'topic "{name}" can\'t be changed: {self._topics.unreadable[name]}')
+        if topic is None:
+            raise _unknown(name)
+        return topic
+
+    # -- what topics take
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        before, after = change.before, change.after
+        old, new = ([] if one is None else [state.replicas for state in one.partitions] for one in (before, after))
+        if old != new:
+            self._held.subtract(node for nodes in old for node in nodes)
+            self._held.update(node for nodes in new for node in nodes)
+        if after is not None:
+            self._collisions[collision_key(after.name)] = after.name
+        elif before is not None and self._collisions.get(collision_key(before.name)) == before.name:
+            del self._collisions[collision_key(before.name)]
+
+    def room_on(self, broker: int) -> int | None:
+        """Return how many more partitions a live broker may hold, None if it has no limit."""
+        found = self._cluster.brokers.get(broker)
+        limit = None if found is None else found.partition_limit
+        return None if limit is None else max(limit - self._held[broker], 0)
+
+    def _check_room(self, name: str, replicas: Sequence[Replicas]) -> None:
+        """Refuse partitions for which a broker has too few file descriptors. Internal topics are always created."""
+        if name in INTERNAL_TOPICS:
+            return
+        for broker, count in Counter(node for nodes in replicas for node in nodes).items():
+            room = self.room_on(broker)
+            if room is not None and count > room:
+                raise InvalidPartitions(
+                    f"broker {broker} has room for {room} more partitions, not for {count}: it may hold as many as its "
+                    "limit of open files allows (LimitNOFILE= of the service, ulimit -n)"
+                )
+
+
+def _initial(replicas: Sequence[Replicas], first: int = 0) -> tuple[PartitionState, ...]:
+    return tuple(PartitionState.initial(index, brokers) for index, brokers in enumerate(replicas, first))
+
+
+def _start(name: str) -> int:
+    """Return the index of the broker at which a topic's assignment starts: the same each time for a name."""
+    return zlib.crc32(name.encode("utf-8"))
+
+
+def _unknown(name: str) -> UnknownTopic:
+    return UnknownTopic(f'there is no topic "{name[:249]}"')

@@ -1,0 +1,29 @@
+"""Why a partition refuses what is asked of it. `pylogd.api.errors` has the error code of each."""
+
+from __future__ import annotations
+
+from pylogd.errors import PylogdError
+
+
+class NotEnoughReplicas(PylogdError):
+    """Fewer replicas are in sync than `min.insync.replicas` demands for acks=all. Nothing was appended."""
+
+
+class FencedLeaderEpoch(PylogdError):
+    """The client's leader epoch is older than ours: it should refresh its metadata."""
+
+
+class UnknownLeaderEpoch(PylogdError):
+    """The client's leader epoch is newer than ours: our metadata is behind."""
+
+
+class NotLeader(PylogdError):
+    """Another broker leads the partition, or none does."""
+
+
+class OffsetNotAvailable(PylogdError):
+    """A new leader does not know yet how far its log is committed (KIP-207): ask again soon."""
+
+
+class PartitionOffline(PylogdError):
+    """The partition's log could not be opened, or its log directory has failed since."""

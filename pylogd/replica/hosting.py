@@ -1,0 +1,369 @@
+"""From the topic registry to the partitions that this broker hosts.
+
+Strategy: the topic registry says which partitions should be here; `topic_changed` makes it so, one topic's changes
+after the other and different topics concurrently, with files made and deleted in threads.
+
+Rules:
+- Everything here runs on the reactor's thread; only calls into the log that may wait for a disk go to a thread.
+- A partition is in the look-ups once its log is open, and out of them before its log is deleted. Whatever waits on it
+  is woken then and finds its role to be Deleted.
+- A log is deleted only because its topic was deleted, or its replica moved, while this broker followed the metadata.
+  A log that the metadata does not know after all topics were read again (at a start, in a new session) is kept aside:
+  see `strays`.
+
+It must not know requests or error codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, DeferredLock, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.config import ConfigError, Settings
+from pylogd.log.errors import StorageError
+from pylogd.replica.configs import HostedConfig, hosted_config
+from pylogd.replica.manager import InThread, ReplicaManager
+from pylogd.replica.partition import Partition
+from pylogd.replica.roles import RoleEvent
+from pylogd.replica.strays import StrayLogs
+
+if TYPE_CHECKING:
+    from pylogd.log.log import Log
+    from pylogd.log.manager import LogManager
+    from pylogd.metadata.image import PartitionState, Topic, TopicChange
+    from pylogd.metadata.topics import TopicRegistry
+    from pylogd.replica.flushing import Flushers
+    from pylogd.replica.partition_registry import PartitionRegistry
+    from pylogd.replica.storage_failures import StorageFailures
+    from pylogd.replica.watermarks import WatermarkKeeper
+
+log = Logger()
+
+
+class PartitionHosting:
+    """Adds, changes and removes this broker's partitions as the metadata says."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        topics: TopicRegistry,
+        settings: Settings,
+        node_id: int,
+        in_thread: InThread,
+        *,
+        registry: PartitionRegistry,
+        replicas: ReplicaManager,
+        flushers: Flushers,
+        failures: StorageFailures,
+        watermarks: WatermarkKeeper,
+        configs: dict[str, HostedConfig],
+    ) -> None:
+        """`registry` and `configs`, which has the hosted topics' settings by name, are kept up to date here."""
+        self._logs = logs
+        self._topics = topics
+        self._settings = settings
+        self._node_id = node_id
+        self._in_thread = in_thread
+        self._registry = registry
+        self._replicas = replicas
+        self._flushers = flushers
+        self._failures = failures
+        self._watermarks = watermarks
+        self._configs = configs
+        self._strays = StrayLogs(logs, topics, node_id, in_thread)
+        #: Logs to remove, by topic: deleted where the reason is None, else kept aside as strays.
+        self._condemned: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
+        self._locks: dict[str, DeferredLock] = {}
+        self._unsubscribe: list[Callable[[], object]] = []
+        self._starting = False
+        replicas.on_truncated = self._truncated
+
+    # -- start and stop
+
+    async def start(self) -> None:
+        """Host what the topic registry says, and keep logs aside that it does not know.
+
+        The logs have to be loaded and the registry started. Returns when every partition is hosted.
+        """
+        self._unsubscribe = [
+            self._topics.subscribe(self._registry_changed),
+            self._settings.subscribe(lambda _names: self._apply_configs()),
+        ]
+        self._starting = True
+        self._condemn(await self._strays.find())
+        for name in dict.fromkeys([*self._condemned, *(topic.name for topic in self._topics.all())]):
+            await self._settle(name)
+        self._starting = False
+
+    def unsubscribe(self) -> None:
+        """Follow no more changes of the metadata and of settings."""
+        for undo in self._unsubscribe:
+            undo()
+        self._unsubscribe = []
+
+    async def settle_all(self) -> None:
+        """Wait until the changes of all topics that are under way are done."""
+        for name in list(self._locks):
+            await self.settled(name)
+
+    # -- changes of topics
+
+    def topic_changed(self, name: str) -> Deferred[None]:
+        """Host the topic's partitions as the topic registry has them now; fires when that is done."""
+        self._drop_removed(name)
+        return Deferred.fromCoroutine(self._settle(name))
+
+    def settled(self, name: str) -> Deferred[None]:
+        """Return a Deferred that fires when the changes of a topic that are known now are done."""
+        lock = self._locks.get(name)
+        return succeed(None) if lock is None else lock.run(lambda: None)
+
+    def _registry_changed(self, change: TopicChange) -> None:
+        topic = change.after or change.before
+        assert topic is not None
+        if change.found_out:
+            self._drop_removed(topic.name, "it was missing when all topics were read again in a new session")
+        self.topic_changed(topic.name).addErrback(self._change_failed, topic.name)
+
+    def _change_failed(self, failure: Failure, name: str) -> None:
+        log.failure("Could not apply a change of topic {name}", failure, name=name)
+
+    async def _settle(self, name: str) -> None:
+        lock = self._locks.setdefault(name, DeferredLock())
+        await lock.acquire()
+        try:
+            for key, reason in self._condemned.pop(name, ()):
+                await (self._delete_log(key) if reason is None else self._strays.keep_aside(key, reason))
+            topic = self._topics.get(name)
+            if topic is not None:
+                await self._host(topic)
+        finally:
+            lock.release()
+            if not lock.locked:
+                self._locks.pop(name, None)
+
+    # -- partitions that are no longer here
+
+    def _condemn(self, strays: Sequence[tuple[tuple[str, int], str]]) -> None:
+        for key, reason in strays:
+            self._condemned.setdefault(key[0], []).append((key, reason))
+
+    def _drop_removed(self, name: str, stray_reason: str | None = None) -> None:
+        """Stop hosting a topic's partitions that the topic registry does not have on this broker.
+
+        Their logs are deleted later, or kept aside if there is a `stray_reason`.
+        """
+        topic = self._topics.get(name)
+        for partition in list(self._registry.of_topic(name).values()):
+            if topic is None or topic.topic_id != partition.topic_id or not self._is_ours(topic, partition.index):
+                self._drop(partition, stray_reason)
+
+    def _is_ours(self, topic: Topic, index: int) -> bool:
+        return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
+
+    def _drop(self, partition: Partition, stray_reason: str | None) -> None:
+        self._condemned.setdefault(partition.topic, []).append((partition.key, stray_reason))
+        self._unhost(partition)
+
+    def _unhost(self, partition: Partition) -> None:
+        """Serve the partition no longer; its log stays."""
+        self._set_replicated(partition, False)
+        self._registry.remove(partition)
+        if not self._registry.of_topic(partition.topic):
+            self._configs.pop(partition.topic, None)
+        partition.change_role(RoleEvent.REMOVE)
+        self._flushers.remove(partition)
+        self._announce(partition)
+
+    async def _delete_log(self, key: tuple[str, int]) -> None:
+        try:
+            await self._in_thread(self._logs.delete, *key)
+        except StorageError as error:
+            log.error("Could not delete the log of {topic}-{index}: {error}", topic=key[0], index=key[1], error=error)
+
+    # -- partitions that are to be here
+
+    async def _host(self, topic: Topic) -> None:
+        config = self._config(topic)
+        changed_config = config if self._configs.get(topic.name) != config else None
+        self._configs[topic.name] = config
+        missing = []
+        for state in topic.partitions:
+            stored = await self._stored_log(topic, state.index)
+            if self._node_id not in state.replicas:
+                continue
+            partition = self._registry.of_topic(topic.name).get(state.index)
+            if partition is not None and self._is_given_up(partition, state):
+                self._forget(partition)
+                self._configs[topic.name] = config
+                partition = None
+            if partition is not None:
+                self.refresh(partition, state, changed_config)
+            elif stored is None:
+                missing.append(state)
+            else:
+                self._add(topic, state, stored, config)
+        await self._host_missing(topic, missing, config)
+
+    async def _stored_log(self, topic: Topic, index: int) -> Log | None:
+        """Return the log that is stored for a partition; one of an earlier topic of that name is kept aside."""
+        key = topic.name, index
+        stored = self._logs.logs.get(key)
+        if stored is not None and index not in self._registry.of_topic(topic.name):
+            reason = self._strays.reason(stored)
+            if reason is not None:
+                await self._strays.keep_aside(key, reason)
+                return None
+        return stored
+
+    async def _host_missing(self, topic: Topic, missing: Sequence[PartitionState], config: HostedConfig) -> None:
+        """Host partitions that have no log here: offline, or with a new log."""
+        awaiting = [state for state in missing if self._awaits_directory(state)]
+        for state in awaiting:
+            self._registry.awaiting_directory.add((topic.name, state.index))
+            self._add(topic, state, None, config)
+        missing = [state for state in missing if not self._awaits_directory(state)]
+        if missing and self._starting and len(self._logs.healthy) < len(self._logs.directories):
+            # They may be in the offline directory: new, empty logs would give the offsets of their records out again.
+            for state in missing:
+                log.error("{t}-{i} is offline, since its data directory is offline", t=topic.name, i=state.index)
+                self._add(topic, state, None, config)
+        elif missing:
+            made = await self._in_thread(self._make_logs, topic, missing, config)
+            for state, stored in zip(missing, made, strict=True):
+                self._add(topic, state, stored, config)
+            self._drop_removed(topic.name)  # it may have been deleted meanwhile
+
+    def _awaits_directory(self, state: PartitionState) -> bool:
+        """Return whether only a missing directory of this broker has the partition's records.
+
+        A new, empty log would give their offsets out again.
+        """
+        return bool(state.lost) and state.last_known_leader == self._node_id
+
+    def _is_given_up(self, partition: Partition, state: PartitionState) -> bool:
+        """Return whether the records that a missing directory has were given up, so that a new log may be made."""
+        return partition.key in self._registry.awaiting_directory and not self._awaits_directory(state)
+
+    def _forget(self, partition: Partition) -> None:
+        """Stop hosting a partition without a log, so that it gets a new one."""
+        self._registry.awaiting_directory.discard(partition.key)
+        self._drop(partition, None)
+        self._condemned[partition.topic].remove((partition.key, None))
+
+    def _make_logs(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> list[Log | None]:
+        # Runs in a thread.
+        made: list[Log | None] = []
+        for state in states:
+            try:
+                made.append(self._logs.create(topic.name, state.index, topic.topic_id, config.log))
+            except StorageError as error:
+                log.error("Could not create the log of {t}-{i}: {error}", t=topic.name, i=state.index, error=error)
+                made.append(None)
+        return made
+
+    def _add(self, topic: Topic, state: PartitionState, stored: Log | None, config: HostedConfig) -> None:
+        key = topic.name, state.index
+        partition = Partition(
+            topic.name, topic.topic_id, state.index, stored, self._node_id, self._failures.report,
+            self._logs.high_watermarks.pop(key, 0),
+        )  # fmt: skip
+        if stored is not None:
+            self._flushers.add(partition, config.log)
+        self._registry.add(partition)
+        self.refresh(partition, state, config)
+
+    # -- changes of hosted partitions
+
+    def refresh(self, partition: Partition, state: PartitionState, config: HostedConfig | None = None) -> None:
+        """Apply the partition's state in the metadata, and `config` if the settings have changed."""
+        if config is not None:
+            partition.configure(config.min_insync_replicas)
+            if partition.online:
+                partition.log.config = config.log
+                self._flushers.configure(partition, config.log)
+        if partition.state is state or self._replicas.defer_state(partition, state):
+            return
+        self._set_replicated(partition, len(state.replicas) > 1)
+        if partition.apply(state, self._replicas.seconds()):
+            self._announce(partition)
+        else:
+            self._replicas.became_visible(partition)
+
+    def isr_written(self, partition: Partition, state: PartitionState | None) -> None:
+        """Apply a state with a new in-sync set that was written; None if a proposed set was withdrawn."""
+        if state is not None and self._registry.by_name.get(partition.key) is partition:
+            self.refresh(partition, state)
+        self._replicas.became_visible(partition)
+
+    def _truncated(self, partition: Partition, state: PartitionState | None) -> None:
+        if state is not None and self._registry.by_name.get(partition.key) is partition:
+            self.refresh(partition, state)
+        else:
+            self._replicas.became_visible(partition)
+
+    def _announce(self, partition: Partition) -> None:
+        self._replicas.became_visible(partition)
+        self._registry.announce(partition)
+
+    def _set_replicated(self, partition: Partition, replicated: bool) -> None:
+        """Note whether other brokers have replicas of the partition too."""
+        key, isr = partition.key, self._replicas.isr
+        if replicated:
+            self._registry.replicated[key] = partition
+            self._replicas.fetch_waits.add(isr, key)
+            isr.watch()
+            self._watermarks.watch()
+        elif self._registry.replicated.pop(key, None) is not None:
+            self._replicas.fetch_waits.remove(isr, key)
+
+    def _config(self, topic: Topic) -> HostedConfig:
+        try:
+            return hosted_config(self._settings, topic.configs)
+        except ConfigError as error:
+            log.error("Topic {name} has invalid settings; using the broker's: {error}", name=topic.name, error=error)
+            return hosted_config(self._settings, {})
+
+    def _apply_configs(self) -> None:
+        for name in self._registry.topics():
+            topic = self._topics.get(name)
+            if topic is not None:
+                config = self._configs[name] = self._config(topic)
+                for partition in self._registry.of_topic(name).values():
+                    assert partition.state is not None
+                    self.refresh(partition, partition.state, config)
+
+    # -- log directories
+
+    def went_offline(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Take partitions offline whose log directory has failed; what waits on them is answered."""
+        for key in keys:
+            partition = self._registry.by_name.get(key)
+            if partition is not None and partition.online:
+                self._flushers.remove(partition)
+                partition.go_offline()
+                self._announce(partition)
+
+    def reopen(self, path: str) -> Deferred[None]:
+        """Use a log directory again that was offline or full. Fires when its partitions are hosted again.
+
+        Fails as `LogManager.reopen`.
+        """
+        return Deferred.fromCoroutine(self._reopen(path))
+
+    async def _reopen(self, path: str) -> None:
+        keys = await self._in_thread(self._logs.reopen, path)
+        for key in keys:
+            partition = self._registry.by_name.get(key)
+            if partition is not None:
+                self._unhost(partition)
+            stored = self._logs.logs.get(key)
+            reason = None if stored is None else self._strays.reason(stored)
+            if reason is not None:
+                self._condemn([(key, reason)])
+        for name in dict.fromkeys(topic for topic, _ in keys):
+            await self._settle(name)

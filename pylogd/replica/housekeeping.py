@@ -1,0 +1,79 @@
+"""Periodic work on all logs: retention, rolling by age, flushing and checkpoints.
+
+A round does all that is due, in a thread; the next one does not start before it has ended. The most frequent of the
+settings below says how often rounds are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.config import Settings
+from pylogd.replica.partition import Partition
+
+if TYPE_CHECKING:
+    from pylogd.log.manager import LogManager
+
+log = Logger()
+
+_INTERVALS = (
+    "log.retention.check.interval.ms",
+    "log.flush.scheduler.interval.ms",
+    "log.flush.offset.checkpoint.interval.ms",
+)
+
+
+class Housekeeping:
+    """Runs `LogManager.tick` at intervals.
+
+    partitions: the hosted ones, by (topic, index). log_start_moved: called with each whose log start has moved.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        partitions: Mapping[tuple[str, int], Partition],
+        log_start_moved: Callable[[Partition], object],
+        settings: Settings,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+    ) -> None:
+        self._logs = logs
+        self._partitions = partitions
+        self._log_start_moved = log_start_moved
+        self._settings = settings
+        self._in_thread = in_thread
+        self._rounds = LoopingCall(self._round)
+        self._rounds.clock = clock
+        self._ended: Deferred[LoopingCall] | None = None
+
+    def start(self) -> None:
+        """Have the first round after one interval."""
+        interval_ms = min(self._settings.integer(name) for name in _INTERVALS)
+        self._ended = self._rounds.start(interval_ms / 1000, now=False)
+
+    async def stop(self) -> None:
+        """Have no more rounds; return when the present one has ended."""
+        if self._rounds.running and self._ended is not None:
+            self._rounds.stop()
+            await self._ended
+
+    def _round(self) -> Deferred[Any]:
+        return self._in_thread(self._logs.tick).addCallback(self.moved).addErrback(self._failed)
+
+    def moved(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Announce that the log starts of these partitions have moved."""
+        for key in keys:
+            partition = self._partitions.get(key)
+            if partition is not None:
+                self._log_start_moved(partition)
+
+    def _failed(self, failure: Failure) -> None:
+        log.failure("Unexpected error in housekeeping (retention, checkpoints)", failure)

@@ -1,0 +1,38 @@
+"""The role of this broker for a partition, as a machine."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pylogd.machine import MachineTable
+
+
+class Role(Enum):
+    """What this broker is to a partition."""
+
+    LEADING = "This broker takes the partition's appends and serves its reads."
+    FOLLOWING = "This broker copies the leader's log, or waits for a leader."
+    OFFLINE = "The log could not be opened, or its log directory has failed."
+    DELETED = "The partition is no longer hosted here."
+
+
+class RoleEvent(Enum):
+    """What changes the role."""
+
+    LEAD = "The metadata names this broker as the leader."
+    FOLLOW = "The metadata names another leader, or none."
+    FAIL = "The log directory has failed."
+    REMOVE = "The topic was deleted, the replica was moved, or the log directory is opened again."
+
+
+ROLES = MachineTable(
+    "Partition: role",
+    "What a broker is to one partition. A partition whose log can't be opened begins offline.",
+    Role.FOLLOWING,
+    {
+        Role.LEADING: {RoleEvent.FOLLOW: Role.FOLLOWING, RoleEvent.FAIL: Role.OFFLINE, RoleEvent.REMOVE: Role.DELETED},
+        Role.FOLLOWING: {RoleEvent.LEAD: Role.LEADING, RoleEvent.FAIL: Role.OFFLINE, RoleEvent.REMOVE: Role.DELETED},
+        Role.OFFLINE: {RoleEvent.REMOVE: Role.DELETED},
+        Role.DELETED: {},
+    },
+)

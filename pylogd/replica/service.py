@@ -1,0 +1,109 @@
+"""The parts of the replica package, put together: what a broker creates, starts and stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from pylogd.config import Settings
+from pylogd.replica.configs import HostedConfig
+from pylogd.replica.flushing import Flushers
+from pylogd.replica.hosting import PartitionHosting
+from pylogd.replica.housekeeping import Housekeeping
+from pylogd.replica.isr_updater import AlterIsr, IsrUpdater
+from pylogd.replica.manager import InThread, ReplicaManager
+from pylogd.replica.partition_registry import PartitionRegistry
+from pylogd.replica.sessions import FetchSessions
+from pylogd.replica.storage_failures import StorageFailures
+from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
+from pylogd.replica.waiting import PartitionWaits
+from pylogd.replica.watermarks import WatermarkKeeper
+
+if TYPE_CHECKING:
+    from pylogd.log.manager import LogManager
+    from pylogd.metadata.image import PartitionState
+    from pylogd.metadata.topics import TopicRegistry
+    from pylogd.replica.partition import Partition
+
+
+class Replicas:
+    """A broker's replicas: `partitions` to look up, `manager` for appends and waits, `hosting` and `housekeeping`."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        topics: TopicRegistry,
+        alter_isr: AlterIsr,
+        settings: Settings,
+        clock: IReactorTime,
+        node_id: int,
+        in_thread: InThread,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`clock` times everything that waits; `now_ms` is the wall clock, for what the metadata dates."""
+        integer = settings.integer
+        self.partitions = PartitionRegistry()
+        self._waits = PartitionWaits(clock)
+        failures = StorageFailures(logs)
+        self._flushers = Flushers(
+            clock, in_thread, integer("background.threads"), self._waits.check, failures.report
+        )  # fmt: skip
+        configs: dict[str, HostedConfig] = {}
+        quota = ReplicationQuota(lambda: integer("leader.replication.throttled.rate"), clock.seconds)
+        isr = IsrUpdater(
+            alter_isr, clock, self.partitions.replicated, self._isr_written,
+            lambda: integer("replica.lag.time.max.ms") / 1000, now_ms,
+        )  # fmt: skip
+        self.manager = ReplicaManager(
+            logs, self.partitions, self._waits, self._flushers, failures, in_thread,
+            seconds=clock.seconds, isr=isr, throttle=ReplicaThrottle(configs, node_id, quota),
+            sessions=FetchSessions(
+                integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
+                self._waits.fetches,
+            ),
+        )  # fmt: skip
+        self._watermarks = WatermarkKeeper(
+            logs, self.partitions.replicated, clock, in_thread,
+            integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+        )  # fmt: skip
+        self.hosting = PartitionHosting(
+            logs, topics, settings, node_id, in_thread, registry=self.partitions, replicas=self.manager,
+            flushers=self._flushers, failures=failures, watermarks=self._watermarks, configs=configs,
+        )  # fmt: skip
+        self.housekeeping = Housekeeping(
+            logs, self.partitions.by_name, self._waits.check, settings, clock, in_thread
+        )  # fmt: skip
+
+    def _isr_written(self, partition: Partition, state: PartitionState | None) -> None:
+        self.hosting.isr_written(partition, state)
+
+    def start(self) -> Deferred[None]:
+        """Host the partitions that the topic registry says, and begin the housekeeping.
+
+        The logs have to be loaded and the registry started. Fires when every partition is hosted.
+        """
+        return Deferred.fromCoroutine(self._start())
+
+    async def _start(self) -> None:
+        await self.hosting.start()
+        self.housekeeping.start()
+
+    def stop(self) -> Deferred[None]:
+        """End the housekeeping and every wait, as if its time were up, and finish the changes of topics under way.
+
+        The logs stay open for their owner to close.
+        """
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        self.hosting.unsubscribe()
+        self.manager.isr.stop()
+        self._flushers.close()
+        self._waits.expire_all()
+        await self.housekeeping.stop()
+        await self.hosting.settle_all()
+        await self._watermarks.stop()

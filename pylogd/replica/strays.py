@@ -1,0 +1,80 @@
+"""Logs that the metadata does not know: found, and kept aside under another name.
+
+A log is a stray if its topic does not exist, has another topic id or fewer partitions, or has no replica on this
+broker. It is renamed to `-stray` and kept: the metadata store may have been restored from an older copy, so a log is
+deleted only when its topic was seen to be deleted, or its replica to be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pylogd.log.errors import StorageError
+from pylogd.metadata.errors import StoreError
+from pylogd.metadata.image import id_to_text
+
+if TYPE_CHECKING:
+    from pylogd.log.log import Log
+    from pylogd.log.manager import LogManager
+    from pylogd.metadata.topics import TopicRegistry
+
+log = Logger()
+
+_NO_ID = bytes(16)
+
+
+class StrayLogs:
+    """Finds the stray logs of a broker and renames them. `in_thread` runs a function in a thread."""
+
+    def __init__(
+        self, logs: LogManager, topics: TopicRegistry, node_id: int, in_thread: Callable[..., Deferred[Any]]
+    ) -> None:
+        self._logs = logs
+        self._topics = topics
+        self._node_id = node_id
+        self._in_thread = in_thread
+
+    async def find(self) -> list[tuple[tuple[str, int], str]]:
+        """Return the (topic, index) of each stray log and why it is one, by metadata that is read again.
+
+        Returns none if the metadata can't be read.
+        """
+        try:
+            await self._topics.catch_up()
+        except StoreError as error:
+            log.warn("Not looking for stray logs: the metadata can't be read at present: {error}", error=error)
+            return []
+        # A copy, since a thread removes the logs of a directory that fails.
+        reasons = [(key, self.reason(stored)) for key, stored in list(self._logs.logs.items())]
+        return [(key, reason) for key, reason in reasons if reason is not None]
+
+    def reason(self, stored: Log) -> str | None:
+        """Return why a log is a stray; None if it is not, or if the topic's metadata can't be read."""
+        topic = self._topics.get(stored.topic)
+        if topic is None:
+            return None if stored.topic in self._topics.unreadable else "there is no such topic"
+        if stored.topic_id not in (topic.topic_id, _NO_ID):
+            return f"its topic id is {id_to_text(stored.topic_id)}, the topic's {id_to_text(topic.topic_id)}"
+        if stored.partition >= len(topic.partitions):
+            return f"the topic has {len(topic.partitions)} partitions"
+        replicas = topic.partitions[stored.partition].replicas
+        return None if self._node_id in replicas else f"its replicas are on the brokers {list(replicas)}"
+
+    async def keep_aside(self, key: tuple[str, int], reason: str) -> None:
+        """Rename a log so that it is not served, and tell the operator why."""
+        try:
+            path = await self._in_thread(self._logs.keep_aside, *key)
+        except StorageError as error:
+            log.error("Could not rename the stray log of {t}-{i}: {error}", t=key[0], i=key[1], error=error)
+            return
+        if path is not None:
+            log.error(
+                "{topic}-{index} is not known to the metadata: {reason}. Its log is kept as {path} and not served. "
+                "If the metadata is right, remove that directory. If it is an older copy, stop this broker, put the "
+                "newer one back, and rename the directory to {topic}-{index}",
+                topic=key[0], index=key[1], reason=reason, path=path,
+            )  # fmt: skip
