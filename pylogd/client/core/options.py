@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -21,6 +22,8 @@ class ClientOptions:
     connections_max_idle: a connection that was not used for so long is closed.
     metadata_max_age: metadata that is older is asked for again.
     retry_backoff, retry_backoff_max: the pause between two tries of a request, doubling likewise.
+    metrics_sample_window: rates, averages and maxima of `metrics()` are about one to two periods of this length.
+    statistics_interval, on_statistics: a function that is called with `metrics()` every so many seconds; 0 is never.
     """
 
     client_id: str = "pylogd"
@@ -32,6 +35,9 @@ class ClientOptions:
     metadata_max_age: float = 300.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+    metrics_sample_window: float = 30.0
+    statistics_interval: float = 0.0
+    on_statistics: Callable[[Any], None] | None = None
 
     @classmethod
     def of(cls, options: Self | None, settings: dict[str, Any]) -> Self:
@@ -52,6 +58,7 @@ class ClientOptions:
             reconnect_backoff=self.reconnect_backoff,
             reconnect_backoff_max=self.reconnect_backoff_max,
             connections_max_idle=self.connections_max_idle,
+            metrics_sample_window=self.metrics_sample_window,
         )
 
     def backoff(self) -> Backoff:
