@@ -154,7 +154,7 @@ class Producer:
             index = len(batch.records) - 1
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
-                batch.listeners.append((delivery, on_delivery))
+                batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
         return delivery
@@ -196,7 +196,7 @@ class Producer:
             batch, index = add(count)
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
-                batch.listeners.append((delivery, on_delivery))
+                batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
         return delivery

@@ -234,7 +234,7 @@ class EventedProducer(Generic[D]):
     def _taken(self, batch: Batch, index: int, on_delivery: Callable[[D], None] | None) -> D:
         delivery = self._deliver(batch, index)
         if on_delivery is not None:
-            batch.listeners.append((delivery, on_delivery))
+            batch.listeners += (delivery, on_delivery)
         if not index or batch.count:  # opened, or sealed
             self._driver.soon()
         return delivery
@@ -248,7 +248,7 @@ class EventedProducer(Generic[D]):
             if self._accumulator.open.get(batch.partition) is batch:
                 self._accumulator.seal(batch)
             promise: Promise[None] = self._loop.promise()
-            batch.listeners.append((delivery, lambda _: promise.succeed(None)))
+            batch.listeners += (delivery, lambda _: promise.succeed(None))
             self._driver.soon()
             await promise
         if delivery.error is not None:

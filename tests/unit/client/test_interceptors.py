@@ -113,7 +113,7 @@ def test_every_record_is_acknowledged_before_its_callback() -> None:
         ProducerOptions(interceptors=[tracing], on_batch=lambda result: order.append(len(tracing.told)))
     )
     batch, result = finished(3)
-    batch.listeners.append((None, lambda _: order.append(len(tracing.told))))
+    batch.listeners += (None, lambda _: order.append(len(tracing.told)))
     hooks.completed(batch, result)
     assert [metadata.offset for metadata, _ in tracing.told] == [5, 6, 7]
     assert order == [3, 3]

@@ -20,11 +20,11 @@ threads. `buffered` includes Python's objects, so that a limit on it limits memo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
+from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner, murmur2_partitioner, positive_murmur2
 from pylogd.client.core.producer.sticky import StickyPartitions
 from pylogd.errors import PylogdError
 from pylogd.wire.records import (
@@ -37,8 +37,11 @@ from pylogd.wire.records import (
     encode_batch,
     encode_headers,
     record_size_bound,
+    speedups,
     with_producer,
 )
+
+_encode_headers: Callable[[Sequence[Header]], bytes] = encode_headers if speedups is None else speedups.encode_headers
 
 _RECORD_OVERHEAD = 31  # see record_size_bound
 #: Bytes that CPython needs for a record besides its key and value: a tuple, a time stamp, the heads of two bytes
@@ -72,9 +75,9 @@ def check_headers(headers: Sequence[Header]) -> list[Header]:
 def headers_to_bytes(headers: Sequence[Header]) -> bytes:
     """Return headers encoded. Raises TypeError for a key that is no str, a value that is no bytes."""
     try:
-        return encode_headers(headers)
+        return _encode_headers(headers)
     except (AttributeError, TypeError, ValueError):
-        return encode_headers(check_headers(headers))  # which says what is wrong
+        return _encode_headers(check_headers(headers))  # which says what is wrong
 
 
 def to_bytes(content: Any, what: str) -> bytes:
@@ -147,7 +150,12 @@ class Batch:
         self.out_of_order = False
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
-        self.listeners: list[tuple[Any, Callable[[Any], None]]] = []  # what to call when there is a result, with what
+        #: each delivery and then what to call with it: a tuple of both would keep the garbage collector busy
+        self.listeners: list[Any] = []
+
+    def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+        """Return the deliveries that somebody waits for, each with the function to call once it is done."""
+        return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
     def encode(self, compression: int, level: int | None) -> bytes:
         """Return the batch encoded, with its present sequence number. The first call drops the objects of its records.
@@ -200,6 +208,7 @@ class Accumulator:
         self._delivery_timeout = delivery_timeout
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
         self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours return None without a key
+        self._is_murmur2 = self._partition_for is murmur2_partitioner
         self._monotonic = monotonic
         self._availability_timeout = availability_timeout
         self._queued: dict[TopicPartition, int] = {}  # batches without a result
@@ -245,12 +254,17 @@ class Accumulator:
         if headers:
             encoded = headers_to_bytes(headers)
         size += len(encoded)
-        if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
-            batch = self._batch_for(topic, partitions, partition, key)
+        if partition is None and (key is not None or self._asks_keyless):
+            hashed = self._is_murmur2 and key is not None
+            partition = positive_murmur2(key) % partitions if hashed else self._partition_for(topic, key, partitions)
+        # A tuple equals a TopicPartition, and is cheaper.
+        batch = self._sticky.get(topic) if partition is None else self.open.get((topic, partition))  # type: ignore[call-overload]
+        if batch is None:
+            batch = self._batch_for(topic, partitions, partition)
         full = batch.size + size
         while full > self._batch_bytes and batch.size:  # the next one may be open for another kind of records
             self.seal(batch, full=True)
-            batch = self._batch_for(topic, partitions, partition, key)
+            batch = self._batch_for(topic, partitions, partition)
             full = batch.size + size
         records = batch.records
         records.append((key, value, timestamp, encoded))
@@ -260,19 +274,16 @@ class Accumulator:
             self.seal(batch, full=True)
         return batch
 
-    def _batch_for(self, topic: str, partitions: int, partition: int | None, key: bytes | None) -> Batch:
-        """Return the open batch for a record."""
-        if partition is None:
-            partition = self._partition_for(topic, key, partitions)
-        if partition is None:
-            batch = self._sticky.get(topic)
-            if batch is None:
-                chosen = TopicPartition(topic, self._sticky_partitions.partition(topic, partitions))
-                batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
-            return batch
-        # A tuple equals a TopicPartition, and is cheaper.
-        found = self.open.get((topic, partition))  # type: ignore[call-overload]
-        return self._open_batch(TopicPartition(topic, partition)) if found is None else found
+    def _batch_for(self, topic: str, partitions: int, partition: int | None) -> Batch:
+        """Return the open batch of a partition, or, without one, that for records without a key."""
+        if partition is not None:
+            chosen = TopicPartition(topic, partition)
+            return self.open.get(chosen) or self._open_batch(chosen)
+        batch = self._sticky.get(topic)
+        if batch is None:
+            chosen = TopicPartition(topic, self._sticky_partitions.partition(topic, partitions))
+            batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
+        return batch
 
     def add_set(
         self,
@@ -291,7 +302,9 @@ class Accumulator:
             NewRecord(as_bytes(r.key, "a key"), as_bytes(r.value, "a value"), r.timestamp, check_headers(r.headers))
             for r in records
         ]
-        batch = self._batch_for(topic, partitions, partition, taken[0].key)
+        if partition is None:
+            partition = self._partition_for(topic, taken[0].key, partitions)
+        batch = self._batch_for(topic, partitions, partition)
         if batch.size:
             self.seal(batch)
             batch = self._open_batch(batch.partition)
@@ -366,7 +379,7 @@ class Accumulator:
             (record.key, record.value, record.timestamp, record.headers) for record in decode_batch(batch.encoded)
         ]
         half, spacing = len(records) // 2, batch.spacing / 2
-        for delivery, _ in batch.listeners:
+        for delivery, _ in batch.calls():
             assert delivery.batch is batch  # its index counts from this batch's first record from now on
         parts = []
         for start, number, taken in ((0, batch.number, records[:half]), (half, batch.number + spacing, records[half:])):
@@ -378,7 +391,9 @@ class Accumulator:
             if batch.sequence != NO_SEQUENCE:
                 part.producer_id, part.epoch = batch.producer_id, batch.epoch
                 part.sequence = (batch.sequence + start) & MAX_SEQUENCE
-            part.listeners = [entry for entry in batch.listeners if start <= entry[0].index < start + part.count]
+            part.listeners = [
+                each for call in batch.calls() if start <= call[0].index < start + part.count for each in call
+            ]
             self.buffered += part.held
             parts.append(part)
             self.unfinished[part.number] = part

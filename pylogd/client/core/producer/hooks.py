@@ -77,7 +77,7 @@ class ProducerHooks:
                 self._on_batch(result)
             except Exception:
                 _log.exception("on_batch failed for a batch of %s", result.partition)
-        for delivery, listener in batch.listeners:
+        for delivery, listener in batch.calls():
             try:
                 listener(delivery)
             except Exception:

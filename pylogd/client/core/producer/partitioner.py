@@ -38,13 +38,14 @@ def murmur2(data: bytes) -> int:
 
 
 @lru_cache(_CACHED_KEYS)
-def _positive_murmur2(key: bytes) -> int:
+def positive_murmur2(key: bytes) -> int:
+    """Return the hash of a key as the Java client uses it: without its sign."""
     return murmur2(key) & 0x7FFFFFFF
 
 
 def murmur2_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
     """As the Java client by default: murmur2 of the key; sticky without one."""
-    return None if key is None else _positive_murmur2(key) % partitions
+    return None if key is None else positive_murmur2(key) % partitions
 
 
 def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
