@@ -54,13 +54,14 @@ IDLE_CHECK_SECONDS = 1.0
 class ConnectionOptions:
     """How connections are made. Times in seconds; Kafka's names where Kafka has the setting.
 
-    `connect_timeout` is for one address and includes the ApiVersions exchange. After a failed attempt a broker is left
-    alone for `reconnect_backoff`, doubling up to `reconnect_backoff_max`. A connection that was not used for
-    `connections_max_idle` is closed.
+    `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
+    `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
+    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed.
     """
 
     client_id: str = "pylogd"
     connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
     request_timeout: float = 30.0
     reconnect_backoff: float = 0.05
     reconnect_backoff_max: float = 1.0
@@ -109,8 +110,8 @@ class Link:
 
     __slots__ = (
         "_calls", "_congested", "_connect_deadline", "_negotiation", "_network", "_session", "_waiting",
-        "_without_reply", "address", "error", "host", "key", "meters", "port", "purpose", "state", "transport",
-        "used_at",
+        "_without_reply", "address", "connect_timeout", "error", "host", "key", "meters", "port", "purpose", "state",
+        "transport", "used_at",
     )  # fmt: skip
 
     def __init__(self, network: Network, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> None:
@@ -129,7 +130,9 @@ class Link:
         self._waiting: deque[Call] = deque()
         self._without_reply: deque[Call] = deque()  # written to a transport that may still hold them
         self._congested = False
-        self._connect_deadline = now + network.options.connect_timeout
+        #: how long connecting may take, in seconds
+        self.connect_timeout = network.connect_timeout(host, port)
+        self._connect_deadline = now + self.connect_timeout
         self.meters = network.meters.broker(key, self.address)
 
     def __repr__(self) -> str:
@@ -277,7 +280,7 @@ class Link:
     def _check(self, now: float) -> None:
         """Have the broker answer before anything else is sent."""
         self.state = LinkState.CHECKING
-        self._connect_deadline = now + self._network.options.connect_timeout
+        self._connect_deadline = now + self.connect_timeout
         self._negotiation = Negotiation(self.address)
         self._ask_versions(*self._negotiation.question())
 
@@ -324,6 +327,7 @@ class _Rest:
     backoff: Backoff
     until: float
     error: PylogdError
+    failures: int = 0
 
 
 class Network:
@@ -371,6 +375,13 @@ class Network:
             self.link_failed(link, BrokerUnavailable(f"{link.address}: the connection was closed"), now)
             link = self._link(key, call.purpose, host, port, now)
         link.submit(call, now)
+
+    def connect_timeout(self, host: str, port: int) -> float:
+        """Return how long connecting to an address may take, in seconds: longer after each failed attempt."""
+        rest = self._rests.get((host, port))
+        failures = 0 if rest is None else min(rest.failures, 30)
+        first = self.options.connect_timeout
+        return min(first * 2.0**failures, max(first, self.options.connect_timeout_max))
 
     def is_ready(self, node: int, purpose: str = "") -> bool:
         """Whether the connection to a broker is open."""
@@ -479,7 +490,7 @@ class Network:
             rest = _Rest(Backoff(options.reconnect_backoff, options.reconnect_backoff_max), 0.0, error)
             self._rests[link.host, link.port] = rest
         pause = rest.backoff.next()
-        rest.until, rest.error = now + pause, error
+        rest.until, rest.error, rest.failures = now + pause, error, rest.failures + 1
         _log.info("%s; trying again in %.2f s at the earliest", error, pause)
 
     # Any broker

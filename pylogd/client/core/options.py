@@ -16,7 +16,8 @@ class ClientOptions:
 
     client_id: the name under which brokers know this client, in logs and quotas.
     request_timeout: how long a request may go unanswered.
-    connect_timeout: how long a connection may take, its first exchange included.
+    connect_timeout, connect_timeout_max: how long connecting may take, its first exchange included; it doubles from the
+        first to the second while attempts fail.
     reconnect_backoff, reconnect_backoff_max: the pause before a broker that could not be reached is tried again; it
         doubles from the first to the second.
     connections_max_idle: a connection that was not used for so long is closed.
@@ -29,6 +30,7 @@ class ClientOptions:
     client_id: str = "pylogd"
     request_timeout: float = 30.0
     connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
     reconnect_backoff: float = 0.05
     reconnect_backoff_max: float = 1.0
     connections_max_idle: float = 540.0
@@ -54,6 +56,7 @@ class ClientOptions:
         return ConnectionOptions(
             client_id=self.client_id,
             connect_timeout=self.connect_timeout,
+            connect_timeout_max=self.connect_timeout_max,
             request_timeout=self.request_timeout,
             reconnect_backoff=self.reconnect_backoff,
             reconnect_backoff_max=self.reconnect_backoff_max,

@@ -248,6 +248,25 @@ def test_an_unreachable_broker_fails_its_own_requests_in_time() -> None:
     assert "broker 7" in str(world.outcomes[2])
 
 
+def test_connecting_may_take_longer_after_each_failure() -> None:
+    world = World(connect_timeout=3.0, connect_timeout_max=10.0, reconnect_backoff=0.0, reconnect_backoff_max=0.0)
+    world.silent.add("a")
+    taken = []
+    for _ in range(4):
+        begun = world.now
+        world.send(timeout=100.0)
+        while not world.outcomes:
+            world.now = world.network.next_time() or 0.0
+            world.network.tick(world.now)
+            world.perform()
+        taken.append(world.now - begun)
+        assert isinstance(world.outcomes.pop(), BrokerUnavailable)
+    assert taken == [3.0, 6.0, 10.0, 10.0]
+    world.silent.clear()
+    world.send()
+    assert world.network.connect_timeout("a", 1) == 3.0
+
+
 def test_purposes_have_connections_of_their_own_and_exclusive_calls_a_fresh_one() -> None:
     world = World()
     there = Endpoint(5, "a", 1)
