@@ -1,4 +1,4 @@
-"""The client library: a blocking face (no threads, no reactor) over the sans-I/O session.
+"""The client library: its blocking face.
 
     from pylogd.client import Consumer, Producer
 
@@ -10,9 +10,9 @@
         for record in consumer:
             print(record.offset, record.key, record.value)
 
-Reading guide: `core` decides and does no I/O; `blocking` is this face, `deferred` the one on Twisted, `zookeeper` the
-coordination of groups without a broker. `core.errors` is what may be raised besides `pylogd.errors.KafkaError`, which
-carries the code that a broker answered.
+Where to look: `core` makes all decisions and does no I/O; `blocking` is this face, `aio` the one on asyncio, `deferred`
+the one on Twisted, and `zookeeper` coordinates groups without a broker. `core.errors` has the exceptions besides
+`pylogd.errors.KafkaError`, which carries a broker's error code.
 """
 
 from pylogd.client.blocking.admin import Admin
@@ -21,6 +21,8 @@ from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
+from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     BufferFull,
@@ -29,13 +31,17 @@ from pylogd.client.core.errors import (
     CorruptRecords,
     DeliveryFailed,
     DeliveryTimedOut,
+    DeserializationFailed,
     InvalidReply,
     RequestTimedOut,
+    SerializationFailed,
     UnknownTopic,
     UnsupportedByBroker,
 )
 from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
 from pylogd.client.core.producer.accumulator import BatchResult
+from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
+from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
@@ -52,10 +58,13 @@ __all__ = [
     "Closed",
     "Cluster",
     "Consumer",
+    "ConsumerInterceptor",
+    "ConsumerMetrics",
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
     "DeliveryTimedOut",
+    "DeserializationFailed",
     "ErrorCode",
     "InvalidReply",
     "KafkaError",
@@ -63,8 +72,13 @@ __all__ = [
     "NewTopic",
     "OffsetAndTime",
     "Producer",
+    "ProducerInterceptor",
+    "ProducerMetrics",
+    "ProducerRecord",
     "Record",
+    "RecordMetadata",
     "RequestTimedOut",
+    "SerializationFailed",
     "TopicPartition",
     "UnknownTopic",
     "UnsupportedByBroker",

@@ -816,6 +816,15 @@ put_sized(Output *output, PyObject *object)
         put_varint(output, -1);
         return 0;
     }
+    if (PyBytes_CheckExact(object)) {
+        Py_ssize_t size = PyBytes_GET_SIZE(object);
+        if (reserve(output, 10 + size) < 0)
+            return -1;
+        put_varint(output, size);
+        memcpy(output->start + output->size, PyBytes_AS_STRING(object), (size_t)size);
+        output->size += size;
+        return 0;
+    }
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0)
         return -1;
     int done = reserve(output, 10 + view.len);
@@ -826,6 +835,27 @@ put_sized(Output *output, PyObject *object)
     }
     PyBuffer_Release(&view);
     return done;
+}
+
+/* The length and the UTF-8 of a str. */
+static int
+put_text(Output *output, PyObject *text)
+{
+    if (PyUnicode_Check(text) && PyUnicode_IS_COMPACT_ASCII(text)) {
+        Py_ssize_t size = PyUnicode_GET_LENGTH(text);
+        if (reserve(output, 10 + size) < 0)
+            return -1;
+        put_varint(output, size);
+        memcpy(output->start + output->size, PyUnicode_1BYTE_DATA(text), (size_t)size);
+        output->size += size;
+        return 0;
+    }
+    PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
+    if (encoded == NULL)
+        return -1;
+    int put = put_sized(output, encoded);
+    Py_DECREF(encoded);
+    return put;
 }
 
 static int
@@ -845,14 +875,12 @@ put_headers(Output *output, PyObject *headers)
         goto done;
     put_varint(output, PyTuple_GET_SIZE(all));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all); i++) {
-        PyObject *pair = PySequence_Tuple(PyTuple_GET_ITEM(all, i)), *name = NULL;
+        PyObject *pair = PySequence_Tuple(PyTuple_GET_ITEM(all, i));
         int put = -1;
         if (pair != NULL && PyTuple_GET_SIZE(pair) != 2)
             PyErr_SetString(PyExc_ValueError, "a header is a pair");
-        else if (pair != NULL
-                 && (name = PyUnicode_AsEncodedString(PyTuple_GET_ITEM(pair, 0), "utf-8", "surrogateescape")))
-            put = put_sized(output, name) < 0 ? -1 : put_sized(output, PyTuple_GET_ITEM(pair, 1));
-        Py_XDECREF(name);
+        else if (pair != NULL)
+            put = put_text(output, PyTuple_GET_ITEM(pair, 0)) < 0 ? -1 : put_sized(output, PyTuple_GET_ITEM(pair, 1));
         Py_XDECREF(pair);
         if (put < 0)
             goto done;
@@ -925,6 +953,21 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(encode_headers_doc,
+"encode_headers(headers, /)\n--\n\n"
+"Headers, (key, value) each, as they stand in a record.");
+
+static PyObject *
+encode_headers(PyObject *self, PyObject *headers)
+{
+    Output output = {NULL, 0, 0};
+    PyObject *result = NULL;
+    if (reserve(&output, 128) == 0 && put_headers(&output, headers) == 0)
+        result = PyBytes_FromStringAndSize((const char *)output.start, output.size);
+    PyMem_Free(output.start);
+    return result;
+}
+
 PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nMurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client.");
 
 static PyObject *
@@ -960,6 +1003,7 @@ static PyMethodDef methods[] = {
     {"fill", fill, METH_VARARGS, fill_doc},
     {"fill_headers", fill_headers, METH_VARARGS, fill_headers_doc},
     {"encode_records", encode_records, METH_VARARGS, encode_records_doc},
+    {"encode_headers", encode_headers, METH_O, encode_headers_doc},
     {"inspect_records", inspect_records, METH_VARARGS, inspect_records_doc},
     {"batch_is_valid", (PyCFunction)(void (*)(void))batch_is_valid, METH_FASTCALL, batch_is_valid_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},

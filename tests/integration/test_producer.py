@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
-from pylogd.wire.messages import ApiKey
 from tests.brokers import free_ports
 from tests.conftest import CHECKOUT
-from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
 from tests.integration.conftest import StartBroker
 
@@ -53,39 +49,10 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_broker_restarts(start_bro
     assert everything(where, "t", number) == list(range(number))
 
 
-@pytest.fixture
-def silent() -> Iterator[FakeBroker]:
-    with FakeBroker() as server:
-        server.on(ApiKey.PRODUCE, *[fake.silence] * 100)
-        yield server
-
-
 def run(script: str, address: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, address], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-@pytest.mark.parametrize(
-    "call", ["producer.flush()", "delivery.result()", "producer.send('t', b'w')", "producer.close()"]
-)
-def test_an_interrupt_ends_every_wait(silent: FakeBroker, call: str) -> None:
-    script = f"""
-import sys
-from pylogd.client import Producer
-with Producer(sys.argv[1], buffer_memory=1000, linger_ms=0) as producer:
-    delivery = producer.send("t", bytes(1000), partition=0)
-    {call}
-"""
-    process = run(script, silent.address)
-    try:
-        silent.wait_until_asked(ApiKey.PRODUCE, seconds=SECONDS)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    assert "KeyboardInterrupt" in errors
-    assert process.returncode == -signal.SIGINT
 
 
 def test_a_child_process_needs_a_producer_of_its_own() -> None:

@@ -145,6 +145,18 @@ def test_keys_have_the_same_hash(key: bytes) -> None:
         partitioner.speedups = before
 
 
+@given(st.lists(st.tuples(names, some_bytes), max_size=200))
+def test_headers_alone(headers: list[tuple[str, bytes | None]]) -> None:
+    check_equal(lambda: records.encode_headers(headers))
+
+
+@pytest.mark.parametrize("bad", [7, [1], [("k",)], [(b"k", b"v")], [("k", "v")], [("k", 1)], [(None, b"v")]])
+def test_headers_of_wrong_types_are_refused(bad: Any) -> None:
+    for loops in (compiled, None):
+        with pytest.raises((AttributeError, TypeError, ValueError)):
+            with_loops(loops, lambda: records.encode_headers(bad))
+
+
 def test_wrong_types_are_said() -> None:
     for bad in [[1], [(b"k", b"v", 0)], [("k", b"v", 0, ())], [(b"k", b"v", "now", ())], [(b"k", b"v", 0, [1])], 7]:
         with pytest.raises((TypeError, ValueError)):

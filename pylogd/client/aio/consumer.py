@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.aio.cluster import Cluster
+from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.group.sharing import Listener, Told
@@ -99,6 +100,10 @@ class Consumer:
                 task.cancel()
             if self._own_cluster:
                 self.cluster.close()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return statistics of this consumer, its brokers and its partitions."""
+        return self._consumer.metrics()
 
     # What to read, and from where
 

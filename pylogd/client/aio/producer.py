@@ -1,18 +1,17 @@
-"""The producer on asyncio: `await send(...)` takes a record, and its delivery can be awaited for the offset.
+"""The producer on asyncio: `await send(...)` buffers a record, and its delivery can be awaited for the offset.
 
     async with Producer("localhost:9092") as producer:
         delivery = await producer.send("events", b"hello", key=b"greeting")
         print(await delivery)
 
-Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` returns at once while there is room;
-otherwise it waits for room up to `max_block` seconds, in the order of the calls. Compression and encoding run on the
+Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` returns at once if the buffer has space;
+otherwise it waits for space up to `max_block` seconds, in the order of the calls. Compression and encoding run on the
 loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from pylogd.client.aio.cluster import Cluster
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.interceptors import ProducerRecord
+from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.evented.producer import EventedProducer
 from pylogd.wire.records import Header, NewRecord
@@ -27,11 +28,9 @@ from pylogd.wire.records import Header, NewRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger(__name__)
-
 
 class Delivery(Outcome):
-    """What becomes of one record, or of a set. Await it for the offset."""
+    """The result of one record, or of a set, which may still be to come. Await it for the offset."""
 
     __slots__ = ("_producer",)
 
@@ -42,11 +41,11 @@ class Delivery(Outcome):
         self.index = index
 
     def __await__(self) -> Generator[Any, Any, int]:
-        """Wait for the offset, without lingering. Raises why the record was not written."""
+        """Wait for the offset, without lingering. Raises the error if the record was not written."""
         return self._producer.result(self).__await__()
 
     async def result(self, timeout: float | None = None) -> int:
-        """As awaiting it; raises RequestTimedOut after `timeout` seconds."""
+        """Wait for the offset as `await` does. Raises RequestTimedOut after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 return await self
@@ -75,9 +74,8 @@ class Producer:
             bootstrap_servers, self.options, auto_create_topics=True, tls=tls
         )  # fmt: skip
         self._now_ms = self.cluster.loop.now_ms
-        self._producer: EventedProducer[Delivery] = EventedProducer(
-            self.cluster.driver, self.options, self._deliver, _callback_failed
-        )
+        self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)
+        self._prepares = self._producer.prepares
         self._try_send = self._producer.try_send
         self._closed = False
 
@@ -96,20 +94,26 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """Take a record and return what will become of it. `timestamp` in milliseconds since 1970, by default now.
+        """Send a record and return its delivery, which will have the result.
 
-        `on_delivery` is called with the delivery once it is done. Waits up to `max_block` if the buffer is full or the
-        topic not known yet. Raises BufferFull, KafkaError if the topic can't be found or has no such partition, what
-        kept its metadata from being read, Closed, or TypeError for what is no bytes.
+        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
+        now. on_delivery: called with the delivery once it is done.
+
+        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Raises BufferFull; KafkaError
+        if there is no such topic or partition; what kept its metadata from being read; SerializationFailed; Closed;
+        TypeError for a key or value that is no bytes.
         """
+        if self._prepares:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            return await self._producer.send_prepared(record, on_delivery)
         stamp = self._now_ms() if timestamp is None else timestamp
         taken = self._try_send(topic, value, key, partition, stamp, headers, on_delivery)
         if taken is not None:
@@ -117,21 +121,22 @@ class Producer:
         return await self._producer.send_later(topic, value, key, partition, stamp, headers, on_delivery)
 
     async def send_set(
-        self, topic: str, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]], *,
+        self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
         partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:  # fmt: skip
-        """Take records that shall be one batch, written whole or not at all: (key, value) pairs or `NewRecord`s.
+        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
 
-        Without `partition`, the first one's key decides. The delivery's offset is the first one's. Waits and raises
-        as `send`; ValueError: there is no record.
+        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
+        raises as `send`; raises ValueError without any record.
         """
         return await self._producer.send_set(topic, records, partition, on_delivery)
 
     async def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
-        """Take each row of a `pyarrow.RecordBatch` as a record: of the columns `value` (binary or string) and, where it
-        has them, `key` (the same), `timestamp` and `headers` (list<struct<key: string, value: binary>>).
+        """Send each row of a `pyarrow.RecordBatch` as a record.
 
-        Waits and raises as `send`; KeyError: there is no `value`.
+        Its columns are `value` (binary or string) and optionally `key` (the same), `timestamp` and `headers`
+        (list<struct<key: string, value: binary>>). They are not serialized. Waits and raises as `send`; raises KeyError
+        without a column `value`.
         """
         return await self._producer.send_columns(topic, rows, partition)
 
@@ -147,8 +152,12 @@ class Producer:
         except TimeoutError:
             raise self._producer.within("batches") from None
 
+    def metrics(self) -> ProducerMetrics:
+        """Return statistics of this producer, its brokers and its partitions."""
+        return self._producer.metrics()
+
     async def close(self, timeout: float | None = None) -> None:
-        """Take no more records, flush, and close; raises as `flush`."""
+        """Accept no more records, flush, and close. Raises as `flush`."""
         if self._closed:
             return
         self._producer.refuse(Closed("the producer is closed"))
@@ -158,13 +167,9 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without sending what is left: that was not delivered, for all that is known."""
+        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
         if not self._closed:
             self._closed = True
             self._producer.abandon()
             if self._own_cluster:
                 self.cluster.close()
-
-
-def _callback_failed() -> None:
-    _log.exception("a callback of the producer failed")

@@ -211,7 +211,7 @@ class AuditedProducer:
             index = len(batch.records) - 1
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
-                batch.listeners.append((delivery, on_delivery))
+                batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
         if is_new:

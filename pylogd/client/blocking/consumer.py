@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pylogd.client.blocking.background import Background
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
+from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.errors import ClientError, Closed
@@ -132,6 +133,10 @@ class Consumer:
                 self._background.stop()
             if self._own_cluster and locked:
                 self.cluster.close()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return statistics of this consumer, its brokers and its partitions. From any thread."""
+        return self._consumer.metrics()
 
     # What to read, and from where
 

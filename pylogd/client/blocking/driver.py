@@ -43,7 +43,7 @@ class Driver:
             if isinstance(effect, Write):
                 link.transport.write(effect.parts)
             elif isinstance(effect, Open):
-                link.transport = self._sockets.open(link, self.network.options.connect_timeout)
+                link.transport = self._sockets.open(link, link.connect_timeout)
             elif isinstance(effect, Close) and link.transport is not None:
                 link.transport.close()
         if self.network.written:

@@ -1,26 +1,24 @@
-"""The producer: records in, batches out to the partitions' leaders, results back.
+"""The blocking producer: it batches records and sends them in a thread of its own.
 
 Strategy: `send` adds a record to its partition's open batch and returns at once. A batch is sealed when it is full in
-bytes or records, or has lingered `linger_ms`; a thread of the producer's own (`sender`) sends it, again after
-retriable errors, until it has a result or `delivery_timeout` is over.
+bytes or records, or has lingered `linger_ms`. The producer's thread (`sender`) sends it, again after retriable errors,
+until it has a result or `delivery_timeout` is over.
 
-Rules: with `idempotence`, which is on with acks="all" unless it is switched off, a batch is written once whatever is
-retried, and a partition's records keep their order. Without it a retry may write a batch twice, if the reply to the
-first try was lost, and with more than one request in flight change the order; `retry=False` writes at most once. What
-is buffered is bounded by `buffer_memory` bytes, all that Python takes for the records counted: `send` then waits for
-room, up to `max_block` seconds, and raises BufferFull. Threads may share a producer. What is neither flushed nor
-closed when the process ends may be lost; Ctrl-C interrupts every call at once.
+Rules: with `idempotence`, which is on with acks="all" unless it is turned off, a batch is written once however often
+it is sent, and a partition's records keep their order. Without it a retry may write a batch twice, if the reply to the
+first attempt was lost, and change the order with more than one request in flight; `retry=False` writes at most once.
+The buffer is limited to `buffer_memory` bytes, including Python's objects: when it is full, `send` waits for space up
+to `max_block` seconds, and raises BufferFull. Threads may share a producer. Records that are neither flushed nor
+closed when the process ends may be lost. Ctrl-C interrupts every call at once.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pylogd.client.blocking.clock import SystemClock
@@ -31,8 +29,10 @@ from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_re
 from pylogd.client.core.metadata import Metadata, parse_bootstrap
 from pylogd.client.core.network import Network
 from pylogd.client.core.options import ClientOptions
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Batch, as_new_records
 from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.interceptors import ProducerRecord
+from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import check_partition, not_in_time
 from pylogd.wire.records import NO_TIMESTAMP, Header, NewRecord
@@ -42,11 +42,9 @@ if TYPE_CHECKING:
 
 _ABANDON_SECONDS = 1.0  # the thread ends at once unless a callback is running
 
-_log = logging.getLogger(__name__)
-
 
 class Delivery(Outcome):
-    """What becomes of one record, or of a set."""
+    """The result of one record, or of a set, which may still be to come."""
 
     __slots__ = ("_sender",)
 
@@ -57,7 +55,7 @@ class Delivery(Outcome):
         self.index = index
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait for it and return its offset. Raises why it was not written, or RequestTimedOut after `timeout`."""
+        """Wait for the record's offset. Raises its error if it was not written, RequestTimedOut after `timeout`."""
         if not self.done:
             sender = self._sender
             with sender.lock:
@@ -95,16 +93,17 @@ class Producer:
             addresses = parse_bootstrap(bootstrap_servers)
         self.options = ProducerOptions.of(options, settings)
         network = Network(Metadata(addresses, auto_create_topics=auto_create), self.options.connection)
-        tell = partial(_tell, self.options.on_batch)
-        self._sender = sender = Sender(network, self.options, clock, tell)
+        self._sender = sender = Sender(network, self.options, clock)
         self._core = sender.core
+        self._hooks = sender.core.hooks
+        self._prepares = self._hooks.prepares
         self._accumulator = sender.core.accumulator
         self._add = self._accumulator.add
         self._partitions = sender.core.partitions
         self._limit = self.options.buffer_memory
         self._now_ms = clock.now_ms
         self._monotonic = clock.monotonic
-        self._told = threading.local()  # of how many failed records a thread has been told
+        self._told = threading.local()  # for each thread: failed records of which it has been told
         # A producer that is dropped delivers what it has; its thread then ends.
         self._finalizer = weakref.finalize(self, _drop, sender)
 
@@ -117,27 +116,33 @@ class Producer:
         else:
             self.abandon()
 
-    # Taking records
+    # Sending
 
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """Take a record and return what will become of it. `timestamp` in milliseconds since 1970, by default now.
+        """Send a record and return its delivery, which will have the result.
 
-        `on_delivery` is called with the delivery once it is done, in the producer's thread. Waits up to `max_block` if
-        the buffer is full or the topic not known yet. Raises BufferFull, KafkaError if the topic can't be found or has
-        no such partition, what kept its metadata from being read, Closed, or TypeError for what is no bytes.
+        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
+        now. on_delivery: called with the delivery once it is done, in the producer's thread.
+
+        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Raises BufferFull; KafkaError
+        if there is no such topic or partition; what kept its metadata from being read; SerializationFailed; Closed;
+        TypeError for a key or value that is no bytes.
         """
+        if self._prepares:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            return self._send_prepared(record, on_delivery, serialize=True)
         sender = self._sender
-        with sender.lock:
+        with sender.lock:  # the same as `_accept`, whose call costs as much as all this
             if self._accumulator.buffered >= self._limit or self._core.failure is not None:
                 self._make_room()
             count = self._partitions.get(topic) or self._learn(topic)
@@ -149,21 +154,38 @@ class Producer:
             index = len(batch.records) - 1
             delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
-                batch.listeners.append((delivery, on_delivery))
+                batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
         return delivery
 
-    def send_set(
-        self, topic: str, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]], *,
-        partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
-    ) -> Delivery:  # fmt: skip
-        """Take records that shall be one batch, written whole or not at all: (key, value) pairs or `NewRecord`s.
+    def _send_prepared(
+        self, record: ProducerRecord, on_delivery: Callable[[Delivery], None] | None, *, serialize: bool
+    ) -> Delivery:
+        """Send a record as interceptors and serializers make it."""
+        record = self._hooks.prepare(record, serialize=serialize)
+        stamp = self._now_ms() if record.timestamp is None else record.timestamp
 
-        Without `partition`, the first one's key decides. The delivery's offset is the first one's. Waits and raises
-        as `send`; ValueError: there is no record.
-        """
-        taken = list(records)
+        def add(partitions: int) -> tuple[Batch, int]:
+            batch = self._add(
+                record.topic, partitions, record.partition, record.key, record.value, stamp, record.headers
+            )
+            return batch, len(batch.records) - 1
+
+        try:
+            return self._accept(record.topic, record.partition, add, on_delivery)
+        except Exception as error:
+            self._hooks.refused(record, error)
+            raise
+
+    def _accept(
+        self,
+        topic: str,
+        partition: int | None,
+        add: Callable[[int], tuple[Batch, int]],
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> Delivery:
+        """Wait for space and metadata, then call `add(partitions)`, which returns a batch and an index in it."""
         sender = self._sender
         with sender.lock:
             if self._accumulator.buffered >= self._limit or self._core.failure is not None:
@@ -171,29 +193,54 @@ class Producer:
             count = self._partitions.get(topic) or self._learn(topic)
             if partition is not None and not 0 <= partition < count:
                 count = self._learn(topic, partition)
-            batch = self._accumulator.add_set(topic, count, partition, taken, self._now_ms())
-            delivery = Delivery(sender, batch, 0)
+            batch, index = add(count)
+            delivery = Delivery(sender, batch, index)
             if on_delivery is not None:
-                batch.listeners.append((delivery, on_delivery))
-            sender.nudge(batch)
+                batch.listeners += (delivery, on_delivery)
+            if not index or batch.count:  # opened, or sealed
+                sender.nudge(batch)
         return delivery
 
-    def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
-        """Take each row of a `pyarrow.RecordBatch` as a record: of the columns `value` (binary or string) and, where it
-        has them, `key` (the same), `timestamp` and `headers` (list<struct<key: string, value: binary>>).
+    def send_set(
+        self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
+        partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:  # fmt: skip
+        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
 
-        Waits and raises as `send`; KeyError: there is no `value`.
+        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
+        raises as `send`; raises ValueError without any record.
         """
-        return [
-            self.send(
-                topic, row.value, row.key, partition=partition, headers=row.headers,
-                timestamp=None if row.timestamp == NO_TIMESTAMP else row.timestamp,
+        now_ms = self._now_ms()
+        taken = as_new_records(records, now_ms)
+        if self._prepares:
+            taken = self._hooks.prepare_set(topic, taken, partition)
+        return self._accept(
+            topic, partition, lambda count: (self._accumulator.add_set(topic, count, partition, taken), 0), on_delivery
+        )
+
+    def send_columns(self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
+        """Send each row of a `pyarrow.RecordBatch` as a record.
+
+        Its columns are `value` (binary or string) and optionally `key` (the same), `timestamp` and `headers`
+        (list<struct<key: string, value: binary>>). They are not serialized. Waits and raises as `send`; raises KeyError
+        without a column `value`.
+        """
+        found = (
+            ProducerRecord(
+                topic, row.value, row.key, partition, None if row.timestamp == NO_TIMESTAMP else row.timestamp,
+                row.headers,
             )
             for row in columns.rows_of(rows)
-        ]  # fmt: skip
+        )  # fmt: skip
+        if self._prepares:
+            return [self._send_prepared(record, None, serialize=False) for record in found]
+        return [
+            self.send(topic, value, key, partition=partition, timestamp=timestamp, headers=headers)
+            for topic, value, key, partition, timestamp, headers in found
+        ]
 
     def _make_room(self) -> None:
-        """With the lock: wait until the buffer has room."""
+        """With the lock: wait until the buffer has space."""
         sender, core = self._sender, self._core
         sender.needing_room += 1
         try:
@@ -207,7 +254,7 @@ class Producer:
             raise core.failure
 
     def _learn(self, topic: str, partition: int | None = None) -> int:
-        """With the lock: wait until the topic's number of partitions is known, or known anew to be too low."""
+        """With the lock: return a topic's number of partitions from new metadata. Raises KafkaError without it."""
         sender, core = self._sender, self._core
         before = core.learned(topic)
         core.want(topic)
@@ -253,8 +300,12 @@ class Producer:
         if failed is not None:
             raise failed
 
+    def metrics(self) -> ProducerMetrics:
+        """Return statistics of this producer, its brokers and its partitions. From any thread."""
+        return self._core.metrics(self._monotonic())
+
     def close(self, timeout: float | None = None) -> None:
-        """Take no more records, flush, and close; raises as `flush`."""
+        """Accept no more records, flush, and close. Raises as `flush`."""
         if self._finalizer.detach() is None:
             return
         sender = self._sender
@@ -266,26 +317,14 @@ class Producer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without sending what is left: that was not delivered, for all that is known."""
+        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
         self._finalizer.detach()
         self._sender.abandon(Closed("the producer is closed"), _ABANDON_SECONDS)
-
-
-def _tell(on_batch: Callable[[BatchResult], None] | None, batch: Batch, result: BatchResult) -> None:
-    if on_batch is not None:
-        try:
-            on_batch(result)
-        except Exception:
-            _log.exception("a callback of the producer failed")
-    for delivery, listener in batch.listeners:
-        try:
-            listener(delivery)
-        except Exception:
-            _log.exception("a callback of the producer failed")
+        self._hooks.close()
 
 
 def _drop(sender: Sender) -> None:
-    """A producer goes that nobody closed: its thread delivers what it has, if the process lives that long."""
+    """Let the thread of a producer that nobody closed deliver its records, if the process lives that long."""
     if sender.core.unfinished:
         warnings.warn("a producer was neither closed nor flushed: records may be lost", ResourceWarning, stacklevel=2)
     sender.let_end()

@@ -1,13 +1,13 @@
-"""The producer's thread: it drives a `ProducerCore` on connections of its own.
+"""The producer's thread: it drives a `ProducerCore` on its own connections.
 
-Strategy: the thread lets the core do what is due, sends the requests that it returns, calls the application back for
+Strategy: the thread lets the core do what is due, sends the requests that it returns, calls the application back with
 results, and sleeps until something is due, a reply comes, or a caller wakes it. Callers add records under `lock` and
-wait on `changed`; they never touch a socket, so that an interrupt in the caller's thread, at whatever instruction,
-leaves no half-written request behind.
+wait on `changed`. They never touch a socket, so that an interrupt in a caller's thread, at whatever instruction, leaves
+no half-written request behind.
 
-Rules: `lock` is held for bookkeeping only, never for I/O, compression, or while a callback runs. The network is this
-thread's own. Callbacks run in this thread; what they raise is logged. The thread is a daemon: a process that ends does
-not wait for it. It starts with the first record, so that a process may fork before.
+Rules: `lock` is held for bookkeeping only, never for I/O, compression, or while a callback runs. Only this thread uses
+the network. Callbacks run in this thread; their exceptions are logged. The thread is a daemon: a process that ends
+does not wait for it. It starts with the first record, so that a process may fork before.
 """
 
 from __future__ import annotations
@@ -35,21 +35,18 @@ _log = logging.getLogger(__name__)
 class Sender:
     """The thread, and what callers share with it under `lock`."""
 
-    def __init__(
-        self, network: Network, options: ProducerOptions, clock: Clock, tell: Callable[[Batch, BatchResult], None]
-    ) -> None:
-        """`tell` is called with every result, in the thread. Nothing is started yet."""
+    def __init__(self, network: Network, options: ProducerOptions, clock: Clock) -> None:
+        """Nothing is started yet."""
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.core = ProducerCore(
-            options, network.metadata, monotonic=clock.monotonic, guard=self.lock,
+            options, network.metadata, monotonic=clock.monotonic, guard=self.lock, meters=network.meters,
             is_ready=lambda node: network.is_ready(node, PURPOSE),
         )  # fmt: skip
         self.flushing = 0  # callers that wait for everything
         self.needing_room = 0  # callers that wait for some of it
         self._network = network
         self._clock = clock
-        self._tell_one = tell
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
         self._asleep_until: float | None = None
@@ -62,7 +59,7 @@ class Sender:
     # What callers use
 
     def start(self) -> None:
-        """With the lock: have the thread look at everything soon."""
+        """With the lock: start the thread, or wake it."""
         if self._thread is None:
             self._driver = Driver(self._network, self._clock)
             self._thread = threading.Thread(target=self._run, name="pylogd-producer", daemon=True)
@@ -72,14 +69,14 @@ class Sender:
             self._rouse()
 
     def nudge(self, batch: Batch) -> None:
-        """With the lock: a batch was opened or sealed, for which the thread may sleep too long."""
+        """With the lock: wake the thread if it would sleep too long for a batch that was opened or sealed."""
         if self._thread is None or (
             self._asleep_until is not None and (self.core.accumulator.sealed or batch.due < self._asleep_until)
         ):
             self.start()
 
     def wait(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock: wait until `done`, or until nothing can come any more; False if time was up before."""
+        """With the lock: wait until `done`; False if `timeout` seconds were over before. Raises Closed."""
         if threading.current_thread() is self._thread:
             raise ClientError("a callback of the producer may not wait for the producer")
         deadline = None if timeout is None else self._clock.monotonic() + timeout
@@ -99,12 +96,12 @@ class Sender:
         return self.core.first_unfinished() >= before and not self._untold and not self._telling
 
     def let_end(self) -> None:
-        """Without the lock, as whoever collects garbage may hold it: end when everything has a result."""
+        """End when every batch has its result. Without the lock, which a thread that collects garbage may hold."""
         self._ending = True
         self._rouse()
 
     def abandon(self, reason: PylogdError, timeout: float) -> None:
-        """Give up everything that has no result yet."""
+        """Give up every batch that has no result."""
         with self.lock:
             self._abandoned = self._ending = True
             self.core.stop(reason)
@@ -137,7 +134,7 @@ class Sender:
             self._driver.close()
 
     def _turn(self, driver: Driver) -> bool:
-        """Do all that can be done now, then sleep; False when all is over."""
+        """Do what can be done now, then sleep; False when the thread is to end."""
         with self.lock:
             if self._abandoned or (self._ending and not self.core.unfinished):
                 return False
@@ -148,21 +145,22 @@ class Sender:
         for call in calls:
             self._network.send(call, now)
         driver.perform()
+        self.core.statistics.report(now)
         if not self._tell():
             driver.turn(self._sleep_until(bool(calls)))
             self._asleep_until = None
         return True
 
     def _must_seal(self) -> bool:
-        """Whether somebody waits for batches that have not lingered enough."""
+        """Whether somebody waits for batches that have not lingered long enough."""
         return bool(self.flushing or self._ending or self._starved())
 
     def _starved(self) -> bool:
-        """Whether callers wait for room that only open batches can make."""
+        """Whether callers wait for space in the buffer that only open batches can free."""
         return bool(self.needing_room and not self.core.queue.waiting and not self.core.in_flight)
 
     def _sleep_until(self, busy: bool) -> float:
-        """Until when to wait for sockets: not at all while there is something to do."""
+        """Return until when to wait for sockets: not at all while there is something to do."""
         with self.lock:
             now = self._clock.monotonic()
             self._untold += self.core.take_results()
@@ -177,7 +175,7 @@ class Sender:
             return until
 
     def _tell(self) -> bool:
-        """Call back for the results that there are."""
+        """Report the results that there are to the application. Returns whether there were any."""
         with self.lock:
             results, self._untold = self._untold, []
             if not results:
@@ -185,17 +183,14 @@ class Sender:
             self._telling = True
             self.changed.notify_all()
         for batch, result in results:
-            try:
-                self._tell_one(batch, result)
-            except Exception:
-                _log.exception("a callback of the producer failed")
+            self.core.hooks.completed(batch, result)
         with self.lock:
             self._telling = False
             self.changed.notify_all()
         return True
 
     def forked(self) -> None:
-        """In a child process: there is no thread here, and the connections are the parent's."""
+        """Refuse records in a child process: the thread and the connections are its parent's."""
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         if self._thread is not None:

@@ -39,7 +39,7 @@ class Call:
     that an answer that takes long by intent delays nothing else; `exclusive` asks for a connection on which nothing is
     in flight. With `expect_reply=False` (Produce with acks=0) `answered(None, now)` follows the write.
 
-    `sent` tells whether bytes were handed to the transport: if not, a failed request had no effect.
+    `sent` tells whether bytes were handed to the transport, and `sent_at` when: if not, a failed request had no effect.
     """
 
     api: type[Any]
@@ -53,4 +53,5 @@ class Call:
     expect_reply: bool = True
     exclusive: bool = False
     sent: bool = field(default=False, init=False)
+    sent_at: float = field(default=0.0, init=False)
     deadline: float = field(default=0.0, init=False)

@@ -6,6 +6,8 @@ place that says whether trying again may help.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pylogd.errors import (
     BrokerUnavailable,
     ClientError,
@@ -16,6 +18,9 @@ from pylogd.errors import (
     is_retriable,
 )
 
+if TYPE_CHECKING:
+    from pylogd.wire.records import Record
+
 __all__ = [
     "BrokerUnavailable",
     "ClientError",
@@ -23,8 +28,10 @@ __all__ = [
     "CommitFailed",
     "CorruptRecords",
     "DeliveryFailed",
+    "DeserializationFailed",
     "InvalidReply",
     "RequestTimedOut",
+    "SerializationFailed",
     "UnknownTopic",
     "UnsupportedByBroker",
     "is_retriable",
@@ -41,6 +48,41 @@ class CorruptRecords(ClientError):
         self.partition = partition
         self.offset = offset
         self.next_offset = next_offset
+
+
+class SerializationFailed(ClientError):
+    """A producer's serializer raised an exception, which is the cause. The record was not sent.
+
+    `field` is "key" or "value".
+    """
+
+    def __init__(self, topic: str, field: str, cause: BaseException) -> None:
+        """`cause` is what the serializer raised."""
+        super().__init__(f"topic {topic!r}: can't serialize the {field} of a record: {cause!r}")
+        self.topic = topic
+        self.field = field
+
+
+class DeserializationFailed(ClientError):
+    """A consumer's deserializer raised an exception, which is the cause. The position stays at the record;
+    `consumer.seek(error.topic_partition, error.next_offset)` continues behind it.
+
+    `field` is "key" or "value"; `record` has both as bytes.
+    """
+
+    def __init__(self, record: Record, field: str, cause: BaseException) -> None:
+        """`cause` is what the deserializer raised."""
+        super().__init__(
+            f"{record.topic}-{record.partition}: can't deserialize the {field} of the record at offset "
+            f"{record.offset}: {cause!r}"
+        )
+        self.topic = record.topic
+        self.partition = record.partition
+        self.topic_partition = (record.topic, record.partition)
+        self.offset = record.offset
+        self.next_offset = record.offset + 1
+        self.field = field
+        self.record = record
 
 
 class UnknownTopic(KafkaError):

@@ -12,11 +12,14 @@ delays nothing (KIP-601, KIP-899).
 
 Rules: no I/O, no clock, no threads: `now` is a parameter, in seconds of a monotonic clock. Every call ends exactly
 once. Replies come in the order of requests, so a request that times out ends its connection. After a connection could
-not be opened, calls to that broker fail at once until the reconnect backoff is over. One thread at a time.
+not be opened, calls to that broker fail at once until the reconnect backoff is over. A broker may have closed an idle
+connection before the client notices, and a request without a reply would be lost on it: before such a request, an idle
+connection has to answer ApiVersions again. One thread at a time.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -33,30 +36,37 @@ from pylogd.client.core.errors import (
     is_retriable,
 )
 from pylogd.client.core.metadata import Metadata
+from pylogd.client.core.metrics import NetworkMeters
 from pylogd.errors import PylogdError
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
+_log = logging.getLogger("pylogd.client.network")
+
 MAX_REPLY_BYTES = 128 * 1024 * 1024
 HEDGE_SECONDS = 0.5
+#: a connection that was not used for so long is checked before a request without a reply
+IDLE_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """How connections are made. Times in seconds; Kafka's names where Kafka has the setting.
 
-    `connect_timeout` is for one address and includes the ApiVersions exchange. After a failed attempt a broker is left
-    alone for `reconnect_backoff`, doubling up to `reconnect_backoff_max`. A connection that was not used for
-    `connections_max_idle` is closed.
+    `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
+    `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
+    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed.
     """
 
     client_id: str = "pylogd"
     connect_timeout: float = 10.0
+    connect_timeout_max: float = 30.0
     request_timeout: float = 30.0
     reconnect_backoff: float = 0.05
     reconnect_backoff_max: float = 1.0
     connections_max_idle: float = 540.0
+    metrics_sample_window: float = 30.0
     max_reply_bytes: int = MAX_REPLY_BYTES
 
 
@@ -65,6 +75,7 @@ class LinkState(Enum):
 
     CONNECTING = "connecting"
     NEGOTIATING = "asking for API versions"
+    CHECKING = "asking for API versions after it was idle"
     READY = "ready"
     CLOSED = "closed"
 
@@ -99,7 +110,8 @@ class Link:
 
     __slots__ = (
         "_calls", "_congested", "_connect_deadline", "_negotiation", "_network", "_session", "_waiting",
-        "_without_reply", "address", "error", "host", "key", "port", "purpose", "state", "transport", "used_at",
+        "_without_reply", "address", "connect_timeout", "error", "host", "key", "meters", "port", "purpose", "state",
+        "transport", "used_at",
     )  # fmt: skip
 
     def __init__(self, network: Network, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> None:
@@ -118,7 +130,10 @@ class Link:
         self._waiting: deque[Call] = deque()
         self._without_reply: deque[Call] = deque()  # written to a transport that may still hold them
         self._congested = False
-        self._connect_deadline = now + network.options.connect_timeout
+        #: how long connecting may take, in seconds
+        self.connect_timeout = network.connect_timeout(host, port)
+        self._connect_deadline = now + self.connect_timeout
+        self.meters = network.meters.broker(key, self.address)
 
     def __repr__(self) -> str:
         return f"<Link {self.address} {self.purpose or 'main'} {self.state.value}>"
@@ -148,6 +163,8 @@ class Link:
         """The transport is connected."""
         if self.state is LinkState.CONNECTING:
             self.state = LinkState.NEGOTIATING
+            self.meters.connections += 1
+            self._network.meters.created.record(1)
             self._ask_versions(*self._negotiation.question())
 
     def receive_buffer(self) -> memoryview | None:
@@ -156,11 +173,13 @@ class Link:
 
     def filled(self, size: int, now: float) -> None:
         """Record that `size` bytes were received into `receive_buffer()`."""
+        self.meters.received.record(size)
         self._session.filled(size)
         self._take_replies(now)
 
     def received(self, data: bytes, now: float) -> None:
         """Bytes came."""
+        self.meters.received.record(len(data))
         self._session.receive_data(data)
         self._take_replies(now)
 
@@ -190,9 +209,14 @@ class Link:
 
     def submit(self, call: Call, now: float) -> None:
         """Send a call now if the connection is ready, else as soon as it is."""
+        if not call.expect_reply and self.ready and not self._calls and now >= self.used_at + IDLE_CHECK_SECONDS:
+            self._check(now)
         if self.state is not LinkState.READY:
             self._waiting.append(call)
-            return
+        else:
+            self._write(call, now)
+
+    def _write(self, call: Call, now: float) -> None:
         try:
             version = self._negotiation.version_for(call.api, call.highest)
             message = call.build(version)
@@ -201,8 +225,10 @@ class Link:
             call.failed(error, now)
             return
         call.sent = True
-        self.used_at = now
+        call.sent_at = self.used_at = now
+        self.meters.sent.record(sum(map(len, parts)))
         if call.expect_reply:
+            self.meters.in_flight += 1
             self._calls.append(call)
         self._network.effects.append(Write(self, parts))
         if not call.expect_reply:
@@ -233,12 +259,30 @@ class Link:
 
     def shut(self, error: PylogdError) -> list[Call]:
         """Mark it closed and return every call that it had."""
+        if self.state is not LinkState.CONNECTING:
+            self.meters.connections -= 1
+            self._network.meters.closed.record(1)
+        self.meters.in_flight -= sum(call is not None for call in self._calls)
         self.state, self.error = LinkState.CLOSED, error
         calls = [call for call in (*self._calls, *self._without_reply, *self._waiting) if call is not None]
         self._calls.clear()
         self._without_reply.clear()
         self._waiting.clear()
         return calls
+
+    def take_waiting(self) -> list[Call]:
+        """Return the calls that wait for an idle connection to answer. Nothing of them was sent."""
+        if self.state is not LinkState.CHECKING:
+            return []
+        waiting, self._waiting = list(self._waiting), deque()
+        return waiting
+
+    def _check(self, now: float) -> None:
+        """Have the broker answer before anything else is sent."""
+        self.state = LinkState.CHECKING
+        self._connect_deadline = now + self.connect_timeout
+        self._negotiation = Negotiation(self.address)
+        self._ask_versions(*self._negotiation.question())
 
     def _ask_versions(self, request: Any, version: int) -> None:
         self._calls.append(None)
@@ -252,6 +296,8 @@ class Link:
                     self._take_versions(event.response, now)
                 else:
                     self.used_at = now
+                    self.meters.in_flight -= 1
+                    self.meters.answered(call.api, now - call.sent_at)
                     call.answered(event.response, now)
         except RemoteProtocolError as error:
             failure = InvalidReply(f"{self.address}: {error}")
@@ -271,7 +317,7 @@ class Link:
         self._network.link_ready(self, now)
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
-            self.submit(call, now)
+            self._write(call, now)
 
 
 @dataclass(slots=True)
@@ -281,6 +327,7 @@ class _Rest:
     backoff: Backoff
     until: float
     error: PylogdError
+    failures: int = 0
 
 
 class Network:
@@ -290,6 +337,7 @@ class Network:
         """Nothing is connected yet."""
         self.metadata = metadata
         self.options = options
+        self.meters = NetworkMeters(options.client_id, options.metrics_sample_window)
         self.effects: deque[Effect] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
         self._links: dict[tuple[BrokerKey, str], Link] = {}
@@ -328,6 +376,13 @@ class Network:
             link = self._link(key, call.purpose, host, port, now)
         link.submit(call, now)
 
+    def connect_timeout(self, host: str, port: int) -> float:
+        """Return how long connecting to an address may take, in seconds: longer after each failed attempt."""
+        rest = self._rests.get((host, port))
+        failures = 0 if rest is None else min(rest.failures, 30)
+        first = self.options.connect_timeout
+        return min(first * 2.0**failures, max(first, self.options.connect_timeout_max))
+
     def is_ready(self, node: int, purpose: str = "") -> bool:
         """Whether the connection to a broker is open."""
         link = self._links.get((node, purpose))
@@ -354,6 +409,7 @@ class Network:
 
     def tick(self, now: float) -> None:
         """End what took too long, try the next address, and close what is idle."""
+        self.meters.window.tick(now)
         for link in self.links:
             late = link.late(now)
             if late is not None:
@@ -395,6 +451,7 @@ class Network:
 
     def link_ready(self, link: Link, now: float) -> None:
         """A connection can be used."""
+        _log.debug("%s: connected", link.address)
         self._rests.pop((link.host, link.port), None)
         if not link.purpose:
             self._candidates.clear()
@@ -406,7 +463,10 @@ class Network:
         """A connection is of no more use: its calls fail, and those for any broker are tried elsewhere."""
         if link.state is LinkState.CLOSED:
             return
-        was_ready = link.ready
+        was_ready = link.state in (LinkState.READY, LinkState.CHECKING)
+        unsent = link.take_waiting()
+        if was_ready:
+            _log.debug("%s: connection ended: %s", link.address, error)
         if self._links.get((link.key, link.purpose)) is link:
             del self._links[link.key, link.purpose]
         if close:
@@ -415,6 +475,8 @@ class Network:
             self._rest(link, error, now)
         for call in link.shut(error):
             call.failed(error, now)
+        for call in unsent:  # on another connection
+            self.send(call, now)
         if self._anywhere and not self._closed:
             if not is_retriable(error):
                 self._fail_anywhere(error, now)
@@ -427,7 +489,9 @@ class Network:
             options = self.options
             rest = _Rest(Backoff(options.reconnect_backoff, options.reconnect_backoff_max), 0.0, error)
             self._rests[link.host, link.port] = rest
-        rest.until, rest.error = now + rest.backoff.next(), error
+        pause = rest.backoff.next()
+        rest.until, rest.error, rest.failures = now + pause, error, rest.failures + 1
+        _log.info("%s; trying again in %.2f s at the earliest", error, pause)
 
     # Any broker
 

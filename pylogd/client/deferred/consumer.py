@@ -10,14 +10,15 @@ bounds how long a turn of it takes.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import Logger
 
+from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.group.sharing import Listener, Told
@@ -39,7 +40,7 @@ T = TypeVar("T")
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 
-log = Logger()
+_log = logging.getLogger(__name__)
 
 
 def _deferred(
@@ -76,7 +77,7 @@ class Consumer:
             reactor=reactor,
         )  # fmt: skip
         make = None if self.options.group_id is None else self._make_group
-        self._consumer = EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _warn)
+        self._consumer = EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _log.warning)
         self._tasks = Tasks()
 
     def _make_group(self, on_event: Callable[[], None]) -> Group:
@@ -94,10 +95,7 @@ class Consumer:
         )  # fmt: skip
 
     def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
-        log.warn(
-            "group {group}: the offset of {partition} was not committed: {error}",
-            group=self.options.group_id, partition=str(partition), error=error,
-        )  # fmt: skip
+        _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
 
     @_deferred
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
@@ -110,6 +108,10 @@ class Consumer:
             self._tasks.stop()
             if self._own_cluster:
                 self.cluster.close()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return statistics of this consumer, its brokers and its partitions."""
+        return self._consumer.metrics()
 
     # What to read, and from where
 
@@ -274,7 +276,3 @@ class Consumer:
         streams: Streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         self._tasks.start(streams.run())
         return streams.by_topic
-
-
-def _warn(text: str) -> None:
-    log.warn("{text}", text=text)

@@ -1,9 +1,9 @@
-"""The producer on Twisted: `send` takes a record, its delivery says what became of it.
+"""The producer on Twisted: `send` buffers a record and fires with its delivery, which has the result.
 
-Rules: the guarantees are the blocking face's (`blocking/producer.py`). `send` fires at once while there is room; over
-`buffer_memory` it fires when there is some, in the order of the calls, or fails with BufferFull after `max_block`
-seconds, or at once if what waits for room would itself be more than `buffer_memory`: whoever waits for each `send` to
-fire before the next never sees that. Compression and encoding run on the reactor.
+Rules: the guarantees are the blocking face's (`blocking/producer.py`). The Deferred of `send` fires at once if the
+buffer has space. Otherwise it fires when there is space, in the order of the calls, or fails with BufferFull after
+`max_block` seconds; it fails at once if the records that wait would exceed `buffer_memory` too, which cannot happen to
+a caller that waits for each `send` before the next. Compression and encoding run on the reactor.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import Logger
 
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.interceptors import ProducerRecord
+from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.evented.producer import EventedProducer
@@ -26,11 +27,9 @@ from pylogd.wire.records import Header, NewRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = Logger()
-
 
 class Delivery(Outcome):
-    """What becomes of one record, or of a set."""
+    """The result of one record, or of a set, which may still be to come."""
 
     __slots__ = ("_producer",)
 
@@ -41,7 +40,7 @@ class Delivery(Outcome):
         self.index = index
 
     def result(self, timeout: float | None = None) -> Deferred[int]:
-        """Fires with its offset, without lingering. Fails with why it was not written, or with RequestTimedOut."""
+        """Return a Deferred of the offset; it does not linger. Fails with the record's error, or RequestTimedOut."""
         return self._producer.result(self, timeout)
 
 
@@ -68,34 +67,39 @@ class Producer:
         )  # fmt: skip
         self._reactor = self.cluster.reactor
         self._now_ms = self.cluster.loop.now_ms
-        self._producer: EventedProducer[Delivery] = EventedProducer(
-            self.cluster.driver, self.options, self._deliver, _callback_failed
-        )
+        self._producer: EventedProducer[Delivery] = EventedProducer(self.cluster.driver, self.options, self._deliver)
+        self._prepares = self._producer.prepares
         self._closed: Deferred[None] | None = None
 
     def _deliver(self, batch: Batch, index: int) -> Delivery:
         return Delivery(self, batch, index)
 
-    # Taking records
+    # Sending
 
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         *,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Sequence[Header] = (),
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Deferred[Delivery]:
-        """Take a record; fires with what will become of it. `timestamp` in milliseconds since 1970, by default now.
+        """Send a record; fires with its delivery, which will have the result.
 
-        `on_delivery` is called with the delivery once it is done. Waits up to `max_block` if the buffer is full or the
-        topic not known yet. Fails with BufferFull, KafkaError if the topic can't be found or has no such partition,
-        what kept its metadata from being read, or Closed. Cancelled before it fired, the record is not sent. Raises
-        TypeError for what is no bytes.
+        value, key: bytes or None, or whatever the serializers accept. timestamp: in milliseconds since 1970, by default
+        now. on_delivery: called with the delivery once it is done.
+
+        Waits up to `max_block` seconds if the buffer is full or the topic not known yet. Fails with BufferFull;
+        KafkaError if there is no such topic or partition; what kept its metadata from being read; SerializationFailed;
+        Closed. Raises TypeError for a key or value that is no bytes. If the Deferred is cancelled before it fires, the
+        record is not sent.
         """
+        if self._prepares:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            return Deferred.fromCoroutine(self._producer.send_prepared(record, on_delivery))
         stamp = self._now_ms() if timestamp is None else timestamp
         taken = self._producer.try_send(topic, value, key, partition, stamp, headers, on_delivery)
         if taken is not None:
@@ -105,13 +109,13 @@ class Producer:
         )
 
     def send_set(
-        self, topic: str, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]], *,
+        self, topic: str, records: Iterable[NewRecord | tuple[Any, Any]], *,
         partition: int | None = None, on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Deferred[Delivery]:  # fmt: skip
-        """Take records that shall be one batch, written whole or not at all: (key, value) pairs or `NewRecord`s.
+        """Send records as one batch, which is written whole or not at all: (key, value) pairs or `NewRecord`s.
 
-        Without `partition`, the first one's key decides. The delivery's offset is the first one's. Waits and fails as
-        `send`; raises ValueError if there is no record.
+        Without `partition`, the first record's key decides. The delivery's offset is the first record's. Waits and
+        fails as `send`; raises ValueError without any record.
         """
         taken = list(records)
         if not taken:
@@ -121,17 +125,18 @@ class Producer:
     def send_columns(
         self, topic: str, rows: pa.RecordBatch, *, partition: int | None = None
     ) -> Deferred[list[Delivery]]:
-        """Take each row of a `pyarrow.RecordBatch` as a record: of the columns `value` (binary or string) and, where it
-        has them, `key` (the same), `timestamp` and `headers` (list<struct<key: string, value: binary>>).
+        """Send each row of a `pyarrow.RecordBatch` as a record.
 
-        Waits and fails as `send`; KeyError: there is no `value`.
+        Its columns are `value` (binary or string) and optionally `key` (the same), `timestamp` and `headers`
+        (list<struct<key: string, value: binary>>). They are not serialized. Waits and fails as `send`; fails with
+        KeyError without a column `value`.
         """
         return Deferred.fromCoroutine(self._producer.send_columns(topic, rows, partition))
 
     # Waiting
 
     def result(self, delivery: Delivery, timeout: float | None) -> Deferred[int]:
-        """As the delivery's own `result`."""
+        """Return what the delivery's own `result` returns."""
         return self._within(
             Deferred.fromCoroutine(self._producer.result(delivery)), timeout, str(delivery.batch.partition)
         )
@@ -144,8 +149,12 @@ class Producer:
         """
         return self._within(Deferred.fromCoroutine(self._producer.flush()), timeout, "batches")
 
+    def metrics(self) -> ProducerMetrics:
+        """Return statistics of this producer, its brokers and its partitions."""
+        return self._producer.metrics()
+
     def close(self, timeout: float | None = None) -> Deferred[None]:
-        """Take no more records, flush, and close; fails as `flush`."""
+        """Accept no more records, flush, and close. Fails as `flush`."""
         if self._closed is not None:
             return succeed(None)
 
@@ -158,7 +167,7 @@ class Producer:
         return self._closed
 
     def abandon(self) -> None:
-        """Close without sending what is left: that was not delivered, for all that is known."""
+        """Close without sending the rest. Deliveries without a result fail with Closed; some may have been written."""
         self._producer.abandon()
         if self._own_cluster:
             self.cluster.close()
@@ -186,7 +195,3 @@ class Producer:
         timer: IDelayedCall = self._reactor.callLater(timeout, late)
         fired.addBoth(done)
         return outcome
-
-
-def _callback_failed() -> None:
-    log.failure("a callback of the producer failed")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-log = Logger()
+_log = logging.getLogger(__name__)
 
 
 class Tasks:
@@ -42,7 +42,7 @@ class Tasks:
 
     def _failed(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            log.failure("a task of the client failed", failure)
+            _log.error("unexpected error in the client:\n%s", failure.getTraceback())
 
 
 class Bell:

@@ -9,13 +9,13 @@ Rules: the store is this consumer's own: its session is what its claims live by.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, RequestTimedOut
@@ -30,7 +30,7 @@ from pylogd.errors import PylogdError
 from pylogd.metadata.errors import StoreError
 from pylogd.metadata.zookeeper import ZooKeeperStore
 
-log = Logger()
+_log = logging.getLogger(__name__)
 
 _COMMIT_SECONDS = 1.0  # between commits of what was stored; the consumer stores it as often as it was told to
 
@@ -153,7 +153,7 @@ class ZooKeeperGroup:
         try:
             await self._in_time(Deferred.fromCoroutine(self._leave()), timeout)
         except PylogdError as error:
-            log.warn("group {group}: left without a word: {why}", group=self._group_id, why=error)
+            _log.warning("group %s: can't sign off from ZooKeeper: %s", self._group_id, error)
         finally:
             self._tasks.stop()
 

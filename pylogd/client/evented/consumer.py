@@ -19,16 +19,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.interceptors import ConsumerHooks
+from pylogd.client.core.consumer.metrics import ConsumerMeters, ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
 from pylogd.client.core.consumer.partitions import PartitionsCore
 from pylogd.client.core.consumer.reader import Chunk, Handed
 from pylogd.client.core.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.core.group.member_model import Failed, Revoke
 from pylogd.client.core.group.sharing import COMMIT_SECONDS, Holdings, Listener, Told, Topics
+from pylogd.client.core.metrics import StatisticsReporter
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.bell import Bell
 from pylogd.client.evented.driver import Driver
-from pylogd.client.evented.group import Group
+from pylogd.client.evented.group import BrokerGroup, Group
 from pylogd.client.evented.loop import Promise
 from pylogd.client.evented.streams import Streams
 from pylogd.errors import PylogdError
@@ -69,6 +72,11 @@ class EventedConsumer:
             on_found=self._found, soon=driver.turn,
         )  # fmt: skip
         self.reader = self.core.reader
+        self._meters = ConsumerMeters(driver.network.meters, self.core)
+        self._statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self._meters.snapshot)
+        self._hooks = ConsumerHooks(options.interceptors)
+        if isinstance(self.group, BrokerGroup):
+            self.group.on_commit(self._hooks.committed)
         self.share: Holdings | None = None
         if self.group is not None:
             self.share = Holdings(
@@ -104,6 +112,11 @@ class EventedConsumer:
             self._driver.remove(self)
             if self.group is not None:
                 self.group.stop()
+            self._hooks.close()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return statistics of this consumer, its brokers and its partitions."""
+        return self._meters.snapshot(self._loop.now())
 
     def _progress_at_end(self, share: Holdings, processed: bool) -> dict[TopicPartition, int]:
         """What is processed for sure."""
@@ -283,7 +296,8 @@ class EventedConsumer:
                 await self._commit_before(self.share, begins)
         finally:
             self._end_poll()
-        return chunks
+        self._meters.consumed((partition, len(records)) for partition, records in chunks)
+        return self._hooks.consumed(chunks)
 
     async def poll_columns(
         self, timeout: float, *, headers: bool, max_bytes: int
@@ -298,6 +312,7 @@ class EventedConsumer:
                 await self._commit_before(self.share, begins)
         finally:
             self._end_poll()
+        self._meters.consumed((partition, columns.num_rows) for partition, _, columns in chunks)
         return [(partition, columns) for partition, _, columns in chunks]
 
     def iterate(self, chunks: list[Chunk]) -> Handed:
@@ -505,7 +520,8 @@ class EventedConsumer:
 
     def next_time(self, now: float) -> float | None:
         """When to call `turn` if nothing happens before."""
-        return self.core.next_time(now)
+        times = [self.core.next_time(now), self._statistics.next_time(now)]
+        return min((time for time in times if time is not None), default=None)
 
     def settle(self) -> None:
         """Wake whoever waits, if there is something for it."""
@@ -514,6 +530,7 @@ class EventedConsumer:
         can_read = self.core.fetcher.ready and self._may_hand_out
         if can_read or placed or self.core.has_error or self._has_event or self._woken or self._refused:
             self._bell.ring()
+        self._statistics.report(self._loop.now())
 
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""

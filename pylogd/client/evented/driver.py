@@ -154,7 +154,7 @@ class Driver:
                 if link.transport is not None:
                     link.transport.write(effect.parts)
             elif isinstance(effect, Open):
-                link.transport = self.loop.open(link, self.network.options.connect_timeout, self.turn)
+                link.transport = self.loop.open(link, link.connect_timeout, self.turn)
             elif isinstance(effect, Close) and link.transport is not None:
                 link.transport.close()
         if self.network.written:

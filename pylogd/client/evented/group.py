@@ -115,6 +115,10 @@ class BrokerGroup:
         self._stopped = False
         driver.add(self)
 
+    def on_commit(self, call: Callable[[Offsets], object]) -> None:
+        """Have `call` called with offsets that were committed."""
+        self._part.on_commit = call
+
     @property
     def member(self) -> Membership:
         """The state machine, to look at."""

@@ -1,10 +1,11 @@
 """The producer on an event loop: what `aio.Producer` and `deferred.Producer` have in common.
 
-Strategy: a record is added at once while there is room and its topic is known. Otherwise its `send` waits, in the order
-of the calls, until there is, or until `max_block` seconds are over.
+Strategy: a record is added at once if the buffer has space and its topic is known. Otherwise its `send` waits, in the
+order of the calls, until both are so, or until `max_block` seconds are over.
 
-Rules: as the core's guarantees (`core/producer`). What waits for room is bounded by `buffer_memory` too: a record that
-would exceed it fails at once with BufferFull, which whoever awaits each `send` before the next never sees.
+Rules: the guarantees are the core's (`core/producer`). Records that wait for space are limited to `buffer_memory` bytes
+too: one that exceeds this fails at once with BufferFull. A caller that awaits each `send` before the next never sees
+that.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any, Generic, TypeVar
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer import columns
 from pylogd.client.core.errors import BufferFull, Closed, RequestTimedOut, is_retriable
-from pylogd.client.core.producer.accumulator import Batch, BatchResult
+from pylogd.client.core.producer.accumulator import Batch, as_new_records
 from pylogd.client.core.producer.delivery import Outcome
+from pylogd.client.core.producer.interceptors import ProducerRecord
+from pylogd.client.core.producer.metrics import ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.producer import PURPOSE, ProducerCore, check_partition, not_in_time
 from pylogd.client.evented.driver import Driver
@@ -30,59 +33,54 @@ D = TypeVar("D", bound=Outcome)
 
 
 class _Waiting:
-    """A record, or a set, that waits for room or for its topic's metadata."""
+    """A record, or a set, that waits for space or for its topic's metadata."""
 
     __slots__ = ("add", "ended", "learned", "partition", "promise", "size", "timer", "topic")
 
     def __init__(self, topic: str, partition: int | None, size: int, add: Callable[[], Any], learned: int) -> None:
         self.topic, self.partition, self.size, self.add = topic, partition, size, add
-        self.learned = learned  # how often its topic's metadata had come before
+        self.learned = learned  # how many times its topic's metadata had been received
         self.timer: Timer | None = None
         self.promise: Promise[Any]
         self.ended = False
 
 
 class EventedProducer(Generic[D]):
-    """See the module. `D` is the face's class of deliveries."""
+    """See the module. `D` is the face's class of deliveries. `prepares`: records are to be sent by `send_prepared`."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        options: ProducerOptions,
-        deliver: Callable[[Batch, int], D],
-        callback_failed: Callable[[], None],
-    ) -> None:
-        """`deliver` makes a delivery; `callback_failed` logs the exception of an application's callback."""
+    def __init__(self, driver: Driver, options: ProducerOptions, deliver: Callable[[Batch, int], D]) -> None:
+        """`deliver` makes a delivery of a batch and an index in it."""
         self._driver = driver
         self._loop = driver.loop
         self._options = options
         self._deliver = deliver
-        self._callback_failed = callback_failed
         self._core = ProducerCore(
-            options, driver.network.metadata, monotonic=driver.loop.now,
+            options, driver.network.metadata, monotonic=driver.loop.now, meters=driver.network.meters,
             is_ready=lambda node: driver.network.is_ready(node, PURPOSE),
         )  # fmt: skip
+        self._hooks = self._core.hooks
+        self.prepares = self._hooks.prepares
         self._accumulator = self._core.accumulator
         self._partitions = self._core.partitions
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._flushes: list[tuple[float, Promise[None]]] = []
-        self._told = 0  # failed records that a flush has raised
+        self._told = 0  # failed records that a flush has reported
         driver.add(self)
 
-    # Taking records
+    # Sending
 
     def try_send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: Any,
+        key: Any,
         partition: int | None,
         timestamp: int,
         headers: Sequence[Header],
         on_delivery: Callable[[D], None] | None,
     ) -> D | None:
-        """Take a record if that is possible at once; None if it has to wait."""
+        """Add a record if that is possible at once; return None if it has to wait."""
         count = self._partitions.get(topic)
         if count is None or self._waiting or self._accumulator.buffered >= self._options.buffer_memory:
             return None
@@ -94,14 +92,14 @@ class EventedProducer(Generic[D]):
     async def send_later(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: Any,
+        key: Any,
         partition: int | None,
         timestamp: int,
         headers: Sequence[Header],
         on_delivery: Callable[[D], None] | None,
     ) -> D:
-        """Take a record as soon as that is possible."""
+        """Add a record as soon as that is possible."""
 
         def add() -> D:
             batch = self._core.add(topic, partition, key, value, timestamp, headers)
@@ -109,27 +107,49 @@ class EventedProducer(Generic[D]):
 
         return await self._wait(topic, partition, record_size_bound(key, value, headers), add)
 
+    async def send_prepared(
+        self, record: ProducerRecord, on_delivery: Callable[[D], None] | None, *, serialize: bool = True
+    ) -> D:
+        """Add a record as interceptors and serializers make it, as soon as that is possible."""
+        record = self._hooks.prepare(record, serialize=serialize)
+        topic, value, key, partition, timestamp, headers = record
+        stamp = self._loop.now_ms() if timestamp is None else timestamp
+        try:
+            taken = self.try_send(topic, value, key, partition, stamp, headers, on_delivery)
+            if taken is None:
+                taken = await self.send_later(topic, value, key, partition, stamp, headers, on_delivery)
+        except Exception as error:
+            self._hooks.refused(record, error)
+            raise
+        return taken
+
     async def send_set(
         self,
         topic: str,
-        records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
+        records: Iterable[NewRecord | tuple[Any, Any]],
         partition: int | None,
         on_delivery: Callable[[D], None] | None,
     ) -> D:
-        """Take records as one batch, as soon as that is possible."""
-        taken = list(records)
-        now_ms = self._loop.now_ms()
+        """Add records as one batch, as soon as that is possible."""
+        taken = as_new_records(records, self._loop.now_ms())
+        if self.prepares:
+            taken = self._hooks.prepare_set(topic, taken, partition)
 
         def add() -> D:
-            return self._taken(self._core.add_set(topic, partition, taken, now_ms), 0, on_delivery)
+            return self._taken(self._core.add_set(topic, partition, taken), 0, on_delivery)
 
-        return await self._wait(topic, partition, sum(map(_size, taken)), add)
+        size = sum(record_size_bound(each.key, each.value, each.headers) for each in taken)
+        return await self._wait(topic, partition, size, add)
 
     async def send_columns(self, topic: str, rows: Any, partition: int | None) -> list[D]:
-        """Take each row of a `pyarrow.RecordBatch` as a record."""
+        """Add each row of a `pyarrow.RecordBatch` as a record."""
         deliveries = []
         for row in columns.rows_of(rows):
             stamp = self._loop.now_ms() if row.timestamp == NO_TIMESTAMP else row.timestamp
+            if self.prepares:
+                record = ProducerRecord(topic, row.value, row.key, partition, stamp, row.headers)
+                deliveries.append(await self.send_prepared(record, None, serialize=False))
+                continue
             fields = (topic, row.value, row.key, partition, stamp, row.headers, None)
             deliveries.append(self.try_send(*fields) or await self.send_later(*fields))
         return deliveries
@@ -173,7 +193,7 @@ class EventedProducer(Generic[D]):
         self._driver.soon()  # the next one may be possible
 
     def _blocked(self, waiting: _Waiting) -> None:
-        """It has waited too long."""
+        """Fail a record that has waited too long."""
         problem: PylogdError = self._full()
         if self._core.learned(waiting.topic) <= waiting.learned:
             problem = self._core.problem_with(waiting.topic) or not_in_time(waiting.topic)
@@ -187,7 +207,7 @@ class EventedProducer(Generic[D]):
         )
 
     def _admit(self) -> None:
-        """Add what waits, in order, as far as there is room and its topic is known."""
+        """Add the records that wait, in order, as far as there is space and their topics are known."""
         while self._waiting:
             waiting = self._waiting[0]
             if waiting.promise.done:
@@ -207,14 +227,14 @@ class EventedProducer(Generic[D]):
             self._end_wait(waiting)
 
     def _hopeless(self, waiting: _Waiting) -> PylogdError | None:
-        """Why a topic will not become known, if that is so."""
+        """Return why a topic will not become known, if so."""
         problem = self._core.problem_with(waiting.topic)
         return problem if problem is not None and not is_retriable(problem) else None
 
     def _taken(self, batch: Batch, index: int, on_delivery: Callable[[D], None] | None) -> D:
         delivery = self._deliver(batch, index)
         if on_delivery is not None:
-            batch.listeners.append((delivery, on_delivery))
+            batch.listeners += (delivery, on_delivery)
         if not index or batch.count:  # opened, or sealed
             self._driver.soon()
         return delivery
@@ -228,7 +248,7 @@ class EventedProducer(Generic[D]):
             if self._accumulator.open.get(batch.partition) is batch:
                 self._accumulator.seal(batch)
             promise: Promise[None] = self._loop.promise()
-            batch.listeners.append((delivery, lambda _: promise.succeed(None)))
+            batch.listeners += (delivery, lambda _: promise.succeed(None))
             self._driver.soon()
             await promise
         if delivery.error is not None:
@@ -244,17 +264,22 @@ class EventedProducer(Generic[D]):
             self.settle()
         await promise
 
+    def metrics(self) -> ProducerMetrics:
+        """Return statistics of this producer, its brokers and its partitions."""
+        return self._core.metrics(self._loop.now())
+
     def refuse(self, reason: PylogdError) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         self._core.refuse(reason)
         self._admit()
 
     def abandon(self) -> None:
-        """Give up everything that has no result, and do nothing more."""
+        """Fail every batch that has no result with Closed, and do nothing more."""
         self._core.stop(Closed("the producer is closed"))
         self._admit()
         self.settle()
         self._driver.remove(self)
+        self._hooks.close()
 
     def within(self, what: str) -> RequestTimedOut:
         """Return the error for a wait that took too long."""
@@ -267,14 +292,15 @@ class EventedProducer(Generic[D]):
         return self._core.turn(now, seal_all=bool(self._flushes) or self._starved())
 
     def next_time(self, now: float) -> float | None:
-        """When to call `turn` if nothing happens before."""
+        """Return when to call `turn` if nothing happens before."""
         return self._core.next_time(now)
 
     def settle(self) -> None:
-        """Call back for the results that there are, and end the flushes and sends that may end."""
+        """Report the results that there are, and end the flushes and sends that may end."""
         while results := self._core.take_results():
             for batch, result in results:
-                self._tell(batch, result)
+                self._hooks.completed(batch, result)
+        self._core.statistics.report(self._loop.now())
         first = self._core.first_unfinished()
         done = [promise for mark, promise in self._flushes if mark <= first or promise.done]
         if done:
@@ -292,24 +318,6 @@ class EventedProducer(Generic[D]):
         """Forget what is in flight: every request has failed with its connection."""
 
     def _starved(self) -> bool:
-        """Whether records wait for room that only open batches can make."""
+        """Whether records wait for space that only open batches can free."""
         core = self._core
         return bool(self._waiting) and not core.has_room() and not core.queue.waiting and not core.in_flight
-
-    def _tell(self, batch: Batch, result: BatchResult) -> None:
-        on_batch = self._options.on_batch
-        if on_batch is not None:
-            try:
-                on_batch(result)
-            except Exception:
-                self._callback_failed()
-        for delivery, listener in batch.listeners:
-            try:
-                listener(delivery)
-            except Exception:
-                self._callback_failed()
-
-
-def _size(record: NewRecord | tuple[bytes | None, bytes | None]) -> int:
-    headers = record.headers if isinstance(record, NewRecord) else ()
-    return record_size_bound(record[0], record[1], headers)

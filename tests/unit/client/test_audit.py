@@ -175,7 +175,7 @@ def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
 def test_the_callers_callback_goes_to_the_producer() -> None:
     house = House()
     delivery = house.audited.send("t", b"v", on_delivery=print)
-    assert house.producer.sent[0][-1].batch.listeners == [(delivery, print)]
+    assert house.producer.sent[0][-1].batch.listeners == [delivery, print]
 
 
 @pytest.mark.parametrize("server", ["100%/d", "%d", "x" * 80, "naïve"])

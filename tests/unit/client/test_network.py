@@ -18,7 +18,16 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker
-from pylogd.client.core.network import HEDGE_SECONDS, Close, ConnectionOptions, Link, Network, Open, Write
+from pylogd.client.core.network import (
+    HEDGE_SECONDS,
+    IDLE_CHECK_SECONDS,
+    Close,
+    ConnectionOptions,
+    Link,
+    Network,
+    Open,
+    Write,
+)
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import APIS, ApiKey
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -37,8 +46,11 @@ class Peer:
         self.session = ServerSession(1 << 20, self.versions)
         self.requests: list[RequestReceived] = []
         self.closed = False
+        self.gone = False  # what is written to it is lost
 
     def written(self, parts: list[Any], now: float) -> None:
+        if self.gone:
+            return
         self.session.receive_data(b"".join(parts))
         while (event := self.session.next_event()) is not None:
             if isinstance(event, UnsupportedRequest):  # ApiVersions, of a version that it does not know
@@ -236,6 +248,25 @@ def test_an_unreachable_broker_fails_its_own_requests_in_time() -> None:
     assert "broker 7" in str(world.outcomes[2])
 
 
+def test_connecting_may_take_longer_after_each_failure() -> None:
+    world = World(connect_timeout=3.0, connect_timeout_max=10.0, reconnect_backoff=0.0, reconnect_backoff_max=0.0)
+    world.silent.add("a")
+    taken = []
+    for _ in range(4):
+        begun = world.now
+        world.send(timeout=100.0)
+        while not world.outcomes:
+            world.now = world.network.next_time() or 0.0
+            world.network.tick(world.now)
+            world.perform()
+        taken.append(world.now - begun)
+        assert isinstance(world.outcomes.pop(), BrokerUnavailable)
+    assert taken == [3.0, 6.0, 10.0, 10.0]
+    world.silent.clear()
+    world.send()
+    assert world.network.connect_timeout("a", 1) == 3.0
+
+
 def test_purposes_have_connections_of_their_own_and_exclusive_calls_a_fresh_one() -> None:
     world = World()
     there = Endpoint(5, "a", 1)
@@ -258,6 +289,35 @@ def test_a_request_without_a_reply_is_done_when_its_bytes_have_left() -> None:
     assert len(world.outcomes) == 1, "the transport holds too much"
     link.resume_writing(0.0)
     assert world.outcomes == [None, None]
+
+
+def test_a_request_without_a_reply_is_not_lost_on_an_idle_connection_that_the_broker_closed() -> None:
+    world = World()
+    world.send(expect_reply=False)
+    first = world.peer()
+    assert (world.outcomes, len(first.requests)) == ([None], 1)
+    first.gone = True  # and the client has not heard of it yet
+    world.now = IDLE_CHECK_SECONDS
+    world.send(expect_reply=False)
+    world.send(expect_reply=False)
+    assert world.outcomes == [None]
+    first.link.lost(None, world.now)
+    world.perform()
+    second = world.peer()
+    assert second is not first
+    assert (world.outcomes, len(second.requests), world.opened) == ([None] * 3, 2, ["a", "a"])
+
+
+def test_an_idle_connection_that_lives_is_used_after_it_has_answered() -> None:
+    world = World()
+    world.send(expect_reply=False)
+    world.now = 100.0
+    world.send(expect_reply=False)
+    assert (len(world.peer().requests), world.opened, world.outcomes) == (2, ["a"], [None] * 2)
+    world.now = 100.0 + IDLE_CHECK_SECONDS / 2
+    world.peer().gone = True
+    world.send(expect_reply=False)
+    assert len(world.outcomes) == 3  # it was in use a moment ago: nothing is asked
 
 
 def test_what_is_idle_is_closed_and_time_outs_have_a_time() -> None:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.group.assignors import Assignor, find_assignors
 from pylogd.client.core.group.member_model import MemberSettings
+from pylogd.client.core.interceptors import check_interceptors
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.serialization import Deserializer, check_converter
 
 ResetTo = Literal["earliest", "latest", "none"]
 Offset = int | OffsetAndMetadata
@@ -34,6 +37,8 @@ class ConsumerOptions(ClientOptions):
     fetch_*, partition_max_bytes: of one request. buffer_bytes: what may be held of all partitions before it is decoded.
     max_poll_records: that one call of `poll` returns.
     prefetch: fetch while the application is busy with records.
+    key_deserializer, value_deserializer: functions of one argument, bytes, or objects with `deserialize(topic, data)`.
+    interceptors: objects whose methods are called for records and commits, see `ConsumerInterceptor`.
     retry_timeout: for how long errors that may pass are tried again before they are raised; None tries for ever.
     """
 
@@ -58,6 +63,9 @@ class ConsumerOptions(ClientOptions):
     max_poll_records: int = 500
     prefetch: bool = True
     check_crcs: bool = True
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    interceptors: Sequence[ConsumerInterceptor] = ()
     retry_timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +75,9 @@ class ConsumerOptions(ClientOptions):
         _check(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
         _check(self.coordinator, ("broker", "zookeeper"), "coordinator")
         find_assignors(self.assignors)
+        check_converter(self.key_deserializer, "deserialize", "key_deserializer")
+        check_converter(self.value_deserializer, "deserialize", "value_deserializer")
+        check_interceptors(self.interceptors, ConsumerInterceptor)
         if self.coordinator == "zookeeper" and (self.group_id is None or not self.zookeeper):
             raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
 

@@ -22,6 +22,7 @@ from pylogd.client.core.errors import is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
 from pylogd.client.core.model import Topic, TopicPartition
+from pylogd.client.core.serialization import RecordDeserializer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 
@@ -44,7 +45,10 @@ class PartitionsCore:
         """Nothing is assigned yet."""
         self.options = options
         self.fetcher = Fetcher(FetchSettings.of(options), options.request_timeout)
-        self.reader = Reader(self.fetcher, self._take, check_crcs=options.check_crcs)
+        self.reader = Reader(
+            self.fetcher, self._take, check_crcs=options.check_crcs,
+            deserializer=RecordDeserializer(options.key_deserializer, options.value_deserializer),
+        )  # fmt: skip
         self.starts = StartOffsets(
             metadata, options.auto_offset_reset, look_up, read_committed=options.read_committed,
             request_timeout=options.request_timeout, patience=options.retry_timeout, on_found=self._found,

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.columns import decode_batches
 from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher
-from pylogd.client.core.errors import CorruptRecords, RequestTimedOut
+from pylogd.client.core.errors import CorruptRecords, DeserializationFailed, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.serialization import RecordDeserializer
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import BatchHeader, Record, decode_batch
 
@@ -86,12 +87,20 @@ class Handed:
 class Reader:
     """Positions of the partitions that are read, and the records that have come for them."""
 
-    def __init__(self, fetcher: Fetcher, take: Callable[[], FetchedBatches | None], *, check_crcs: bool = True) -> None:
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        take: Callable[[], FetchedBatches | None],
+        *,
+        check_crcs: bool = True,
+        deserializer: RecordDeserializer | None = None,
+    ) -> None:
         """`take` is where batches come from."""
         self.positions: dict[TopicPartition, int] = {}
         self._fetcher = fetcher
         self._take = take
         self._check_crcs = check_crcs
+        self._deserializer = deserializer or None
         self._open: _Open | None = None
         self._aside: dict[TopicPartition, _Open] = {}
 
@@ -138,12 +147,13 @@ class Reader:
             self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
-        """Up to `limit` records of what has come. Raises CorruptRecords."""
+        """Up to `limit` records of what has come. Raises CorruptRecords, DeserializationFailed."""
         chunks: list[Chunk] = []
         while limit > 0:
             try:
                 found = self._open_next()
-            except CorruptRecords:
+                more = [] if found is None else self._next_records(found, limit)
+            except (CorruptRecords, DeserializationFailed):
                 if not chunks:
                     raise
                 break  # hand out what is good; the position is at the damage, where the next call finds it again
@@ -153,12 +163,6 @@ class Reader:
                 raise
             if found is None:
                 break
-            more = found.left
-            if len(more) > limit:
-                found.left = more[limit:]
-                more = more[:limit]
-            else:
-                found.left = []
             limit -= len(more)
             partition = found.fetched.fetch.partition
             self.positions[partition] = more[-1].offset + 1
@@ -167,6 +171,15 @@ class Reader:
             else:
                 chunks.append((partition, more))
         return chunks
+
+    def _next_records(self, found: _Open, limit: int) -> list[Record]:
+        """Take up to `limit` records that are decoded. Raises DeserializationFailed if the first one is at fault."""
+        records = found.left
+        more = records if len(records) <= limit else records[:limit]
+        if self._deserializer is not None:
+            more = self._deserializer.deserialize(more)
+        found.left = records[len(more) :]
+        return more
 
     def gather_columns(self, *, headers: bool, max_bytes: int) -> list[ColumnChunk]:
         """What has come, as columns, until its records take `max_bytes` or, by less than a batch, more. Raises

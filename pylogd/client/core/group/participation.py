@@ -86,6 +86,8 @@ class Participation:
         self._request_timeout = request_timeout
         self._on_event = on_event
         self._unheard = unheard
+        #: called with offsets that were committed
+        self.on_commit: Callable[[Offsets], object] = lambda _: None
         self._awaited: list[Awaited] = []
         self._commit_not_before = 0.0
         self._commit_backoff = Backoff()
@@ -224,7 +226,7 @@ class Participation:
         return Call(
             OffsetCommitRequest,
             lambda version: self._commit_message(identity, offsets, version),
-            lambda response, now: self._commit_answered(identity, commits.commit_errors(response), now),
+            lambda response, now: self._commit_answered(identity, offsets, commits.commit_errors(response), now),
             self._commit_lost,
             self._request_timeout,
             self._coordinator(),
@@ -239,7 +241,11 @@ class Participation:
                 raise CommitFailed(ErrorCode.UNKNOWN_MEMBER_ID, "the partitions are no longer this member's")
         return commits.commit_request(identity, offsets, version)
 
-    def _commit_answered(self, identity: Identity, errors: Mapping[TopicPartition, ErrorCode], now: float) -> None:
+    def _commit_answered(
+        self, identity: Identity, offsets: Offsets, errors: Mapping[TopicPartition, ErrorCode], now: float
+    ) -> None:
+        if len(errors) < len(offsets):
+            self.on_commit({partition: offset for partition, offset in offsets.items() if partition not in errors})
         for code in set(errors.values()):
             self.member.commit_refused(code, identity, now)
         if not errors:

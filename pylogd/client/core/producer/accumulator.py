@@ -1,33 +1,31 @@
-"""What a producer was given and has not delivered: records gathered into batches, and what the batches take up.
+"""Gather a producer's records into batches, and count the memory that they take.
 
-Strategy: one open batch for each partition. It is sealed when it is full in bytes or records or has lingered enough,
-and then belongs to the outbox (`outbox.py`), which sends it, again if need be, until it has a result. Records without
-a key stick to one partition until its batch is sealed (KIP-480), then go on at another, by chance.
-
-Sans I/O, and shared by all faces:
+Strategy: each partition has at most one open batch. It is sealed when it is full in bytes or records, or has lingered
+long enough. From then on it belongs to the send queue (`send_queue.py`), which sends it, again if necessary, until it
+has a result. Records without a key go to one partition for some batches (`sticky.py`).
 
     accumulator = Accumulator(batch_bytes=..., batch_records=..., linger=..., delivery_timeout=..., partitioner=...,
                               monotonic=clock)
     batch = accumulator.add(topic, partitions, partition, key, value, now_ms, headers)
     index = len(batch.records) - 1      # of this record
-    accumulator.seal_due(now)           # or seal(place), seal_all()
-    accumulator.sealed                  # what the outbox takes away
+    accumulator.seal_due(now)           # or seal(batch), seal_all()
+    accumulator.take_sealed()           # for the send queue
     accumulator.next_due()              # when seal_due has something to do, on the clock of `now`
 
-Rules: `now` is what `monotonic` says, `now_ms` is in milliseconds since 1970. Nothing here waits,
-locks or refuses: whoever drives it compares `buffered` with the limit before it adds, and holds a lock where there
-are threads. `buffered` counts what the objects of a record take besides its bytes, so that a limit on it is one on
-memory.
+Rules: no I/O. `now` comes from the clock `monotonic`; `now_ms` is in milliseconds since 1970. Nothing here waits,
+locks or refuses a record: the caller compares `buffered` with the limit before it adds, and holds a lock if there are
+threads. `buffered` includes Python's objects, so that a limit on it limits memory.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
+from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner, murmur2_partitioner, positive_murmur2
+from pylogd.client.core.producer.sticky import StickyPartitions
 from pylogd.errors import PylogdError
 from pylogd.wire.records import (
     NO_PRODUCER_EPOCH,
@@ -37,23 +35,28 @@ from pylogd.wire.records import (
     NewRecord,
     decode_batch,
     encode_batch,
+    encode_headers,
     record_size_bound,
+    speedups,
     with_producer,
 )
 
-_RECORD_OVERHEAD, _HEADER_OVERHEAD = 31, 10  # see record_size_bound
-#: What CPython takes for a record besides its key and value: a tuple, a time stamp, the heads of two bytes objects, a
-#: place in a list.
+_encode_headers: Callable[[Sequence[Header]], bytes] = encode_headers if speedups is None else speedups.encode_headers
+
+_RECORD_OVERHEAD = 31  # see record_size_bound
+#: Bytes that CPython needs for a record besides its key and value: a tuple, a time stamp, the heads of two bytes
+#: objects, an entry in a list.
 OBJECT_OVERHEAD = 190
 
 MAX_SEQUENCE = (1 << 31) - 1
 MAX_TIMESTAMP = (1 << 63) - 1
 
+#: A record in a batch: key, value, time stamp, headers (`encode_headers` makes bytes of them).
 Fields = tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]
 
 
 def check_timestamp(timestamp: Any) -> None:
-    """Raise TypeError or ValueError for what is no time stamp."""
+    """Raise TypeError or ValueError unless `timestamp` is an int of 64 bits."""
     if not isinstance(timestamp, int):
         raise TypeError(f"a timestamp is a whole number of milliseconds since 1970, not {timestamp!r}")
     if not -MAX_TIMESTAMP - 1 <= timestamp <= MAX_TIMESTAMP:
@@ -61,7 +64,7 @@ def check_timestamp(timestamp: Any) -> None:
 
 
 def check_headers(headers: Sequence[Header]) -> list[Header]:
-    """Return headers as they can be encoded. Raises TypeError that names what can't be."""
+    """Return headers with bytes as values. Raises TypeError for a key that is no str, or a value that is no bytes."""
     checked = [(name, as_bytes(content, "a header's value")) for name, content in headers]
     for name, _ in checked:
         if not isinstance(name, str):
@@ -69,21 +72,37 @@ def check_headers(headers: Sequence[Header]) -> list[Header]:
     return checked
 
 
+def headers_to_bytes(headers: Sequence[Header]) -> bytes:
+    """Return headers encoded. Raises TypeError for a key that is no str, a value that is no bytes."""
+    try:
+        return _encode_headers(headers)
+    except (AttributeError, TypeError, ValueError):
+        return _encode_headers(check_headers(headers))  # which says what is wrong
+
+
 def to_bytes(content: Any, what: str) -> bytes:
-    """Return key or value as it can be encoded. Raises TypeError."""
+    """Return a key or value as bytes. Raises TypeError with `what` it is."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     raise TypeError(f"{what} is bytes or None, not {type(content).__name__}: encode it, or give a serializer")
 
 
 def as_bytes(content: Any, what: str) -> bytes | None:
-    """As `to_bytes`, of what may be None."""
+    """As `to_bytes`; None stays None."""
     return None if content is None else to_bytes(content, what)
 
 
+def as_new_records(records: Iterable[NewRecord | tuple[Any, Any]], now_ms: int) -> list[NewRecord]:
+    """Return records, of which (key, value) pairs get the time stamp `now_ms`. Raises ValueError if there is none."""
+    found = [each if isinstance(each, NewRecord) else NewRecord(each[0], each[1], now_ms) for each in records]
+    if not found:
+        raise ValueError("a set needs a record")
+    return found
+
+
 class BatchResult(NamedTuple):
-    """What became of a batch. `base_offset` is -1 if it is not known: after an error, with acks=0, or when the broker
-    only said that it has the batch already.
+    """The result of a batch. `base_offset` is the first record's offset; it is -1 if it is not known: after an error,
+    with acks=0, or when the broker only said that it has the batch already.
     """
 
     partition: TopicPartition
@@ -94,11 +113,12 @@ class BatchResult(NamedTuple):
 
 
 class Batch:
-    """Records for one partition, on their way from the first `send` to a result.
+    """Records for one partition, from the first `send` to a result.
 
-    `maybe_written`: it was sent and no answer said what became of it. `out_of_order`: so the broker answered its last
-    try. `error` is what its last try came to. `atomic`: a set, which is written whole or not at all. `parts`: the
-    batches that it was split into because the broker found it too large, each with the index of its first record.
+    maybe_written: it was sent, and no answer said whether it was written. out_of_order: the broker's last answer was
+    about its sequence number. error: why its last attempt failed. atomic: it is a set, which must not be split.
+    parts: the batches that it was split into because the broker found it too large, each with the index of its first
+    record.
     """
 
     __slots__ = (
@@ -108,7 +128,7 @@ class Batch:
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, number: float, due: float, deadline: float) -> None:
-        """An empty one. `number` is its place in the order of batches; `due` is when it has lingered enough."""
+        """Make an empty batch. `number` orders batches; `due` is when it has lingered long enough."""
         self.atomic = False
         self.parts: list[tuple[int, Batch]] = []
         self.parent: Batch | None = None  # which this is a part of
@@ -130,11 +150,17 @@ class Batch:
         self.out_of_order = False
         self.error: PylogdError | None = None
         self.result: BatchResult | None = None
-        self.listeners: list[tuple[Any, Callable[[Any], None]]] = []  # what to call when there is a result, with what
+        #: each delivery and then what to call with it: a tuple of both would keep the garbage collector busy
+        self.listeners: list[Any] = []
+
+    def calls(self) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+        """Return the deliveries that somebody waits for, each with the function to call once it is done."""
+        return zip(self.listeners[::2], self.listeners[1::2], strict=True)
 
     def encode(self, compression: int, level: int | None) -> bytes:
-        """The batch as it is sent, encoded once; its records' objects are let go of. Empty if it was given up: another
-        thread may do that at any moment.
+        """Return the batch encoded, with its present sequence number. The first call drops the objects of its records.
+
+        Returns b"" if the batch was given up, which another thread may do at any moment.
         """
         stamp = self.producer_id, self.epoch, self.sequence
         encoded, records = self.encoded, self.records
@@ -166,18 +192,30 @@ class Accumulator:
         delivery_timeout: float,
         partitioner: str | Partitioner,
         monotonic: Callable[[], float],
+        adaptive: bool = True,
+        availability_timeout: float = 0.0,
+        with_leader: Callable[[str], Sequence[int] | None] = lambda _topic: None,
         rng: random.Random | None = None,
     ) -> None:
-        """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own."""
+        """Times in seconds. A record that is larger than `batch_bytes` gets a batch of its own.
+
+        adaptive, with_leader: see `StickyPartitions`. Records without a key avoid partitions with a batch that has
+        waited for `availability_timeout`, unless that is 0.
+        """
         self._batch_bytes = batch_bytes
         self._batch_records = batch_records
         self._linger = linger
         self._delivery_timeout = delivery_timeout
         self._partition_for = PARTITIONERS[partitioner] if isinstance(partitioner, str) else partitioner
-        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours stick: no need to ask them
+        self._asks_keyless = self._partition_for not in PARTITIONERS.values()  # ours return None without a key
+        self._is_murmur2 = self._partition_for is murmur2_partitioner
         self._monotonic = monotonic
-        self._random = rng or random.Random()
+        self._availability_timeout = availability_timeout
+        self._queued: dict[TopicPartition, int] = {}  # batches without a result
         self._sticky: dict[str, Batch] = {}  # the open batch for records without a key
+        self._sticky_partitions = StickyPartitions(
+            self._queued, adaptive=adaptive, with_leader=with_leader, late=self._late, rng=rng or random.Random()
+        )
         self.open: dict[TopicPartition, Batch] = {}
         self.sealed: list[Batch] = []
         self.buffered = 0
@@ -197,9 +235,10 @@ class Accumulator:
         headers: Sequence[Header] = (),
         encoded: bytes = b"",
     ) -> Batch:
-        """Take a record of a topic with that many partitions; the batch that it was put last into.
+        """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
-        `encoded` are headers from `encode_headers`, for a record that has no others.
+        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError or ValueError
+        for what can't be encoded.
         """
         size = _RECORD_OVERHEAD
         if value is not None:
@@ -213,64 +252,59 @@ class Accumulator:
         if timestamp.__class__ is not int or not -1 <= timestamp <= MAX_TIMESTAMP:
             check_timestamp(timestamp)
         if headers:
-            for name, content in headers:
-                if name.__class__ is not str or (content.__class__ is not bytes and content is not None):
-                    headers = check_headers(headers)
-                    size = record_size_bound(key, value, headers)
-                    break
-                size += _HEADER_OVERHEAD + 4 * len(name) + (len(content) if content else 0)
-        elif encoded:
-            size += len(encoded)
-        if key is not None or partition is not None or (batch := self._sticky.get(topic)) is None or self._asks_keyless:
-            batch = self._batch_for(topic, partitions, partition, key)
+            encoded = headers_to_bytes(headers)
+        size += len(encoded)
+        if partition is None and (key is not None or self._asks_keyless):
+            hashed = self._is_murmur2 and key is not None
+            partition = positive_murmur2(key) % partitions if hashed else self._partition_for(topic, key, partitions)
+        # A tuple equals a TopicPartition, and is cheaper.
+        batch = self._sticky.get(topic) if partition is None else self.open.get((topic, partition))  # type: ignore[call-overload]
+        if batch is None:
+            batch = self._batch_for(topic, partitions, partition)
         full = batch.size + size
         while full > self._batch_bytes and batch.size:  # the next one may be open for another kind of records
-            self.seal(batch)
-            batch = self._batch_for(topic, partitions, partition, key)
+            self.seal(batch, full=True)
+            batch = self._batch_for(topic, partitions, partition)
             full = batch.size + size
         records = batch.records
-        records.append((key, value, timestamp, headers or encoded))
+        records.append((key, value, timestamp, encoded))
         batch.size = full
         self.buffered += size + OBJECT_OVERHEAD
         if full >= self._batch_bytes or len(records) >= self._batch_records:
-            self.seal(batch)
+            self.seal(batch, full=True)
         return batch
 
-    def _batch_for(self, topic: str, partitions: int, partition: int | None, key: bytes | None) -> Batch:
-        """The open batch that a record goes to."""
-        if partition is None:
-            partition = self._partition_for(topic, key, partitions)
-        if partition is None:
-            batch = self._sticky.get(topic)
-            if batch is None:
-                chosen = TopicPartition(topic, self._random.randrange(partitions))
-                batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
-            return batch
-        # A plain tuple is equal, and cheaper.
-        found = self.open.get((topic, partition))  # type: ignore[call-overload]
-        return self._open_batch(TopicPartition(topic, partition)) if found is None else found
+    def _batch_for(self, topic: str, partitions: int, partition: int | None) -> Batch:
+        """Return the open batch of a partition, or, without one, that for records without a key."""
+        if partition is not None:
+            chosen = TopicPartition(topic, partition)
+            return self.open.get(chosen) or self._open_batch(chosen)
+        batch = self._sticky.get(topic)
+        if batch is None:
+            chosen = TopicPartition(topic, self._sticky_partitions.partition(topic, partitions))
+            batch = self._sticky[topic] = self.open.get(chosen) or self._open_batch(chosen)
+        return batch
 
     def add_set(
         self,
         topic: str,
         partitions: int,
         partition: int | None,
-        records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
-        now_ms: int,
+        records: Sequence[NewRecord],
     ) -> Batch:
-        """Take records as one batch, sealed at once. Without `partition`, the first one's key decides. ValueError:
-        there is none.
+        """Take records as one batch, sealed at once. Without `partition`, the first record's key decides.
+
+        Raises TypeError or ValueError for what can't be encoded.
         """
-        taken = [r if isinstance(r, NewRecord) else NewRecord(r[0], r[1], now_ms) for r in records]
-        if not taken:
-            raise ValueError("a set needs a record")
-        for record in taken:
+        for record in records:
             check_timestamp(record.timestamp)
         taken = [
             NewRecord(as_bytes(r.key, "a key"), as_bytes(r.value, "a value"), r.timestamp, check_headers(r.headers))
-            for r in taken
+            for r in records
         ]
-        batch = self._batch_for(topic, partitions, partition, taken[0].key)
+        if partition is None:
+            partition = self._partition_for(topic, taken[0].key, partitions)
+        batch = self._batch_for(topic, partitions, partition)
         if batch.size:
             self.seal(batch)
             batch = self._open_batch(batch.partition)
@@ -281,61 +315,71 @@ class Accumulator:
         self.seal(batch)
         return batch
 
-    def _open_batch(self, place: TopicPartition) -> Batch:
+    def _open_batch(self, partition: TopicPartition) -> Batch:
         now = self._monotonic()
-        batch = Batch(place, self.next_number, now + self._linger, now + self._delivery_timeout)
-        self.open[place] = self.unfinished[batch.number] = batch
+        batch = Batch(partition, self.next_number, now + self._linger, now + self._delivery_timeout)
+        self.open[partition] = self.unfinished[batch.number] = batch
+        self._queued[partition] = self._queued.get(partition, 0) + 1
         self.next_number += 1
         return batch
 
+    def _late(self, topic: str) -> set[int]:
+        """Return the partitions of a topic that have kept a batch waiting for `availability_timeout`."""
+        if not self._availability_timeout:
+            return set()
+        before = self._monotonic() - self._availability_timeout
+        late = [batch.partition for batch in self.unfinished.values() if batch.due <= before]
+        return {partition for name, partition in late if name == topic}
+
     # Sealing
 
-    def seal(self, batch: Batch) -> None:
-        """Close an open batch: it takes no more records."""
-        place = batch.partition
-        del self.open[place]
-        if self._sticky.get(place.topic) is batch:
-            del self._sticky[place.topic]  # the next batch without keys goes elsewhere
+    def seal(self, batch: Batch, *, full: bool = False) -> None:
+        """Close an open batch: it takes no more records. `full`: it has as many as it may have."""
+        topic = batch.partition.topic
+        del self.open[batch.partition]
+        if self._sticky.get(topic) is batch:
+            del self._sticky[topic]
+            self._sticky_partitions.sealed(topic, batch.size, full=full)
         batch.count = len(batch.records)
         batch.held = batch.size + OBJECT_OVERHEAD * batch.count
         self.sealed.append(batch)
 
     def seal_due(self, now: float) -> None:
-        """Seal what has lingered enough."""
+        """Seal the batches that have lingered long enough."""
         for batch in [batch for batch in self.open.values() if batch.due <= now]:
             self.seal(batch)
 
     def seal_all(self) -> None:
-        """Seal everything: a flush, or a full buffer."""
+        """Seal every batch, because of a flush or a full buffer."""
         for batch in list(self.open.values()):
             self.seal(batch)
 
     def next_due(self) -> float | None:
-        """When the first open batch has lingered enough; None if there is none."""
+        """Return when the first open batch has lingered long enough; None if there is no open batch."""
         return min([batch.due for batch in self.open.values()], default=None)
 
     def take_sealed(self) -> list[Batch]:
-        """What was sealed since the last time, in order."""
+        """Return the batches that were sealed since the last call, in order."""
         sealed, self.sealed = self.sealed, []
         return sealed
 
-    # Letting go
+    # Results
 
     def was_encoded(self, batch: Batch) -> None:
-        """A batch's records have become bytes: those count from now on."""
+        """Count a batch's encoded bytes from now on, in place of its records."""
         self.buffered += len(batch.encoded) - batch.held
         batch.held = len(batch.encoded)
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Replace an encoded batch, which the broker found too large, by two of half its records each.
+        """Replace an encoded batch, which the broker found too large, by two with half its records each.
 
-        They keep its place in the order, its deadline and its sequence numbers.
+        They keep its position in the order, its deadline and its sequence numbers.
         """
         records = [
             (record.key, record.value, record.timestamp, record.headers) for record in decode_batch(batch.encoded)
         ]
         half, spacing = len(records) // 2, batch.spacing / 2
-        for delivery, _ in batch.listeners:
+        for delivery, _ in batch.calls():
             assert delivery.batch is batch  # its index counts from this batch's first record from now on
         parts = []
         for start, number, taken in ((0, batch.number, records[:half]), (half, batch.number + spacing, records[half:])):
@@ -347,22 +391,28 @@ class Accumulator:
             if batch.sequence != NO_SEQUENCE:
                 part.producer_id, part.epoch = batch.producer_id, batch.epoch
                 part.sequence = (batch.sequence + start) & MAX_SEQUENCE
-            part.listeners = [entry for entry in batch.listeners if start <= entry[0].index < start + part.count]
+            part.listeners = [
+                each for call in batch.calls() if start <= call[0].index < start + part.count for each in call
+            ]
             self.buffered += part.held
             parts.append(part)
             self.unfinished[part.number] = part
         self.buffered -= batch.held
+        self._queued[batch.partition] += 1
         batch.records, batch.encoded, batch.listeners = [], b"", []
         batch.parts = [(0, parts[0]), (half, parts[1])]  # at once: deliveries may be looked at from other threads
         self.unfinished = dict(sorted(self.unfinished.items()))
         return parts
 
     def finish(self, batch: Batch, base_offset: int, log_append_time_ms: int, error: PylogdError | None) -> BatchResult:
-        """A batch has its result, and what it held is free."""
+        """Give a batch its result, and free its memory."""
         result = batch.result = BatchResult(batch.partition, batch.count, base_offset, log_append_time_ms, error)
         batch.records, batch.encoded = [], b""
         self.buffered -= batch.held
         del self.unfinished[batch.number]
+        left = self._queued[batch.partition] = self._queued[batch.partition] - 1
+        if not left:
+            del self._queued[batch.partition]
         _finish_parent(batch.parent)
         return result
 

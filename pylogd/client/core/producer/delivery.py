@@ -1,4 +1,4 @@
-"""Tell what became of a record: the result that all faces share."""
+"""The result of a record, as all faces have it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pylogd.errors import PylogdError
 
 
 class Outcome:
-    """The result of one record, the one at `index` of a batch, or of a set, once there is one."""
+    """The result of the record at `index` of a batch, or of a set, once there is one."""
 
     __slots__ = ("_batch", "index")
 
@@ -22,7 +22,7 @@ class Outcome:
 
     @property
     def batch(self) -> Batch:
-        """The batch that the record is in: a part of the first one if that was split."""
+        """The batch that has the record: a part of the original one if that was split."""
         batch = self._batch
         while batch.parts:
             start, part = batch.parts[self.index >= batch.parts[1][0]]
@@ -32,7 +32,7 @@ class Outcome:
 
     @property
     def done(self) -> bool:
-        """Whether it is written, or never will be."""
+        """Whether there is a result: the record was written, or was given up."""
         return self.batch.result is not None
 
     @property
@@ -45,14 +45,14 @@ class Outcome:
 
     @property
     def error(self) -> PylogdError | None:
-        """Why it was not written, once that is so."""
+        """The error if the record was not written; None before there is a result."""
         result = self.batch.result
         return None if result is None else result.error
 
     @property
     def offset(self) -> int:
-        """Where it was written; -1 as long as that is not known, always with acks=0, and in the rare case that a
-        broker only says that it has the record already.
+        """The record's offset. It is -1 before there is a result, with acks=0, and if the broker only said that it has
+        the record already.
         """
         result = self.batch.result
         return -1 if result is None or result.base_offset < 0 else result.base_offset + self.index

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pylogd.client.core.interceptors import check_interceptors
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.idempotence import MAX_IN_FLIGHT
+from pylogd.client.core.producer.interceptors import ProducerInterceptor
 from pylogd.client.core.producer.partitioner import PARTITIONERS, Partitioner
+from pylogd.client.core.serialization import Serializer, check_converter
 from pylogd.wire.compression import CompressionType
 
 Acks = Literal["all", 0, 1, -1]
@@ -18,21 +21,28 @@ _ACKS = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions(ClientOptions):
-    """What a producer can be told. Times in seconds unless their name says `ms`.
+    """The options of a producer. Times are in seconds unless their name says `ms`.
 
-    acks: who must have a record before it counts as delivered: "all" in-sync replicas, 1 (the leader), or 0 (nobody).
-    idempotence: retries never write a record twice, and order is kept. On by default wherever it is possible: with
+    acks: which replicas must have a record before it counts as written: "all" in-sync replicas, 1 (the leader), or 0
+        (none).
+    idempotence: retries write no record twice, and order is kept. None turns it on where it is possible: with
         acks="all", retries, and at most five requests in flight.
-    compression, compression_level: "none", "gzip", "snappy", "lz4" or "zstd".
-    batch_bytes, batch_records, linger_ms: a batch is sent when it has so many bytes or records, or is so old.
-    buffer_memory: bytes that may be buffered; `send` then waits up to `max_block` for room.
-    max_request_bytes: of one request, which carries a batch of each of several partitions.
-    max_in_flight: requests to one broker.
+    compression, compression_level: "none", "gzip", "snappy", "lz4" or "zstd", and a level on the codec's own scale.
+    batch_bytes, batch_records, linger_ms: a batch is sent when it has this many bytes or records, or is this old.
+    buffer_memory: bytes that may wait to be sent. When they are reached, `send` waits up to `max_block` for space.
+    max_request_bytes: limit of one request, which carries a batch of each of several partitions.
+    max_in_flight: limit of requests in flight to one broker.
     partitioner: "murmur2" (as the Java client), "crc32" (as librdkafka), "random", or a function of topic, key and
         number of partitions.
-    delivery_timeout: how long a record may take, with all tries.
-    retry: whether a request that failed is sent again; without, a record is written at most once.
-    on_batch: called with the result of every batch, which is cheaper than to keep all deliveries.
+    partitioner_adaptive: records without a key go more often to partitions with fewer batches waiting (KIP-794).
+    partitioner_availability_timeout: records without a key avoid a partition whose oldest batch has waited this long;
+        0 turns this off.
+    key_serializer, value_serializer: functions of one argument that return bytes, or objects with
+        `serialize(topic, data)`.
+    interceptors: objects whose methods are called for every record, see `ProducerInterceptor`.
+    delivery_timeout: how long delivering a record may take, including retries.
+    retry: whether a batch is sent again after a retriable error. Without retries a record is written at most once.
+    on_batch: a function called with the result of every batch, which is cheaper than keeping all deliveries.
     """
 
     acks: Acks = "all"
@@ -47,12 +57,17 @@ class ProducerOptions(ClientOptions):
     max_request_bytes: int = 1024 * 1024
     max_in_flight: int = 5
     partitioner: str | Partitioner = "murmur2"
+    partitioner_adaptive: bool = True
+    partitioner_availability_timeout: float = 0.0
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
     delivery_timeout: float = 120.0
     retry: bool = True
     on_batch: Callable[[BatchResult], None] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError: an unknown value, or options that contradict each other."""
+        """Raises ValueError for an unknown value, and for options that contradict each other."""
         if self.acks not in _ACKS:
             raise ValueError(f'acks is "all", 0 or 1, not {self.acks!r}')
         if self.idempotence and not self._can_be_idempotent:
@@ -60,6 +75,9 @@ class ProducerOptions(ClientOptions):
         if isinstance(self.partitioner, str) and self.partitioner not in PARTITIONERS:
             raise ValueError(f"partitioner is {', '.join(PARTITIONERS)} or a function, not {self.partitioner!r}")
         CompressionType.named(self.compression)
+        check_converter(self.key_serializer, "serialize", "key_serializer")
+        check_converter(self.value_serializer, "serialize", "value_serializer")
+        check_interceptors(self.interceptors, ProducerInterceptor)
 
     @property
     def _can_be_idempotent(self) -> bool:

@@ -1,7 +1,7 @@
-"""Which partition a record goes to.
+"""Choose the partition of a record by its key.
 
-A partitioner is a function of topic, key and number of partitions, which answers a partition, or None for "any": then
-the producer sticks to one partition until its batch is full (KIP-480), which makes for larger batches.
+A partitioner is a function of topic, key and number of partitions. It returns a partition, or None for any: the
+producer then chooses one for several records (`sticky.py`), which makes larger batches.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ def murmur2(data: bytes) -> int:
 
 
 @lru_cache(_CACHED_KEYS)
-def _positive_murmur2(key: bytes) -> int:
+def positive_murmur2(key: bytes) -> int:
+    """Return the hash of a key as the Java client uses it: without its sign."""
     return murmur2(key) & 0x7FFFFFFF
 
 
 def murmur2_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
-    """As the Java client by default: murmur2 of the key; sticky without one."""
-    return None if key is None else _positive_murmur2(key) % partitions
+    """Choose as the Java client does by default: by murmur2 of the key; any partition without a key."""
+    return None if key is None else positive_murmur2(key) % partitions
 
 
 def crc32_partitioner(_topic: str, key: bytes | None, partitions: int) -> int | None:
-    """As librdkafka's `consistent_random`: CRC-32 of the key; sticky without one, or with an empty one."""
+    """Choose as librdkafka's `consistent_random`: by CRC-32 of the key; any partition without one, or an empty one."""
     return zlib.crc32(key) % partitions if key else None
 
 
 def random_partitioner(_topic: str, _key: bytes | None, _partitions: int) -> int | None:
-    """Any partition, whatever the key: chance chooses one for each batch."""
+    """Choose any partition, whatever the key."""
     return None
 
 

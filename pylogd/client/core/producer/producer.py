@@ -1,21 +1,21 @@
-"""A producer without I/O: records in, requests out, results back.
+"""Decide for a producer, without I/O: what to send, and what became of it.
 
-Strategy: the application's records go into the accumulator; `turn` seals what has lingered, and returns the requests
-to send: batches to the partitions' leaders, metadata, a producer id. Each request reports its outcome to this machine,
-which then has results in `results`, or more to send: the face calls `turn` again. `next_time` says when to, if nothing
-happens.
+Strategy: the application's records go into the accumulator. `turn` seals batches that have lingered long enough and
+returns the requests to send: batches to the leaders of their partitions, metadata, a producer id. Each request reports
+its outcome to this object, which then has results, or more to send: the face calls `turn` again. `next_time` says when
+to call it if nothing happens before.
 
     for call in core.turn(now): network.send(call, now)
-    for batch, result in core.take_results(): tell the application
+    for batch, result in core.take_results(): core.hooks.completed(batch, result)
 
-Rules: no I/O and no clock. With threads, whoever is in here holds `guard`: `turn`, `next_time`, `take_results` and all
-that adds records are called with it held, and what a call reports takes it. Batches are encoded in a call's `build`,
-which does not hold it, since compression takes time.
+Rules: no I/O and no clock. With threads, `guard` is held while this object is used: by the caller of `turn`,
+`next_time`, `take_results` and everything that adds records; calls take it themselves to report their outcome. Batches
+are encoded in a call's `build`, which does not hold it, since compression takes time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,8 +23,11 @@ from pylogd.client.core.call import Call
 from pylogd.client.core.errors import Closed, RequestTimedOut, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
+from pylogd.client.core.metrics import NetworkMeters, StatisticsReporter
 from pylogd.client.core.model import Topic, TopicPartition
 from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchResult
+from pylogd.client.core.producer.hooks import ProducerHooks
+from pylogd.client.core.producer.metrics import ProducerMeters, ProducerMetrics
 from pylogd.client.core.producer.options import ProducerOptions
 from pylogd.client.core.producer.requests import complete, highest_version, produce_request
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
@@ -39,7 +42,11 @@ TRANSACTION_TIMEOUT_MS = 60_000
 
 
 class ProducerCore:
-    """See the module. `partitions` is the number of partitions of each topic that is known."""
+    """See the module. `partitions` has the number of partitions of each topic that is known.
+
+    hooks: what is called of the application. statistics: reports `metrics` to it from time to time; the face asks it
+    when that is due, and has it report without holding `guard`.
+    """
 
     def __init__(
         self,
@@ -48,16 +55,27 @@ class ProducerCore:
         *,
         monotonic: Callable[[], float],
         is_ready: Callable[[int], bool],
+        meters: NetworkMeters | None = None,
         guard: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """`is_ready` tells whether the connection to a broker is open: before, one request at a time is enough."""
+        """`is_ready` tells whether the connection to a broker is open: before, one request at a time is enough.
+
+        meters: those of the network that sends the calls.
+        """
         self.options = options
+        self.hooks = ProducerHooks(options)
+        network = NetworkMeters(options.client_id, options.metrics_sample_window) if meters is None else meters
+        self.meters = ProducerMeters(network, options.buffer_memory)
+        self.statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self.metrics)
         self.accumulator = Accumulator(
             batch_bytes=options.batch_bytes,
             batch_records=options.batch_records,
             linger=options.linger_ms / 1000,
             delivery_timeout=options.delivery_timeout,
             partitioner=options.partitioner,
+            adaptive=options.partitioner_adaptive,
+            availability_timeout=options.partitioner_availability_timeout,
+            with_leader=self._with_leader,
             monotonic=monotonic,
         )
         self.queue = SendQueue(
@@ -67,10 +85,11 @@ class ProducerCore:
             max_request_bytes=max(options.max_request_bytes, options.batch_bytes),
             backoff=options.backoff,
             on_result=self._note_result,
+            on_retry=self.meters.retried,
         )
         self.partitions: dict[str, int] = {}
         self.in_flight = 0  # produce requests
-        #: why no more records are taken, once that is so
+        #: why no more records are accepted, once that is so
         self.failure: PylogdError | None = None
         self._metadata = metadata
         self._updater = MetadataUpdater(
@@ -93,20 +112,20 @@ class ProducerCore:
     # Records
 
     def learned(self, topic: str) -> int:
-        """Return how often a topic's metadata was learned."""
+        """Return how many times a topic's metadata was received."""
         return self._learned.get(topic, 0)
 
     def want(self, topic: str) -> None:
-        """Learn how many partitions a topic has; `learned` or `problem_with` then tells."""
+        """Ask for a topic's metadata. Afterwards `learned` has grown, or `problem_with` has the error."""
         self._unknown.pop(topic, None)
         self._updater.want(topic, create=True)
 
     def problem_with(self, topic: str) -> PylogdError | None:
-        """Return why a topic that was wanted could not be learned at the last attempt."""
+        """Return the error of the last attempt to get a topic's metadata, if it failed."""
         return self._unknown.get(topic)
 
     def has_room(self) -> bool:
-        """Whether the buffer takes another record."""
+        """Whether the buffer has space for another record."""
         return self.accumulator.buffered < self.options.buffer_memory
 
     def add(
@@ -118,23 +137,20 @@ class ProducerCore:
         timestamp: int,
         headers: Sequence[Header] = (),
     ) -> Batch:
-        """Take a record of a topic that is known; it is the last one of the batch that is returned."""
+        """Add a record of a topic that is known. It is the last one of the batch that is returned."""
         return self.accumulator.add(topic, self.partitions[topic], partition, key, value, timestamp, headers)
 
-    def add_set(
-        self, topic: str, partition: int | None, records: Iterable[NewRecord | tuple[bytes | None, bytes | None]],
-        now_ms: int,
-    ) -> Batch:  # fmt: skip
-        """Take records as one batch of a topic that is known."""
-        return self.accumulator.add_set(topic, self.partitions[topic], partition, records, now_ms)
+    def add_set(self, topic: str, partition: int | None, records: Sequence[NewRecord]) -> Batch:
+        """Add records as one batch of a topic that is known."""
+        return self.accumulator.add_set(topic, self.partitions[topic], partition, records)
 
     def refuse(self, reason: PylogdError) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         if self.failure is None:
             self.failure = reason
 
     def stop(self, reason: PylogdError) -> None:
-        """Give up everything that has no result, and do nothing more."""
+        """Fail every batch that has no result with `reason`, and do nothing more."""
         self.refuse(reason)
         if not self._stopped:
             self._stopped = True
@@ -150,17 +166,25 @@ class ProducerCore:
         return next(iter(self.accumulator.unfinished), self.accumulator.next_number)
 
     def take_results(self) -> list[tuple[Batch, BatchResult]]:
-        """Return the results since the last time."""
+        """Return the results since the last call."""
         results, self._results = self._results, []
         return results
 
     def _note_result(self, batch: Batch, result: BatchResult) -> None:
+        self.meters.completed(batch, result, batch.held)
         self._results.append((batch, result))
+
+    def metrics(self, now: float) -> ProducerMetrics:
+        """Return statistics of this producer. Needs no guard."""
+        return self.meters.snapshot(now, self.accumulator.buffered)
 
     # Time
 
     def turn(self, now: float, *, seal_all: bool = False) -> list[Call]:
-        """Do what is due and return the requests to send. `seal_all`: somebody waits for all batches, or for room."""
+        """Do what is due and return the requests to send.
+
+        seal_all: somebody waits for all batches, or for space in the buffer.
+        """
         if self._stopped:
             return []
         if seal_all:
@@ -181,15 +205,23 @@ class ProducerCore:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """When `turn` has something to do, if nothing happens before."""
+        """Return when `turn` or `statistics` has something to do, if nothing happens before."""
         if self._stopped:
             return None
-        times = [self.accumulator.next_due(), self.queue.next_time(now), self._updater.next_time(self._is_missing())]
+        times = [
+            self.accumulator.next_due(), self.queue.next_time(now), self._updater.next_time(self._is_missing()),
+            self.statistics.next_time(now),
+        ]  # fmt: skip
         if self.queue.wants_id and not self._asking_id:
             times.append(self._id_not_before)
         return min((time for time in times if time is not None), default=None)
 
     # Metadata and the producer id
+
+    def _with_leader(self, topic: str) -> list[int] | None:
+        """Return the partitions of a topic that have a leader; None while its metadata is not known."""
+        found = self._metadata.topics.get(topic)
+        return None if found is None else [each.index for each in found.partitions if each.leader >= 0]
 
     def _is_missing(self) -> bool:
         return any(topic not in self._metadata.topics for topic in self.queue.topics())
@@ -274,6 +306,7 @@ class ProducerCore:
 
         def answered(response: Any, now: float) -> None:
             with self._guard:
+                self._measure(call, batches)
                 self._ended(request)
                 if not self._stopped:
                     for error in complete(self.queue, by_partition, response, None, now):
@@ -294,6 +327,12 @@ class ProducerCore:
         self._in_flight[request.node] = self._in_flight.get(request.node, 0) + 1
         self.in_flight += 1
         return call
+
+    def _measure(self, call: Call, batches: Sequence[Batch]) -> None:
+        """Record a request that was answered, and how long its batches had waited before it."""
+        began = -self.options.delivery_timeout  # before the deadline
+        waited = [call.sent_at - batch.deadline - began for batch in batches if batch.error is None]
+        self.meters.sent(sum(batch.count for batch in batches), waited)
 
     def _ended(self, request: BatchRequest) -> None:
         self._in_flight[request.node] -= 1

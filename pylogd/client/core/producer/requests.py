@@ -1,4 +1,4 @@
-"""Produce requests for batches, and what a response says of each batch. Without I/O."""
+"""Make Produce requests from batches, and read the responses. Without I/O."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BatchesByPartition = dict[tuple[str | bytes, int], Batch]  # by topic name or id
 
 
 def highest_version(topic_ids: Mapping[str, bytes]) -> int | None:
-    """The highest version that can be used with these topics; None for any: a broker may know no ids."""
+    """Return the highest version for topics with these ids; None for any. Versions with ids need all ids."""
     return _TOPIC_IDS_FROM - 1 if ZERO_UUID in topic_ids.values() else None
 
 
 def produce_request(
     batches: Sequence[Batch], topic_ids: Mapping[str, bytes], version: int, *, acks: int, timeout_ms: int
 ) -> tuple[ProduceRequest, BatchesByPartition]:
-    """The request that carries the batches, encoded before, and which of them its answers are about."""
+    """Return the request with encoded batches, and the batches by the topic and partition that an answer names."""
     topics: dict[str, TopicProduceData] = {}
     by_partition: BatchesByPartition = {}
     for batch in batches:
@@ -51,8 +51,8 @@ def complete(
     error: PylogdError | None,
     now: float,
 ) -> list[PylogdError]:
-    """Tell the queue what became of each batch: from the response; from `error`, if the request as a whole failed; or,
-    with neither, as written (acks=0). Returns the errors, which may show that metadata is out of date.
+    """Report the result of each batch to the queue: from the response; from `error` if the whole request failed; or,
+    with neither, as written (acks=0). Returns the errors, which may mean that metadata is out of date.
     """
     if response is None:
         for batch in by_partition.values():

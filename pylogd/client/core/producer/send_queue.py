@@ -1,13 +1,13 @@
-"""A producer's batches between the accumulator and the brokers: what to send next, and what an answer means.
+"""Decide which batches to send next, and what the answers mean.
 
-Strategy: a queue for each partition: batches that wait, in order, and batches in flight. `take` makes up requests: one
-to each broker that has room for one more, with a batch of each queue in it. A batch that fails with a retriable error
-goes back into its queue in its old place, and the queue is held until a pause is over and nothing of it is in flight.
-The order of a partition's batches is thereby kept if the producer is idempotent or has one request in flight.
+Strategy: each partition has a queue: batches that wait, in order, and batches in flight. `take` makes requests: one to
+each broker that may get another one, with at most one batch of each queue. A batch that fails with a retriable error
+goes back into its queue at its old position, and the queue is held until a pause is over and none of its batches is in
+flight. Thereby the order of a partition's batches is kept if the producer is idempotent or has one request in flight.
 
-`leader_of(partition)` answers a node, or None while that is not known: the batch then waits, and the driver asks for
-metadata, or calls `partition_failed` or `topic_failed` with the error that it got, and `unsent` when a request could
-not be sent. Results are told to `on_result`.
+`leader_of(partition)` returns a node id, or None while it is not known: the batch then waits, and the caller asks for
+metadata. It reports a failure with `partition_failed` or `topic_failed`, and with `unsent` that a request could not be
+sent. Results are passed to `on_result`.
 
 Rules: every batch gets exactly one result: by its deadline, or when the request that is in flight then has ended. A
 batch that was split gets one for each part. Nothing here waits or locks.
@@ -15,6 +15,7 @@ batch that was split gets one for each part. Nothing here waits or locks.
 
 from __future__ import annotations
 
+import logging
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,14 +28,16 @@ from pylogd.client.core.producer.accumulator import Accumulator, Batch, BatchRes
 from pylogd.client.core.producer.idempotence import Numbering, ProducerId, may_be_written
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
+_log = logging.getLogger("pylogd.client.producer")
+
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _BY_NUMBER = attrgetter("number")
 
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """The batches of one partition. `node` is the broker that those in flight went to. The queue is not looked at
-    before `held_until`, the end of a pause after an error.
+    """The batches of one partition. `node` is the broker to which those in flight were sent. After an error nothing is
+    sent before `held_until`.
     """
 
     waiting: list[Batch] = field(default_factory=list)
@@ -53,7 +56,7 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class BatchRequest:
-    """What one request to a broker carries: at most one batch of a partition."""
+    """The batches of one request to a broker: at most one of each partition."""
 
     node: int
     batches: list[Batch]
@@ -61,17 +64,17 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Records that were not delivered: how many so far, and for the latest failures how many there were before each."""
+    """Records that were not delivered: their number, and for each of the latest failures the number before it."""
 
     records: int = 0
     causes: tuple[tuple[int, PylogdError], ...] = ()
 
     def plus(self, records: int, cause: PylogdError) -> Failures:
-        """Return this with one more failure."""
+        """Return a copy with one more failure."""
         return Failures(self.records + records, (*self.causes[-99:], (self.records, cause)))
 
     def since(self, records: int) -> DeliveryFailed | None:
-        """Return the error for what failed after so many had, if anything did."""
+        """Return the error for the records that failed after the first `records` failures; None if none did."""
         if records >= self.records:
             return None
         cause = next((cause for before, cause in self.causes if before >= records), self.causes[-1][1])
@@ -79,7 +82,7 @@ class Failures:
 
 
 class SendQueue:
-    """The batches of one producer that are sealed and have no result. `failures` counts what was not delivered."""
+    """The sealed batches of one producer that have no result. `failures` counts records that were not delivered."""
 
     def __init__(
         self,
@@ -90,23 +93,28 @@ class SendQueue:
         max_request_bytes: int,
         backoff: Callable[[], Backoff] = Backoff,
         on_result: Callable[[Batch, BatchResult], None] | None = None,
+        on_retry: Callable[[Batch], None] | None = None,
     ) -> None:
-        """`retry`: whether a batch is sent again after a retriable error. `backoff` makes the pauses of one queue."""
+        """`retry`: whether a batch is sent again after a retriable error. `backoff` makes the pauses of one queue.
+
+        on_result: called with every batch that has its result. on_retry: called with every batch that is sent again.
+        """
         self._accumulator = accumulator
         self._retry = retry
         self._max_request_bytes = max_request_bytes
         self._backoff = backoff
         self.on_result = on_result
+        self._on_retry = on_retry
         self._producer_id = ProducerId() if idempotent else None
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those where something waits
         self.failures = Failures()
 
-    # What waits
+    # Batches that wait
 
     @property
     def wants_id(self) -> bool:
-        """Whether InitProducerId must be answered before all can go on."""
+        """Whether batches wait for a producer id."""
         return self._producer_id is not None and self._producer_id.wanted and bool(self._busy)
 
     @property
@@ -115,17 +123,17 @@ class SendQueue:
         return bool(self._busy)
 
     def topics(self) -> set[str]:
-        """The topics of batches that wait: their leaders have to be known."""
+        """Return the topics of batches that wait: their leaders have to be known."""
         return {partition.topic for partition in self._busy}
 
     def next_time(self, after: float = float("-inf")) -> float | None:
-        """When a pause ends or a batch expires, if nothing happens before; the first such time behind `after`."""
+        """Return the first time later than `after` at which a pause ends or a batch expires."""
         times = [queue.waiting[0].deadline for queue in self._busy.values()]
         times += [q.held_until for q in self._busy.values() if q.held_until is not None and not q.in_flight]
         return min((time for time in times if time > after), default=None)
 
     def collect(self) -> None:
-        """Take over what the accumulator has sealed."""
+        """Take over the batches that the accumulator has sealed."""
         for batch in self._accumulator.take_sealed():
             queue = self._queues.get(batch.partition)
             if queue is None:
@@ -140,7 +148,7 @@ class SendQueue:
     def take(
         self, now: float, leader_of: Callable[[TopicPartition], int | None], has_room: Callable[[int], bool]
     ) -> list[BatchRequest]:
-        """One request for each broker that may have one; [] if there is nothing more to send at the moment."""
+        """Return a request for each broker that may get one; [] if there is nothing more to send at the moment."""
         requests: dict[int, BatchRequest] = {}
         sizes: dict[int, int] = {}
         for partition, queue in list(self._busy.items()):
@@ -168,11 +176,11 @@ class SendQueue:
         queue.node = node
         if not queue.waiting:
             del self._busy[partition]
-        else:  # whoever was served goes behind those that were not
+        else:  # behind the partitions that were not served
             self._busy[partition] = self._busy.pop(partition)
 
     def _released(self, queue: PartitionQueue, now: float) -> bool:
-        """Whether a queue that had an error may go on: the pause is over and nothing of it is in flight."""
+        """Whether a queue that had an error may be sent from: its pause is over and none of its batches in flight."""
         assert queue.held_until is not None
         if now < queue.held_until or queue.in_flight:
             return False
@@ -184,7 +192,7 @@ class SendQueue:
     # Answers
 
     def written(self, batch: Batch, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """The broker says that a batch is written; or, with acks=0, its bytes have left."""
+        """Note that a broker has written a batch, or, with acks=0, that its bytes were sent."""
         queue = self._ended(batch)
         queue.backoff = None
         self._finish(batch, base_offset, log_append_time_ms, None)
@@ -194,7 +202,7 @@ class SendQueue:
                 self._finish(earlier, -1, -1, None)
 
     def failed(self, batch: Batch, error: PylogdError, now: float) -> None:
-        """A request that carried the batch came to nothing, or its answer was an error: try again later, or give up."""
+        """Note that a batch's request failed or was answered with an error: send it again later, or give it up."""
         queue = self._ended(batch)
         batch.error = error
         code = error.code if isinstance(error, KafkaError) else None
@@ -211,24 +219,24 @@ class SendQueue:
         self._again(queue, batch, error, now, retriable=about_numbers or is_retriable(error))
 
     def unsent(self, batch: Batch, error: PylogdError, now: float) -> None:
-        """A batch that was taken, or one that waits, could not be sent at all: no leader, or no connection to it."""
+        """Note that a batch could not be sent at all: it has no leader, or there is no connection to the leader."""
         queue = self._ended(batch)
         batch.error = error
         self._again(queue, batch, error, now, retriable=is_retriable(error))
 
     def topic_failed(self, topic: str, error: PylogdError, now: float) -> None:
-        """Nobody says who leads the partitions of a topic."""
+        """Note that the leaders of a topic's partitions could not be found out."""
         for partition in [partition for partition in self._busy if partition.topic == topic]:
             self.partition_failed(partition, error, now)
 
     def partition_failed(self, partition: TopicPartition, error: PylogdError, now: float) -> None:
-        """Nobody says who leads a partition: its first batch that waits has failed, unless others are in flight."""
+        """Note that a partition's leader could not be found out: its first batch failed, unless one is in flight."""
         queue = self._busy.get(partition)
         if queue is not None and not queue.in_flight and (queue.held_until is None or queue.held_until <= now):
             self.unsent(queue.waiting[0], error, now)
 
     def expire(self, now: float) -> None:
-        """Give up what waited until its deadline."""
+        """Give up the batches that waited until their deadline."""
         for queue in list(self._busy.values()):
             while queue.waiting and queue.waiting[0].deadline <= now:
                 batch = queue.waiting[0]
@@ -238,7 +246,7 @@ class SendQueue:
                 self._give_up(queue, batch, error, now)
 
     def give_up_all(self, error: PylogdError) -> None:
-        """Everything that has no result gets this one."""
+        """Fail every batch that has no result with `error`."""
         self._accumulator.seal_all()
         self.collect()
         for queue in self._queues.values():
@@ -249,18 +257,21 @@ class SendQueue:
         self._busy.clear()
 
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
-        """InitProducerId was answered."""
+        """Use the producer id that InitProducerId returned."""
         assert self._producer_id is not None
         self._producer_id.given(producer_id, epoch)
 
     def producer_id_refused(self, error: PylogdError, now: float) -> None:
-        """There is no producer id to be had, for good."""
+        """Give up all batches: no producer id can be had."""
         for queue in list(self._busy.values()):
             for batch in list(queue.waiting):
                 self._give_up(queue, batch, error, now)
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Send a batch that the broker found too large as two, in its place and under its sequence numbers."""
+        """Replace a batch that the broker found too large by two, which keep its position and sequence numbers."""
+        _log.info(
+            "%s: batch of %d records is too large for the broker, sending it as two", batch.partition, batch.count
+        )
         for part in self._accumulator.split(batch):
             insort(queue.waiting, part, key=_BY_NUMBER)
         self._busy[batch.partition] = queue
@@ -288,8 +299,12 @@ class SendQueue:
             self._give_up(queue, batch, error, now)
         else:
             queue.held_until = until
+            _log.debug("%s: retrying a batch of %d records: %s", batch.partition, batch.count, error)
+            if self._on_retry is not None:
+                self._on_retry(batch)
 
     def _give_up(self, queue: PartitionQueue, batch: Batch, error: PylogdError, now: float) -> None:
+        _log.info("%s: giving up a batch of %d records: %s", batch.partition, batch.count, error)
         self._remove(batch, queue)
         self._finish(batch, -1, -1, error)
         if queue.numbering is not None:

@@ -1,0 +1,58 @@
+"""Hooks of a consumer (KIP-42): see and change records before `poll` returns them, and learn what was committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pylogd.client.core.interceptors import changed_by, overridden, tell
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.wire.records import Record
+
+_log = logging.getLogger("pylogd.client.consumer")
+
+
+class ConsumerInterceptor:
+    """Base class of a consumer's interceptors. Override the methods that are needed.
+
+    An exception in any of them is logged, and has no other effect.
+    """
+
+    def on_consume(self, records: list[Record]) -> list[Record]:
+        """Return the records to hand out in place of `records`, which are of one partition and deserialized.
+
+        Records that are left out count as processed. Called by `poll` and by iterations, not by `poll_columns`.
+        """
+        return records
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Learn that a coordinating broker has stored these offsets. It should not take long."""
+
+    def close(self) -> None:
+        """Learn that the consumer was closed."""
+
+
+class ConsumerHooks:
+    """The interceptors of one consumer."""
+
+    def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
+        """They are called in this order, each with the result of the one before it."""
+        self._on_consume = overridden(interceptors, ConsumerInterceptor, "on_consume")
+        self._on_commit = overridden(interceptors, ConsumerInterceptor, "on_commit")
+        self._on_close = overridden(interceptors, ConsumerInterceptor, "close")
+
+    def consumed(self, chunks: list[tuple[TopicPartition, list[Record]]]) -> list[tuple[TopicPartition, list[Record]]]:
+        """Return what to hand out in place of the records of each partition."""
+        if not self._on_consume:
+            return chunks
+        changed = [(partition, changed_by(_log, self._on_consume, records)) for partition, records in chunks]
+        return [(partition, records) for partition, records in changed if records]
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Report offsets that were committed."""
+        tell(_log, self._on_commit, offsets)
+
+    def close(self) -> None:
+        """Tell the interceptors that the consumer was closed."""
+        hooks, self._on_close = self._on_close, []
+        tell(_log, hooks)

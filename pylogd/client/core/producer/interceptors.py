@@ -1,0 +1,54 @@
+"""Hooks of a producer (KIP-42): see and change records before they are sent, and learn what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pylogd.wire.records import Header
+
+
+class ProducerRecord(NamedTuple):
+    """A record as it was passed to `send`, before its key and value are serialized.
+
+    partition: None leaves the choice to the partitioner. timestamp: in milliseconds since 1970, None means now.
+    """
+
+    topic: str
+    value: Any
+    key: Any = None
+    partition: int | None = None
+    timestamp: int | None = None
+    headers: Sequence[Header] = ()
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. `offset` is -1 if it is not known, `partition` is -1 if none was chosen.
+
+    timestamp: when the broker appended it, in milliseconds since 1970; -1 if the record has its producer's time stamp.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class ProducerInterceptor:
+    """Base class of a producer's interceptors. Override the methods that are needed.
+
+    An exception in any of them is logged, and has no other effect.
+    """
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Return the record to send in place of `record`, before it is serialized. Called by `send`, in its thread."""
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        """Learn that a record was written, or with `error` why not, before its `on_delivery` is called.
+
+        Called in the producer's thread, or by `send` for a record that was not accepted. It should not take long.
+        """
+
+    def close(self) -> None:
+        """Learn that the producer was closed."""

@@ -1,0 +1,136 @@
+"""Statistics of a producer, with Kafka's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pylogd.client.core.metrics import ClientMetrics, NetworkMeters, Statistics, Window
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.producer.accumulator import Batch, BatchResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPartitionMetrics(Statistics):
+    """Records of one partition. Bytes are those of encoded batches."""
+
+    record_send_total: int
+    record_send_rate: float
+    record_error_total: int
+    record_error_rate: float
+    record_retry_total: int
+    record_retry_rate: float
+    byte_total: int
+    byte_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerMetrics(ClientMetrics):
+    """A producer. Sent records are those that were written; errors those that were given up.
+
+    record_queue_time_*: milliseconds from the first record of a batch to the request that carries it.
+    batch_size_*: bytes of encoded batches. compression_rate_avg: encoded bytes by bytes before compression, at most.
+    """
+
+    record_send_total: int
+    record_send_rate: float
+    record_error_total: int
+    record_error_rate: float
+    record_retry_total: int
+    record_retry_rate: float
+    byte_total: int
+    byte_rate: float
+    batch_size_avg: float
+    batch_size_max: float
+    records_per_request_avg: float
+    record_queue_time_avg: float
+    record_queue_time_max: float
+    compression_rate_avg: float
+    buffer_total_bytes: int
+    buffer_available_bytes: int
+    partitions: Mapping[TopicPartition, ProducerPartitionMetrics] = field(default_factory=dict)
+
+
+class _PartitionMeters:
+    """What is recorded of one partition."""
+
+    __slots__ = ("bytes", "errors", "records", "retries")
+
+    def __init__(self, window: Window) -> None:
+        self.records, self.errors, self.retries, self.bytes = (window.meter() for _ in range(4))
+
+    def snapshot(self, seconds: float) -> dict[str, Any]:
+        """Return the numbers; the window has lasted `seconds`."""
+        return {
+            "record_send_total": int(self.records.total),
+            "record_send_rate": self.records.rate(seconds),
+            "record_error_total": int(self.errors.total),
+            "record_error_rate": self.errors.rate(seconds),
+            "record_retry_total": int(self.retries.total),
+            "record_retry_rate": self.retries.rate(seconds),
+            "byte_total": int(self.bytes.total),
+            "byte_rate": self.bytes.rate(seconds),
+        }
+
+
+class ProducerMeters:
+    """What is recorded of a producer, batch by batch."""
+
+    def __init__(self, network: NetworkMeters, buffer_memory: int) -> None:
+        """`network` records its connections."""
+        self._network = network
+        self._window = window = network.window
+        self._buffer_memory = buffer_memory
+        self._all = _PartitionMeters(window)
+        self._partitions: dict[TopicPartition, _PartitionMeters] = {}
+        self._queue_time, self._compression, self._requests = window.meter(), window.meter(), window.meter()
+
+    def _of(self, partition: TopicPartition) -> _PartitionMeters:
+        meters = self._partitions.get(partition)
+        if meters is None:
+            meters = self._partitions[partition] = _PartitionMeters(self._window)
+        return meters
+
+    def completed(self, batch: Batch, result: BatchResult, size: int) -> None:
+        """Record the result of a batch of `size` encoded bytes."""
+        for meters in (self._all, self._of(batch.partition)):
+            if result.error is not None:
+                meters.errors.record(batch.count)
+            else:
+                meters.records.record(batch.count)
+                meters.bytes.record(size)
+        if result.error is None and batch.size:
+            self._compression.record(size / batch.size)
+
+    def retried(self, batch: Batch) -> None:
+        """Record that a batch will be sent again."""
+        for meters in (self._all, self._of(batch.partition)):
+            meters.retries.record(batch.count)
+
+    def sent(self, records: int, queued_seconds: list[float]) -> None:
+        """Record a request with so many records, and how long each of its batches waited if this is its first."""
+        self._requests.record(records)
+        for seconds in queued_seconds:
+            self._queue_time.record(seconds * 1000)
+
+    def snapshot(self, now: float, buffered: int) -> ProducerMetrics:
+        """Return all numbers, with so many bytes `buffered`."""
+        seconds = self._window.seconds(now)
+        partitions = {
+            partition: ProducerPartitionMetrics(**meters.snapshot(seconds))
+            for partition, meters in list(self._partitions.items())
+        }
+        return ProducerMetrics(
+            **self._network.snapshot(now),
+            **self._all.snapshot(seconds),
+            batch_size_avg=self._all.bytes.average,
+            batch_size_max=self._all.bytes.highest,
+            records_per_request_avg=self._requests.average,
+            record_queue_time_avg=self._queue_time.average,
+            record_queue_time_max=self._queue_time.highest,
+            compression_rate_avg=self._compression.average,
+            buffer_total_bytes=self._buffer_memory,
+            buffer_available_bytes=max(0, self._buffer_memory - buffered),
+            partitions=partitions,
+        )

@@ -1,0 +1,39 @@
+"""With acks=0 nobody answers: a record must not be written to an idle connection that the broker has closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pylogd.client.core import network
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.records import decode_batch
+from tests.faces import FACES, DeferredFace, Face
+from tests.fakes.broker import FakeBroker
+
+
+@pytest.fixture
+def server() -> Iterator[FakeBroker]:
+    with FakeBroker() as server:
+        yield server
+
+
+@pytest.fixture(params=list(FACES))
+def face(request: pytest.FixtureRequest, server: FakeBroker) -> Iterator[Face]:
+    face = FACES[request.param](server.address)
+    yield face
+    face.close()
+
+
+def test_no_record_is_lost(face: Face, server: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "IDLE_CHECK_SECONDS", 0.0)
+    producer = face.producer(acks=0, linger_ms=0, retry=False)
+    for n in range(5):
+        producer.send("t", b"%d" % n, partition=0).result()
+        while isinstance(face, DeferredFace) and face.reactor.getWriters():
+            face.turn()  # the transport writes in the reactor's turn
+        server.wait_until_asked(ApiKey.PRODUCE, n + 1)
+        server.drop()  # the loops of asyncio and Twisted do not run now: they learn of it after the next send
+    came = [request.topic_data[0].partition_data[0].records for request in server.asked(ApiKey.PRODUCE)]
+    assert [record.value for batch in came for record in decode_batch(batch)] == [b"%d" % n for n in range(5)]
