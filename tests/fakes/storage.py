@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pylogd.log.config import LogConfig
 from pylogd.log.files import read_file, write_file
@@ -48,12 +49,12 @@ def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:
 class House:
     """A manager on a memory file system with a clock of its own, and what happens to them."""
 
-    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: object) -> None:
+    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: Any) -> None:
         self.fs = MemoryFileSystem() if fs is None else fs
         self.now_ms = START_MS  # the wall clock
         self.seconds = 1000.0  # the monotonic one
         self.fs.now_ms = self.now_ms
-        self.config = replace(config or LogConfig(), **settings)  # type: ignore[arg-type]
+        self.config = replace(config or LogConfig(), **settings)
         self.manager = self.start()
 
     def start(self) -> LogManager:
@@ -109,8 +110,8 @@ def is_bad(finding: Finding) -> bool:
     return finding.severity is not Severity.INFO
 
 
-def append(log: Log, *values: bytes, epoch: int = 0, **options: int) -> AppendResult:
-    """Append one batch."""
+def append(log: Log, *values: bytes, epoch: int = 0, **options: Any) -> AppendResult:
+    """Append one batch; the options are those of `batch`."""
     return log.append(batch(*values, **options), leader_epoch=epoch)
 
 

@@ -37,7 +37,7 @@ from tests.rawclient import (
 FETCH_VERSION = 11
 LONG_POLL_MS = 600_000
 CLEAN_MARK = ".kafka_cleanshutdown"
-UNCLEAN = "the last stop was not a clean one"
+UNCLEAN = "was not closed cleanly"
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
-from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, Throttle, cleanable
-from pylogd.log.compaction import SourcesChanged, compact
+from pylogd.log.compaction.candidates import log_to_clean
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.jobs import CleanerStopped, SourcesChanged
+from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.compaction.offset_map import ENTRY_BYTES, NOT_FOUND, OffsetMap
+from pylogd.log.compaction.rewrite import delete_horizon
+from pylogd.log.compaction.throttle import Throttle
 from pylogd.log.errors import InvalidRecord, KeylessRecords, LogClosed
-from pylogd.log.keymap import ENTRY_BYTES, NOT_FOUND, KeyMap
 from pylogd.log.log import Log
-from pylogd.log.rewrite import delete_horizon
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import CONTROL, HEADER_SIZE, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
@@ -30,9 +34,9 @@ def roll(house: CompactedHouse, log: Log) -> None:
         log.roll(log.log_end_offset, house.now_ms)
 
 
-class TestKeyMap:
+class TestOffsetMap:
     def test_is_a_dict_of_the_last_offsets(self) -> None:
-        keys = KeyMap(ENTRY_BYTES * 5000)
+        keys = OffsetMap(ENTRY_BYTES * 5000)
         names = [b"%d" % (n % 1500) for n in range(4000)]
         keys.put_all(names, range(4000))
         model = {name: at for at, name in enumerate(names)}
@@ -43,15 +47,15 @@ class TestKeyMap:
         assert not len(keys)
 
     def test_takes_24_bytes_an_entry_in_one_block(self) -> None:
-        keys = KeyMap(1 << 20)
+        keys = OffsetMap(1 << 20)
         assert keys.nbytes == keys.slots * 24 <= 1 << 20
         assert keys.slots > (1 << 20) / 24 - 100
         assert keys.capacity == int(keys.slots * 0.9)
 
     def test_is_full_at_its_load_factor(self) -> None:
-        keys = KeyMap(ENTRY_BYTES * 101, 0.99)
-        keys.put_all([b"%d" % n for n in range(keys.room)], range(100))
-        assert keys.room == 0
+        keys = OffsetMap(ENTRY_BYTES * 101, 0.99)
+        keys.put_all([b"%d" % n for n in range(keys.available)], range(100))
+        assert keys.available == 0
         keys.put_all([b"0"], [7])
         assert keys.latest([b"0"]) == [7]
         with pytest.raises(MemoryError):
@@ -72,10 +76,10 @@ def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
     assert final(read_all(log)) == {key: value for _, key, value in before}
     assert log.log_end_offset == end
     assert cleaned.bytes_written < cleaned.bytes_read
-    assert log.cleaned_offset == cleaned.end == log.active.base_offset
+    assert log.cleaned_offset == cleaned.end_offset == log.active.base_offset
     house.check()
     assert contents_of(house.restart()) == after
-    assert house.manager.logs["t", 0].cleaned_offset == cleaned.end
+    assert house.manager.logs["t", 0].cleaned_offset == cleaned.end_offset
     assert house.clean() == []
     house.check()
 
@@ -168,7 +172,7 @@ def test_delete_markers_stay_for_their_time_and_then_go() -> None:
 def test_producers_are_known_after_their_records_are_gone() -> None:
     house = CompactedHouse()
     log = house.create()
-    ids = {"producer_id": 9, "producer_epoch": 0}
+    ids: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
     put(house, log, (b"a", b"1"), base_sequence=0, **ids)
     result = put(house, log, (b"a", b"2"), base_sequence=1, **ids)
     for at in range(10):
@@ -238,12 +242,12 @@ def test_min_lag_holds_records_back_and_max_lag_brings_them_on() -> None:
     roll(house, log)
     house.pass_time(600)
     put(house, log, (b"b", b"y" * 300))
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     log.seal()
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None and not found.is_due
     house.pass_time(301)
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None and found.overdue and found.is_due
     assert len(house.clean()) == 1
 
@@ -262,9 +266,9 @@ def test_the_dirtiest_log_comes_first() -> None:
         roll(house, log)
         log.seal()
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
-    worker = cleaner.worker()
+    runner = cleaner.new_runner()
     order = []
-    while cleaner.clean_one(worker) is not None:
+    while cleaner.clean_one(runner) is not None:
         order.append([log.partition for log in logs if log.cleaned_offset == log.log_end_offset])
     assert order == [[1], [1, 2], [0, 1, 2]]
 
@@ -331,10 +335,10 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
     for at in range(30):
         put(house, log, (b"a", b"%d" % at))
     log.seal()
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None
-    worker = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).worker()
-    done = []
+    runner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).new_runner()
+    done: list[int] = []
 
     def meddle(_count: int) -> None:
         if names(house.fs, ".cleaned") and not done:
@@ -348,7 +352,7 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
                 log.close()
 
     with pytest.raises(LogClosed if change == "close" else SourcesChanged):
-        compact(log, found.first_dirty, found.end, worker.passes, now_ms=house.now_ms, check=meddle)
+        compact(log, found.first_dirty_offset, found.end_offset, runner.run, now_ms=house.now_ms, on_progress=meddle)
     assert not names(house.fs, ".cleaned")
     if change == "close":
         log = house.restart()
@@ -364,7 +368,8 @@ def test_a_segment_that_retention_took_is_no_failing_disk() -> None:
         put(house, log, (b"a", b"%d" % at))
     log.seal()
     first = log.segments[0].path
-    call, taken = house.fs._call, []
+    call = house.fs._call
+    taken: list[str] = []
 
     def take(operation: str, path: str) -> None:
         if operation == "open" and path == first and not taken:
@@ -419,7 +424,7 @@ def test_stopping_leaves_nothing_half_done() -> None:
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
     cleaner.stop()
     with pytest.raises(CleanerStopped):
-        cleaner.clean_one(cleaner.worker())
+        cleaner.clean_one(cleaner.new_runner())
     assert not names(house.fs, ".cleaned")
     assert not log.cleaned_offset
 
@@ -433,7 +438,7 @@ def test_threads_start_clean_and_stop() -> None:
     config = CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16, backoff_ms=1)
     cleaner = Cleaner(house.manager, config, now_ms=lambda: 0)
     cleaner.start()
-    while not cleaner.cleaned:
+    while not cleaner.completed:
         pass
     cleaner.stop()
     assert log.cleaned_offset
@@ -464,7 +469,7 @@ def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:
     for codec in range(5):
         with pytest.raises(KeylessRecords) as caught:
             log.append(encode_batch(rows, compression=codec), leader_epoch=0)
-        assert caught.value.places == [1]
+        assert caught.value.record_indexes == [1]
     with pytest.raises(InvalidRecord):
         good = encode_batch([rows[0]])
         log.append(fix_crc(good[:HEADER_SIZE] + b"\x20" + good[HEADER_SIZE + 1 :]), leader_epoch=0)

@@ -18,9 +18,9 @@ from pylogd.wire.records import iter_batches, parse_header
 from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
 
 
-def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, **how: int) -> int | None:
+def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, *, end_offset: int | None = None) -> int | None:
     """The base offset of the first batch that a read brings."""
-    found = log.read(offset, max_bytes, allow_cold=True, **how)
+    found = log.read(offset, max_bytes, allow_cold=True, end_offset=end_offset)
     return None if found is None else parse_header(found.read()).base_offset
 
 

@@ -56,7 +56,7 @@ def test_a_torn_tail_is_cut_at_the_batch(cut: int, caplog: pytest.LogCaptureFixt
     truncate(house.fs, path, house.fs.size(path) - cut)
     log = house.kill()
     assert values(log) == expected[:9]
-    assert "cut there" in caplog.text
+    assert "Truncating" in caplog.text
     append(log, b"new", epoch=5)
     assert values(house.restart()) == [*expected[:9], b"new"]
     house.check()
@@ -91,7 +91,7 @@ def test_segments_behind_damage_are_put_aside(caplog: pytest.LogCaptureFixture) 
     log = house.kill()
     assert values(log) == expected[:5]
     assert contents(house.fs, f"{lost}.orphaned") == kept
-    assert "can't be offered" in caplog.text
+    assert "can't be served" in caplog.text
     append(log, b"new", epoch=5)
     assert values(house.kill()) == [*expected[:5], b"new"]
 
@@ -228,7 +228,7 @@ def test_a_segment_under_the_wrong_name_is_refused() -> None:
     log = house.manager.logs["t", 0]
     house.fs.rename(segment(log, -1), f"{PARTITION}/{50:020d}.log")
     house.fs.kill()
-    assert "does not belong here" in str(house.start().offline["t", 0])
+    assert "does not belong to this log" in str(house.start().offline["t", 0])
 
 
 def test_a_gap_is_said_and_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,7 +296,7 @@ def test_all_segments_lost_is_said_and_offsets_are_not_given_twice(caplog: pytes
     with caplog.at_level(logging.ERROR):
         log = house.start().logs["t", 0]
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
-    assert "they are gone" in caplog.text
+    assert "these are lost" in caplog.text
     house.check()
 
 

@@ -183,7 +183,7 @@ def test_a_log_is_dumped() -> None:
     flip_byte(house.fs, f"{SECOND}.log", 80)
     assert "WRONG" in dump(house, f"{4:020d}.log")[0]
     truncate(house.fs, f"{SECOND}.log", 100)
-    assert dump(house, f"{4:020d}.log")[-1].startswith("no batch at byte 92 of 100")
+    assert dump(house, f"{4:020d}.log")[-1].startswith("no valid batch at byte 92 of 100")
 
 
 def test_records_that_can_not_be_decoded_are_said_so() -> None:
@@ -192,7 +192,7 @@ def test_records_that_can_not_be_decoded_are_said_so() -> None:
     lines = dump(house, f"{4:020d}.log", records=True)
     assert "compression gzip" in lines[0]
     assert "transactional, control" in lines[0]
-    assert "can't be read" in lines[1]
+    assert "can't be decoded" in lines[1]
 
 
 def test_indexes_snapshots_and_text_files_are_dumped() -> None:
@@ -210,7 +210,7 @@ def test_indexes_snapshots_and_text_files_are_dumped() -> None:
         assert list(dump_file(f"{DATA}/{name}", fs=house.fs))
     overwrite(house.fs, f"{SECOND}.index", b"123")
     overwrite(house.fs, f"{SECOND}.snapshot", b"123")
-    assert dump(house, f"{4:020d}.index") == ["3 bytes are left behind the last whole entry"]
-    assert dump(house, f"{4:020d}.snapshot")[0].startswith("no snapshot")
-    with pytest.raises(ValueError, match="a name that ends in one of"):
+    assert dump(house, f"{4:020d}.index") == ["3 bytes follow the last complete entry"]
+    assert dump(house, f"{4:020d}.snapshot")[0].startswith("invalid snapshot")
+    with pytest.raises(ValueError, match="the name must end with one of"):
         dump(house, "notes.txt")

@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from pylogd.log.compaction import Cleaned, SourcesChanged, compact
+from pylogd.log.compaction.jobs import CompactionResult, SourcesChanged
+from pylogd.log.compaction.log_compaction import compact
 from pylogd.log.log import Log
 from pylogd.log.reading import SegmentsView
 from pylogd.log.truncation import truncate_to
@@ -74,12 +75,12 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_compacted() -> None:
     log.seal()
     bound = log.active.base_offset
 
-    def passes(*_: object) -> Cleaned:
+    def run_job(*_: object) -> CompactionResult:
         truncate_to(log, 5)
-        return Cleaned(0, bound)  # nothing was to be dropped, so nothing was swapped
+        return CompactionResult(0, bound)  # nothing was dropped, so no segment was installed
 
     with pytest.raises(SourcesChanged):
-        compact(log, 0, bound, passes, now_ms=house.now_ms, check=lambda _: None)
+        compact(log, 0, bound, run_job, now_ms=house.now_ms, on_progress=lambda _: None)
     assert log.cleaned_offset == 0
     house.check()
 
