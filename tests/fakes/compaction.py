@@ -30,7 +30,7 @@ class CompactedHouse(House):
         super().__init__(base, fs, **settings)
 
     def clean(self) -> list[CompactionResult]:
-        """Compact until there is nothing to do."""
+        """Compact until there is nothing to compact; return the results."""
         cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
         runner = cleaner.new_runner()
         done = []
@@ -53,7 +53,7 @@ def put(
 
 
 def final(records: list[Record]) -> dict[bytes | None, bytes]:
-    """What a reader of all records ends up with."""
+    """Return the last value of each key: what a reader of all records ends up with."""
     state: dict[bytes | None, bytes] = {}
     for record in records:
         if record.value is None:
@@ -64,5 +64,5 @@ def final(records: list[Record]) -> dict[bytes | None, bytes]:
 
 
 def contents_of(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of each record."""
+    """Return offset, key and value of each record."""
     return [(record.offset, record.key, record.value) for record in read_all(log)]

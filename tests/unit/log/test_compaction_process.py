@@ -1,4 +1,4 @@
-"""The passes of a compaction in a process of their own: the same files as in a thread, nothing left of a lost one."""
+"""Compaction in a child process: it writes the same files as in a thread, and leaves nothing if it is killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def process() -> Iterator[CompactionProcess]:
 
 
 def filled(directory: Path, codec: int = 0, records: int = 600) -> tuple[LogManager, Log]:
-    """A log of several segments on real files, the same each time, sealed."""
+    """Return a log with several sealed segments on real files, with the same contents each time."""
     config = LogConfig(segment_bytes=20_000, index_interval_bytes=1000, cleanup_policy=COMPACT, delete_retention_ms=0)
     manager = LogManager([str(directory)], config=config, now_ms=lambda: NOW, node_id=1, cluster_id="c")
     manager.load()
@@ -85,12 +85,12 @@ def run(log: Log, run_job: RunJob, on_progress: OnProgress = lambda count: None)
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """What the partition's directory holds."""
+    """Return the contents of the files in the directory of the partition, by name."""
     return {path.name: path.read_bytes() for path in sorted((directory / "t-0").iterdir())}
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_process_makes_the_same_files_as_a_thread(tmp_path: Path, process: CompactionProcess, codec: int) -> None:
+def test_a_process_writes_the_same_files_as_a_thread(tmp_path: Path, process: CompactionProcess, codec: int) -> None:
     results = []
     for name in ("thread", "process"):
         manager, log = filled(tmp_path / name, codec)
@@ -111,7 +111,7 @@ def test_a_process_makes_the_same_files_as_a_thread(tmp_path: Path, process: Com
     assert results[0][0].records_kept < 60
 
 
-def test_one_process_does_one_log_after_the_other(tmp_path: Path, process: CompactionProcess) -> None:
+def test_one_process_does_several_jobs(tmp_path: Path, process: CompactionProcess) -> None:
     for name in "ab":
         manager, log = filled(tmp_path / name)
         assert run(log, process.run).end_offset == 600
@@ -135,7 +135,7 @@ def test_a_process_that_is_killed_has_changed_nothing(tmp_path: Path, process: C
     manager.close()
 
 
-def test_a_stop_leaves_nothing_half_written(tmp_path: Path, process: CompactionProcess) -> None:
+def test_a_stop_leaves_no_incomplete_files(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
     for stop in range(100):
         left = [stop]
@@ -157,7 +157,7 @@ def test_a_stop_leaves_nothing_half_written(tmp_path: Path, process: CompactionP
     manager.close()
 
 
-def test_sources_that_were_taken_away_refuse_the_swap(tmp_path: Path, process: CompactionProcess) -> None:
+def test_segments_deleted_meanwhile_prevent_the_swap(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
 
     def meddle(count: int) -> None:
@@ -171,7 +171,7 @@ def test_sources_that_were_taken_away_refuse_the_swap(tmp_path: Path, process: C
     manager.close()
 
 
-def test_failures_are_raised_as_they_happened_there(tmp_path: Path, process: CompactionProcess) -> None:
+def test_errors_in_the_process_are_raised_in_the_thread(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
     segment = log.segments[1]
     data = Path(segment.path).read_bytes()
@@ -192,7 +192,7 @@ def test_failures_are_raised_as_they_happened_there(tmp_path: Path, process: Com
     manager.close()
 
 
-def test_a_cleaner_uses_a_process_for_what_takes_a_while_and_ends_it(tmp_path: Path) -> None:
+def test_a_cleaner_starts_a_process_for_a_large_job_and_ends_it(tmp_path: Path) -> None:
     manager, log = filled(tmp_path, records=12_000)
     assert log.size > 1 << 20
     before = set(children())  # of other tests, if any
@@ -218,7 +218,7 @@ def test_a_cleaner_uses_a_process_for_what_takes_a_while_and_ends_it(tmp_path: P
 
 
 def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
-    """The script is a broker as far as this goes: it dies with -9 while its process compacts."""
+    """The script acts as the broker: it is killed while its child process compacts."""
     script = (
         "import sys; from pathlib import Path; from tests.unit.log import test_compaction_process as t; "
         "from pylogd.log.compaction.process import CompactionProcess\n"
@@ -237,7 +237,7 @@ def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
 
 
 def children() -> list[int]:
-    """The cleaning processes of this process."""
+    """Return the ids of the compaction processes that are children of this process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -259,10 +259,10 @@ def is_running(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, within bounds."""
+    """Wait until the condition holds; fail after a while."""
     pause = threading.Event()
     for _ in range(SECONDS * 100):
         if condition():
             return
         pause.wait(0.01)
-    raise AssertionError("it did not come to that")
+    raise AssertionError("the condition was not met in time")
