@@ -16,11 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from pylogd.log.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.rewrite import read_columns
 from pylogd.log.config import LogConfig
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
-from pylogd.log.rewrite import walk
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.records import encode_batch, iter_batches
 
@@ -39,22 +39,22 @@ def main() -> None:
         log.seal()
         before, rss = log.size, _rss_mb()
         cleaner = Cleaner(manager, CleanerConfig(dedupe_buffer_bytes=options.dedupe_buffer_bytes), now_ms=_now_ms)
-        worker = cleaner.worker()
-        keys = worker.keys
+        runner = cleaner.new_runner()
+        offset_map = runner.offset_map
         started, cpu = time.perf_counter(), time.process_time()
         rounds = 0
         cleaned = 0
-        while (done := cleaner.clean_one(worker)) is not None:
+        while (done := cleaner.clean_one(runner)) is not None:
             rounds += 1
             cleaned += done.bytes_read
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        worker.close()
+        runner.close()
         child = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         print(f"log          {before / MB:,.0f} MB, {options.records:,} records, {options.keys:,} keys")
         print(f"compacted    {log.size / MB:,.0f} MB left")
         print(f"time         {seconds:.2f} s, {cpu:.2f} s of processor here, {child:.2f} s in the process that cleans")
         print(f"throughput   {cleaned / seconds / MB:,.0f} MB/s of log in {rounds} rounds")
-        print(f"key map      {keys.nbytes / MB:,.0f} MB for {keys.capacity:,} keys, 24 bytes an entry")
+        print(f"offset map   {offset_map.nbytes / MB:,.0f} MB for {offset_map.capacity:,} keys, 24 bytes an entry")
         print(
             f"peak memory  {_peak_mb():,.0f} MB, before the compaction {rss:,.0f} MB, of which a dict to compare with"
         )
@@ -104,8 +104,8 @@ def _compare(log: Log, latest: dict[bytes, int]) -> int:
     offset = log.log_start_offset
     while (piece := log.read(offset, 8 << 20, allow_cold=True)) is not None:
         for header, batch in iter_batches(piece.read(), allow_partial=True):
-            walked = walk(batch, header)
-            for key, delta in zip(walked.keys, walked.deltas, strict=True):
+            columns = read_columns(batch, header)
+            for key, delta in zip(columns.keys, columns.offset_deltas, strict=True):
                 wrong += key is None or left.pop(key, -1) != header.base_offset + delta
             offset = header.next_offset
     return wrong + len(left)

@@ -34,9 +34,9 @@ from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
 from pylogd.errors import BrokerUnavailable, CloseConnection
 from pylogd.groups import GroupCoordinator
-from pylogd.log.cleaner import Cleaner
-from pylogd.log.directories import machine_boot_id
+from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.files import FileSystem, most_partitions
+from pylogd.log.log_directory import machine_boot_id
 from pylogd.log.manager import LogManager
 from pylogd.metadata.consumers import committed_offsets
 from pylogd.metadata.errors import NodeIdInUse, StoreError

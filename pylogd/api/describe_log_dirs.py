@@ -24,7 +24,7 @@ from pylogd.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from pylogd.log.directories import DirectoryUsage
+    from pylogd.log.log_directory import DirectoryUsage
 
 
 @handles(DescribeLogDirsRequest, 0, 5)

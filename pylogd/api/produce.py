@@ -205,8 +205,8 @@ def _appended(
 def _refused(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
     answer = failure(index, *explain(error))
     if isinstance(error, InvalidAppend):
-        places = error.places[:_MOST_RECORD_ERRORS]
-        answer.record_errors = [BatchIndexAndErrorMessage(at, error.reason) for at in places]
+        indexes = error.record_indexes[:_MOST_RECORD_ERRORS]
+        answer.record_errors = [BatchIndexAndErrorMessage(at, error.reason) for at in indexes]
     elif answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
     return answer

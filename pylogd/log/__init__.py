@@ -1,4 +1,6 @@
-"""Storage: partitions as directories of segment files. Synchronous; clock and file system are passed in.
+"""Storage: partitions as directories of segment files. Synchronous; the clocks and the file system are passed in.
 
-May import `pylogd.errors`, `pylogd.wire.records` and `pylogd.wire.compression`; knows no reactor and no request.
+Start with `manager` (all logs of a broker), `log` (one log) and `segment` (one file). The formats on the disk are
+described in docs/log-format.md. May import `pylogd.errors` and the codecs of record batches in `pylogd.wire`; knows
+neither a reactor nor requests.
 """

@@ -1,17 +1,17 @@
-"""The small text files beside the segments, in Kafka's formats, so that tools of the field can read them.
+"""The small text files next to the segments, in Kafka's formats, so that Kafka's tools can read them.
 
-- `leader-epoch-checkpoint` (per partition): version 0, a count, then "epoch start-offset" a line.
-- `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `cleaner-offset-checkpoint`,
-  `replication-offset-checkpoint` (the high watermarks; all four per data directory): version 0, a count, then
-  "topic partition offset" a line.
-- `partition.metadata` (per partition): "version: 0" and "topic_id: " with the id in URL-safe base 64, unpadded.
+- `leader-epoch-checkpoint` (per partition): version 0, a count, then one "epoch start-offset" per line.
+- `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`, `cleaner-offset-checkpoint` and
+  `replication-offset-checkpoint` (the high watermarks), all per data directory: version 0, a count, then one
+  "topic partition offset" per line.
+- `partition.metadata` (per partition): "version: 0", and "topic_id: " with the id in URL-safe base 64 without padding.
 - `meta.properties` (per data directory): Java properties; `version=1`, `node.id`, `cluster.id`, `directory.id`, and
-  ours: `boot.id`.
-- `.kafka_cleanshutdown` (per data directory): JSON; there only between a clean stop and the next start.
+  `boot.id`, which Kafka does not have.
+- `.kafka_cleanshutdown` (per data directory): JSON; exists only between a clean stop and the next start.
 
-Rules: each is written whole to a temporary file, synced, renamed over the old one, and the directory is synced, so a
-crash leaves the old one or the new one. What can't be read raises `CorruptFile`; who asked decides whether the log can
-do without.
+Rules: a file is written whole to a temporary file, which is synced and renamed over the old one; then the directory is
+synced. So a crash leaves the old file or the new one. A file with invalid contents raises CorruptFile; the caller
+decides whether the log can do without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _lines(fs: FileSystem, path: str) -> list[str]:
     try:
         return read_file(fs, path).decode().splitlines()
     except UnicodeDecodeError:
-        raise CorruptFile(path, "it is not text") from None
+        raise CorruptFile(path, "the file is not text") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CorruptFile(path, LINK) from error
@@ -56,17 +56,17 @@ def _lines(fs: FileSystem, path: str) -> list[str]:
 
 
 def _entries(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
-    """The columns of each line behind version and count."""
+    """Return the columns of each line after version and count."""
     lines = [line for line in _lines(fs, path) if line.strip()]
     try:
         version, count = int(lines[0]), int(lines[1])
     except (IndexError, ValueError):
-        raise CorruptFile(path, "it does not start with a version and a count") from None
+        raise CorruptFile(path, "the file does not start with a version and a count") from None
     if version != _VERSION:
-        raise CorruptFile(path, f"version {version}, where only {_VERSION} is known")
+        raise CorruptFile(path, f"unknown version {version}, should be {_VERSION}")
     rows = [line.split() for line in lines[2:]]
     if len(rows) != count or any(len(row) != columns for row in rows):
-        raise CorruptFile(path, f"{count} lines of {columns} columns are announced, and not what follows")
+        raise CorruptFile(path, f"the lines after the header are not {count} lines of {columns} columns, as it says")
     return rows
 
 
@@ -76,19 +76,19 @@ def _write(fs: FileSystem, path: str, rows: Iterable[str]) -> None:
 
 
 def write_leader_epochs(fs: FileSystem, directory: str, entries: Iterable[tuple[int, int]]) -> None:
-    """Write (epoch, start offset) pairs."""
+    """Write (epoch, start offset) pairs. Raises OSError."""
     _write(fs, os.path.join(directory, LEADER_EPOCHS), (f"{epoch} {start}" for epoch, start in entries))
 
 
 def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) pairs, both ascending; none if there is no file."""
+    """Return the (epoch, start offset) pairs, both ascending; none if there is no file. Raises CorruptFile, OSError."""
     path = os.path.join(directory, LEADER_EPOCHS)
     if not fs.exists(path):
         return []
     try:
         entries = [(int(epoch), int(start)) for epoch, start in _entries(fs, path, 2)]
     except ValueError:
-        raise CorruptFile(path, "an epoch or offset is no number") from None
+        raise CorruptFile(path, "an epoch or offset is not a number") from None
     for (epoch, start), (next_epoch, next_start) in pairwise(entries):
         if next_epoch <= epoch or next_start < start:
             raise CorruptFile(path, f"epoch {next_epoch} at offset {next_start} follows epoch {epoch} at {start}")
@@ -96,30 +96,30 @@ def read_leader_epochs(fs: FileSystem, directory: str) -> list[tuple[int, int]]:
 
 
 def write_offsets(fs: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Write an offset for each partition to the file `name`."""
+    """Write an offset for each partition to the file `name`. Raises OSError."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     _write(fs, os.path.join(directory, name), rows)
 
 
 def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """The offset of each partition; none if there is no file."""
+    """Return the offset of each partition; none if there is no file. Raises CorruptFile, OSError."""
     path = os.path.join(directory, name)
     if not fs.exists(path):
         return {}
     try:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in _entries(fs, path, 3)}
     except ValueError:
-        raise CorruptFile(path, "a partition or offset is no number") from None
+        raise CorruptFile(path, "a partition or offset is not a number") from None
 
 
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes) -> None:
-    """Write the topic's id (16 bytes). Not synced: many partitions are made at once; the log's first flush does it."""
+    """Write the topic id (16 bytes). Not synced: the first flush of the log does that. Raises OSError."""
     text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
     write_file(fs, os.path.join(directory, PARTITION_METADATA), text.encode(), sync=False)
 
 
 def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
-    """Make the file durable, if it is there."""
+    """Make the file durable, if it exists. Raises OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
     if fs.exists(path):
         fd = fs.open(path, os.O_RDWR)
@@ -130,13 +130,13 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
-    """The topic's id, `None` if there is no file."""
+    """Return the topic id, None if there is no file. Raises CorruptFile, OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
     if not fs.exists(path):
         return None
     fields = dict(line.split(": ", 1) for line in _lines(fs, path) if ": " in line)
     if fields.get("version") != str(_VERSION):
-        raise CorruptFile(path, f"version {fields.get('version')}, where only {_VERSION} is known")
+        raise CorruptFile(path, f"unknown version {fields.get('version')}, should be {_VERSION}")
     try:
         return parse_id(fields.get("topic_id", ""))
     except ValueError as error:
@@ -144,27 +144,27 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def format_id(value: bytes) -> str:
-    """An id as Kafka writes it: URL-safe base 64 without padding."""
+    """Return an id as Kafka writes it: URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def parse_id(text: str) -> bytes:
-    """The 16 bytes of such an id; `ValueError` if it is none."""
+    """Return the 16 bytes of an id that `format_id` formatted. Raises ValueError."""
     try:
         value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         value = b""
     if len(value) != _ID_BYTES:
-        raise ValueError(f"{text!r} is no id of {_ID_BYTES} bytes in base 64")
+        raise ValueError(f"{text!r} is not an id of {_ID_BYTES} bytes in base 64")
     return value
 
 
 @dataclass(slots=True, frozen=True)
 class MetaProperties:
-    """Whose data directory it is. `cluster_id` is `None` as long as nobody knows it.
+    """The owner of a data directory.
 
-    `boot_id` names the run of the operating system (`machine_boot_id`) under which the directory was last in use,
-    `None` where that is not known. `directory_id` is empty where the file of another program has none.
+    cluster_id: None if it is not known yet. directory_id: empty if the file was written by a program that sets none.
+    boot_id: identifies the boot of the operating system in which the directory was last used; None if unknown.
     """
 
     node_id: int
@@ -174,12 +174,12 @@ class MetaProperties:
 
 
 def new_directory_id() -> str:
-    """A random id for a new data directory."""
+    """Return a random id for a new data directory."""
     return format_id(uuid.uuid4().bytes)
 
 
 def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProperties) -> None:
-    """Write the file."""
+    """Write `meta.properties`. Raises OSError."""
     lines = ["#", "version=1", f"node.id={properties.node_id}", f"directory.id={properties.directory_id}"]
     if properties.cluster_id is not None:
         lines.append(f"cluster.id={properties.cluster_id}")
@@ -189,7 +189,10 @@ def write_meta_properties(fs: FileSystem, directory: str, properties: MetaProper
 
 
 def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | None:
-    """What the file says, `None` if there is none. The older version 0, with `broker.id`, is read too."""
+    """Read `meta.properties`; None if there is no file. Reads the older version 0, with `broker.id`, too.
+
+    Raises CorruptFile, OSError.
+    """
     path = os.path.join(directory, META_PROPERTIES)
     if not fs.exists(path):
         return None
@@ -200,19 +203,19 @@ def read_meta_properties(fs: FileSystem, directory: str) -> MetaProperties | Non
             fields[key.strip()] = value.strip()
     node = fields.get("node.id", fields.get("broker.id", ""))
     if not node.lstrip("-").isdigit():
-        raise CorruptFile(path, "it has no node.id, or one that is no number")
+        raise CorruptFile(path, "node.id is missing or not a number")
     directory_id = fields.get("directory.id", "")
     return MetaProperties(int(node), fields.get("cluster.id"), directory_id, fields.get("boot.id") or None)
 
 
 def write_clean_shutdown(fs: FileSystem, directory: str, broker_epoch: int = -1) -> None:
-    """Say that all logs in the directory were closed in order."""
+    """Mark a data directory as closed cleanly. Raises OSError."""
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(fs, os.path.join(directory, CLEAN_SHUTDOWN), content.encode())
 
 
 def take_clean_shutdown(fs: FileSystem, directory: str) -> bool:
-    """Whether the last stop was clean; the marker is gone afterwards."""
+    """Return whether a data directory was closed cleanly, and remove the marker. Raises OSError."""
     path = os.path.join(directory, CLEAN_SHUTDOWN)
     if not fs.exists(path):
         return False

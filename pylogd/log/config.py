@@ -1,8 +1,6 @@
-"""The settings of one log. Built by `replica` from the settings table; times in milliseconds, sizes in bytes.
+"""The settings of one log. `replica` builds them from the table of settings; times in milliseconds, sizes in bytes.
 
-validate_records, validate_compressed: whether a client's records are walked over before they are appended, and those
-that are compressed too. Logs whose records must be known otherwise, such as compacted ones, have it done anyway.
-The defaults here only serve tests and tools: the broker passes every value.
+The defaults here are for tests and tools only: the broker passes every value.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class TimestampType(Enum):
-    """Whose clock a record's time stamp is of; the values are those of `message.timestamp.type`."""
+    """Whose clock sets the time stamps of records. The values are those of `message.timestamp.type`."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -24,7 +22,11 @@ class TimestampType(Enum):
 
 @dataclass(slots=True, frozen=True)
 class LogConfig:
-    """Names are those of the topic settings, with underscores. -1 for the retention limits means without limit."""
+    """The settings, named like those of topics, with underscores. A retention limit of -1 means no limit.
+
+    validate_records, validate_compressed: whether the records of a client are inspected before they are appended, and
+    whether compressed ones are too. Some logs, such as compacted ones, require that anyway.
+    """
 
     segment_bytes: int = _GIB
     segment_ms: int = 7 * _DAY_MS
@@ -53,7 +55,7 @@ class LogConfig:
 
     @property
     def limits_age(self) -> bool:
-        """Whether records that are too old are refused, so that every record's time stamp has to be known."""
+        """Whether records that are too old are refused, which requires the time stamp of every record."""
         created = self.message_timestamp_type is TimestampType.CREATE_TIME
         return created and self.message_timestamp_before_max_ms < NO_LIMIT
 
@@ -68,9 +70,9 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     def roll_ms(self, topic_id: bytes, partition: int) -> int:
-        """`segment.ms` less this partition's share of the jitter, so that not all partitions roll at once.
+        """Return `segment.ms` less a part of the jitter that depends on the partition, so that not all roll at once.
 
-        A compacted log rolls after `max.compaction.lag.ms` if that is less: the active segment is never compacted.
+        The limit of a compacted log is `max.compaction.lag.ms` if that is less: the active segment is never compacted.
         """
         limit = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         jitter = self.segment_jitter_ms

@@ -1,7 +1,7 @@
-"""Any file of a log as lines that people read: for the command line and for the curious.
+"""Format the files of a log as lines of text, for `pylogd dump-log`.
 
-Rules: what is wrong with a file is a line too, the last one; nothing is changed and nothing is skipped. Records of
-compressed batches are decompressed when they are asked for.
+Rules: an error in a file is reported as the last line; nothing is changed or left out. Records of compressed batches
+are decompressed if records are asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _MARKS = (("is_transactional", "transactional"), ("is_control", "control"), ("is
 
 
 def dump_file(path: str, *, records: bool = False, fs: FileSystem | None = None) -> Iterator[str]:
-    """The file's content as lines. `ValueError` if its name says nothing about its kind; `OSError` from reading."""
+    """Return the contents of a file as lines.
+
+    records: whether to include the records of a `.log` file. Raises ValueError for an unknown kind of file, OSError.
+    """
     fs = RealFileSystem() if fs is None else fs
     name = os.path.basename(path)
     stem, suffix = os.path.splitext(name.removesuffix(DELETED_SUFFIX))
@@ -45,7 +48,9 @@ def dump_file(path: str, *, records: bool = False, fs: FileSystem | None = None)
     dumper = _DUMPERS.get(suffix)
     if dumper is None:
         kinds = ", ".join([LOG_SUFFIX, *_DUMPERS])
-        raise ValueError(f"{path}: a name that ends in one of {kinds}, or that of a checkpoint file, is needed")
+        raise ValueError(
+            f"{path}: unknown kind of file: the name must end with one of {kinds}, or be that of a checkpoint"
+        )
     return dumper(read_file(fs, path), int(stem) if stem.isdigit() else 0)
 
 
@@ -59,7 +64,7 @@ def _dump_log(fs: FileSystem, path: str, records: bool) -> Iterator[str]:
             if records:
                 yield from _record_lines(found)
     except BadBatch as bad:
-        yield f"no batch at byte {bad.position} of {size}: {bad.reason}"
+        yield f"no valid batch at byte {bad.position} of {size}: {bad.reason}"
     else:
         yield f"{count} batches, {size} bytes"
 
@@ -81,7 +86,7 @@ def _batch_line(found: FoundBatch) -> str:
         sequence = f"sequence {header.base_sequence}"
         parts.append(f"producer {header.producer_id} epoch {header.producer_epoch} {sequence}")
     parts += [text for attribute, text in _MARKS if getattr(header, attribute)]
-    parts.append(f"crc {header.crc:08x}" + ("" if actual == header.crc else f" WRONG, the bytes have {actual:08x}"))
+    parts.append(f"crc {header.crc:08x}" + ("" if actual == header.crc else f" WRONG, should be {actual:08x}"))
     return ", ".join(parts)
 
 
@@ -92,7 +97,7 @@ def _record_lines(found: FoundBatch) -> Iterator[str]:
             stamp = f"timestamp {record.timestamp}"
             yield f"  offset {record.offset}, {stamp}, key {record.key!r}, value {record.value!r}{headers}"
     except ProtocolError as error:
-        yield f"  its records can't be read: {error}"
+        yield f"  the records can't be decoded: {error}"
 
 
 def _dump_index(data: bytes, base: int) -> Iterator[str]:
@@ -100,7 +105,7 @@ def _dump_index(data: bytes, base: int) -> Iterator[str]:
     for at in range(0, whole, OFFSET_ENTRY):
         offset, position = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
         yield f"offset {base + offset}, position {position}"
-    yield from _rest(data, whole)
+    yield from _incomplete_entry(data, whole)
 
 
 def _dump_time_index(data: bytes, base: int) -> Iterator[str]:
@@ -108,19 +113,19 @@ def _dump_time_index(data: bytes, base: int) -> Iterator[str]:
     for at in range(0, whole, TIME_ENTRY):
         stamp = int.from_bytes(data[at : at + 8], "big", signed=True)
         yield f"timestamp {stamp}, offset {base + int.from_bytes(data[at + 8 : at + 12], 'big')}"
-    yield from _rest(data, whole)
+    yield from _incomplete_entry(data, whole)
 
 
-def _rest(data: bytes, whole: int) -> Iterator[str]:
+def _incomplete_entry(data: bytes, whole: int) -> Iterator[str]:
     if len(data) > whole:
-        yield f"{len(data) - whole} bytes are left behind the last whole entry"
+        yield f"{len(data) - whole} bytes follow the last complete entry"
 
 
 def _dump_snapshot(data: bytes, base: int) -> Iterator[str]:
     try:
         entries = read_snapshot(data)
     except SnapshotCorrupt as error:
-        yield f"no snapshot: {error}"
+        yield f"invalid snapshot: {error}"
         return
     yield f"producers before offset {base}: {len(entries)}"
     for entry in entries:

@@ -1,8 +1,8 @@
-"""Which leader epoch started at which offset: how replicas and consumers find where their histories part.
+"""The leader epochs of a log: at which offset each one starts, to find where the logs of two replicas diverge.
 
-Strategy: two ascending columns, appended to when a batch of a newer epoch comes. The file `leader-epoch-checkpoint` is
-written by whoever makes the log durable, never on the append path: batches carry their epoch, so recovery finds again
-what a crash lost.
+Two ascending columns, to which a batch of a newer epoch adds an entry. The file `leader-epoch-checkpoint` is written
+when the log is made durable, never by an append: batches contain their epoch, so recovery finds again what a crash
+lost.
 
 Source: KIP-101, KIP-279, KIP-320.
 """
@@ -15,7 +15,7 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both ascending. `dirty` says that the file is behind."""
+    """(epoch, start offset) pairs, both ascending. `dirty`: whether they have changed since the file was written."""
 
     __slots__ = ("dirty", "epochs", "latest", "starts")
 
@@ -26,21 +26,21 @@ class LeaderEpochs:
         self.dirty = False
 
     def entries(self) -> list[tuple[int, int]]:
-        """All (epoch, start offset) pairs."""
+        """Return all (epoch, start offset) pairs."""
         return list(zip(self.epochs, self.starts, strict=False))
 
     def assign(self, epoch: int, offset: int) -> None:
-        """Say that a batch of `epoch` stands at `offset`. Older and known epochs change nothing."""
+        """Note that there is a batch of `epoch` at `offset`. Only the first one of a new epoch changes anything."""
         if epoch <= self.latest:
             return
-        self._cut(bisect_left(self.starts, offset))  # epochs that turned out to hold nothing
+        self._cut(bisect_left(self.starts, offset))  # epochs without any batch
         self.epochs.append(epoch)
         self.starts.append(offset)
         self.latest = epoch
         self.dirty = True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and the offset at which it ended; (-1, -1) if that is not known."""
+        """Return the largest epoch that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
         if epoch < 0 or not self.epochs or epoch > self.latest:
             return UNDEFINED
         if epoch == self.latest:
@@ -49,16 +49,16 @@ class LeaderEpochs:
         return (self.epochs[at - 1] if at else epoch), self.starts[at]
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at `offset`, -1 if that is not known."""
+        """Return the epoch of the record at `offset`, -1 if unknown."""
         at = bisect_right(self.starts, offset)
         return self.epochs[at - 1] if at else -1
 
     def truncate_end(self, end_offset: int) -> None:
-        """Forget epochs that start at `end_offset` or behind it."""
+        """Remove epochs that start at or after `end_offset`."""
         self._cut(bisect_left(self.starts, end_offset))
 
     def truncate_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before `start_offset`; the one that holds it starts there now."""
+        """Remove epochs that end before `start_offset`; the one that contains it starts there now."""
         at = bisect_right(self.starts, start_offset) - 1
         if at > 0 or (at == 0 and self.starts[0] < start_offset):
             del self.epochs[:at], self.starts[:at]
@@ -66,7 +66,7 @@ class LeaderEpochs:
             self.dirty = True
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all epochs."""
         self._cut(0)
 
     def _cut(self, keep: int) -> None:

@@ -1,7 +1,7 @@
-"""What storage raises. Only `api/` turns these into protocol codes.
+"""The errors of storage. Only `api/` translates them into error codes of the protocol.
 
-Two families: what a caller asked for can't be done with these records or that offset (`InvalidAppend` and
-`OffsetOutOfRange`), and the storage itself is in trouble (`StorageFailure`, `CorruptLog`, `LogDirLocked`).
+There are two families. InvalidAppend and OffsetOutOfRange: the caller's records or offset are not acceptable.
+StorageFailure, CorruptLog, LogDirLocked and the like: the storage itself has a problem.
 """
 
 from __future__ import annotations
@@ -14,74 +14,74 @@ from pylogd.log.files import SyncFailed
 
 
 class StorageError(PylogdError):
-    """The base of all that this room raises."""
+    """The base class of all errors of storage."""
 
 
 class OffsetOutOfRange(StorageError):
-    """The offset lies before the log's start or behind its end."""
+    """The offset is before the log start offset or after the log end offset."""
 
     def __init__(self, offset: int, start: int, end: int) -> None:
         self.offset = offset
         self.start = start
         self.end = end
-        super().__init__(f"offset {offset} is outside the log, which runs from {start} to {end}")
+        super().__init__(f"offset {offset} is outside the log, which extends from {start} to {end}")
 
 
 class ColdRead(StorageError):
-    """The look-up would wait for the disk, and the caller asked not to. Ask again from a thread."""
+    """The read would wait for the disk, which the caller excluded. Repeat it in a thread."""
 
 
 class InspectionNeeded(StorageError):
-    """The records must be looked at one by one, which takes too long here. Inspect them in a thread; then append."""
+    """The records must be inspected one by one, which takes too long here. Inspect them in a thread, then append."""
 
 
 class InvalidAppend(StorageError):
-    """Records that the log refuses. Nothing of the append was written.
+    """The log refuses the records of an append. Nothing of the append was written.
 
-    places: the numbers of the refused records in their batch, from 0, where single records are at fault.
-    reason: what is wrong with each of them.
+    record_indexes: if single records are at fault, their indexes in the batch, starting at 0.
+    reason: what is wrong with each of these records.
     """
 
-    def __init__(self, message: str, places: Sequence[int] = (), reason: str = "") -> None:
-        self.places = places
+    def __init__(self, message: str, record_indexes: Sequence[int] = (), reason: str = "") -> None:
+        self.record_indexes = record_indexes
         self.reason = reason or message
         super().__init__(message)
 
 
 class CorruptRecord(InvalidAppend):
-    """A batch whose CRC or length is wrong."""
+    """A batch has a wrong CRC or length."""
 
 
 class InvalidRecord(InvalidAppend):
-    """A batch that is whole but says what can't be: counts, offsets, a control batch from a client."""
+    """A batch is intact but invalid: its counts or offsets are wrong, or it is a control batch from a client."""
 
 
 class KeylessRecords(InvalidRecord):
-    """Records without a key, for a compacted log."""
+    """Records for a compacted log have no key."""
 
 
 class TransactionNotOpen(InvalidAppend):
-    """A transactional batch of a producer that has no open transaction here."""
+    """A batch is transactional, but its producer has no open transaction here."""
 
 
 class RecordTooLarge(InvalidAppend):
-    """A batch larger than `max.message.bytes`."""
+    """A batch is larger than `max.message.bytes`."""
 
 
 class RecordListTooLarge(InvalidAppend):
-    """Batches that together are larger than a segment may be."""
+    """The batches of an append are together larger than a segment may be."""
 
 
 class UnsupportedMessageFormat(InvalidAppend):
-    """A batch of a data format other than version 2."""
+    """A batch has a format version (magic) other than 2."""
 
 
 class UnsupportedCompressionType(InvalidAppend):
-    """A batch compressed with a codec that nobody knows."""
+    """A batch is compressed with an unknown codec."""
 
 
 class InvalidTimestamp(InvalidAppend):
-    """A time stamp further from the broker's clock than the topic allows, or of a kind that a client may not set."""
+    """A time stamp is further from the broker's clock than the topic allows, or of a type that clients may not set."""
 
 
 class OutOfOrderSequence(InvalidAppend):
@@ -89,34 +89,34 @@ class OutOfOrderSequence(InvalidAppend):
 
 
 class InvalidProducerEpoch(InvalidAppend):
-    """A producer that has been replaced by a newer one with the same id."""
+    """The producer has been replaced by a newer one with the same id."""
 
 
 class OffsetsOutOfOrder(InvalidAppend):
-    """A replica's batches don't continue this log: an offset at or below one that is here."""
+    """Batches from a leader do not continue this log: they have an offset or epoch before its end."""
 
 
-#: No room is left on the volume, or none of it for this user.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: Trouble that passes, or is the process's own, or a link's: it says nothing about the disk.
-_PASSING = frozenset(
+#: The volume, or this user's share of it, is full.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: Errors that are temporary, or caused by this process or a symbolic link: the disk need not be defective.
+_NOT_FATAL = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.ELOOP}
 )
-LINK = "it is a symbolic link, and links are not followed: put what it points to in its place"
+LINK = "it is a symbolic link, and links are not followed: replace it by what it points to"
 
 
 class StorageFailure(StorageError):
-    """The file system failed. `cause` is its error, `path` the file it was about."""
+    """The file system failed. `cause` is its error, `path` the file that it concerns."""
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the data directory can't be relied on any more: any error but a full disk and its like, or a sync."""
-        return isinstance(self.cause, SyncFailed) or self.cause.errno not in _PASSING
+        """Whether the data directory can no longer be used: after any failed sync, and errors not in `_NOT_FATAL`."""
+        return isinstance(self.cause, SyncFailed) or self.cause.errno not in _NOT_FATAL
 
     @property
     def is_full(self) -> bool:
-        """Whether the volume has no room left."""
-        return not self.is_fatal and self.cause.errno in _NO_ROOM
+        """Whether the volume is full."""
+        return not self.is_fatal and self.cause.errno in _FULL
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
@@ -125,11 +125,11 @@ class StorageFailure(StorageError):
 
 
 class CorruptLog(StorageError):
-    """Files of a partition contradict each other in a way that no repair could settle without loss."""
+    """The files of a partition contradict each other in a way that can't be repaired without loss."""
 
 
 class CorruptFile(StorageError):
-    """A checkpoint, snapshot or properties file that does not hold what it should."""
+    """A checkpoint, snapshot or properties file has invalid contents."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -138,41 +138,41 @@ class CorruptFile(StorageError):
 
 
 class NoLogDirectory(StorageError):
-    """Every data directory has failed."""
+    """All data directories are offline."""
 
 
 class UnknownLogDirectory(StorageError):
-    """A path that is none of the broker's data directories."""
+    """The path is not a data directory of this broker."""
 
 
 class TooManyPartitions(StorageError):
-    """The process may not open enough files for another partition. `limit`: how many it may hold."""
+    """The process may not open enough files for another partition. `limit`: the number of partitions it may have."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         super().__init__(
-            f"this broker may hold {limit} partitions, as many as its limit of open files allows: raise that "
-            "(LimitNOFILE= of the service, ulimit -n), or delete topics, and restart"
+            f"this broker may have {limit} partitions, as many as its limit of open files allows: raise that limit "
+            "(LimitNOFILE= of the service, ulimit -n) or delete topics, then restart"
         )
 
 
 class LogDirLocked(StorageError):
-    """Another process has the directory."""
+    """Another process uses the data directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
             f"{path} is in use by another broker (it holds the lock on {path}/.lock). "
-            "Stop that broker, or give this one a directory of its own."
+            "Stop that broker, or configure another directory for this one."
         )
 
 
 class InconsistentMetadata(StorageError):
-    """A data directory that belongs to another broker or another cluster."""
+    """A data directory belongs to another broker or another cluster."""
 
 
 class LoadCancelled(StorageError):
-    """The start was called off while logs were being recovered: the next one begins where this one began."""
+    """The start was cancelled while logs were being loaded. The next start repeats the recovery."""
 
 
 class LogClosed(StorageError):

@@ -1,15 +1,14 @@
-"""Files as storage sees them: a file system that is passed in, and segment files that outlive their names.
+"""Files as storage uses them: a file system that is passed in, and segment files that outlive their names.
 
-Strategy: `FileSystem` is the short list of calls that storage makes, on plain integer descriptors, so that the real one
-costs nothing (its methods are the functions of `os`) and a faulty one in memory is small. A `SegmentFile` owns one
-descriptor and closes it when the last reference goes: a reader that holds a `FileSlice` is undisturbed when retention
-deletes the segment under it. Descriptors of older segments are opened when they are asked for and kept in a bounded
-least-recently-used cache.
+`FileSystem` is the short list of calls that storage makes, on plain integer descriptors. The real one costs nothing,
+since its methods are the functions of `os`; a faulty one in memory is small. A `SegmentFile` owns one descriptor, which
+is closed with the last reference to the object: a reader that holds a `FileSlice` is not affected when retention
+deletes the segment. The files of older segments are opened when they are needed, and kept in a bounded cache of the
+most recently used ones.
 
-Rules: no symbolic link is followed in the place of a file (`ELOOP`) or of a partition's directory: who can write to a
-data directory must not make the broker write elsewhere. Files are the owner's to write and the group's to read.
-Every `OSError` leaves here as it is; who knows the operation turns it into a `StorageFailure`. Nothing in this
-module knows what the bytes mean.
+Rules: a symbolic link in place of a file or of a partition's directory is not followed (`ELOOP`): whoever can write to
+a data directory must not be able to make the broker write elsewhere. Files can be written by their owner and read by
+their group. Each OSError is passed on as it is; callers that know the operation turn it into a StorageFailure.
 """
 
 from __future__ import annotations
@@ -28,99 +27,99 @@ _log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
-#: `preadv` flag: fail with EAGAIN instead of waiting for the disk. 0 where the system has no such thing.
+#: Flag of `preadv`: fail with EAGAIN instead of waiting for the disk. 0 if the system does not have it.
 NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
-#: What a kernel answers when it can't do without waiting on this file system (tmpfs, some network ones).
+#: Errors by which a kernel says that a file system (tmpfs, some network file systems) does not support the flag.
 _NOWAIT_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
-#: Of a file that is written to take another's place.
+#: Of a file that is going to replace another one.
 TEMPORARY_SUFFIX = ".tmp"
 
-#: For the cache of older segments (256), the metadata store, the event loop, threads.
+#: Descriptors for the cache of older segments (256), the metadata store, the event loop, and threads.
 _OTHER_DESCRIPTORS = 384
 _MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
 
 def most_partitions(descriptors: int) -> int:
-    """How many partitions a process may hold that can open so many files.
+    """Return how many partitions a process may have that can open `descriptors` files.
 
-    Each keeps its newest segment open. A part is left for older segments, for connections and for what opens files for
-    a moment: without it a broker could make partitions with which it can't start again.
+    Each partition keeps its active segment open. Some descriptors are reserved for older segments, for connections, and
+    for files that are open only briefly: otherwise a broker could create more partitions than it can start with.
     """
     return max((descriptors - _OTHER_DESCRIPTORS) * 3 // 4, descriptors // 4)
 
 
 class FileSystem(Protocol):
-    """The calls that storage makes. Paths are absolute; descriptors are those of `open`; errors are `OSError`s."""
+    """The calls that storage makes. Paths are absolute, descriptors are those of `open`, and errors are OSErrors."""
 
     def open(self, path: str, flags: int) -> int:
-        """A descriptor of the file, opened with the flags of `os`; ELOOP if the file is a symbolic link."""
+        """Open a file with the flags of `os`, and return its descriptor. Raises ELOOP if it is a symbolic link."""
 
     def close(self, fd: int) -> None:
-        """Give the descriptor back."""
+        """Close a descriptor."""
 
     def pread(self, fd: int, length: int, position: int) -> bytes:
-        """Up to `length` bytes from `position`."""
+        """Read up to `length` bytes from `position` on."""
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], position: int, flags: int = 0) -> int:
-        """Read into the buffers; how many bytes there were. With `NOWAIT`, EAGAIN rather than wait for the disk."""
+        """Read into the buffers; return how many bytes were read. With `NOWAIT`: EAGAIN instead of waiting."""
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write the buffers one after the other at `position`; how many bytes were written, which may be fewer."""
+        """Write the buffers one after another at `position`; return how many bytes were written."""
 
     def fsync(self, fd: int) -> None:
-        """Return once the file's bytes and size are on stable storage."""
+        """Make the contents and the size of a file durable."""
 
     def fsync_dir(self, path: str) -> None:
-        """Return once the directory's entries are on stable storage."""
+        """Make the entries of a directory durable."""
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """Cut, or extend with zeros, to `size` bytes."""
+        """Truncate a file, or extend it with zeros, to `size` bytes."""
 
     def size(self, path: str) -> int:
-        """The file's size in bytes."""
+        """Return the size of a file in bytes."""
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last written, in milliseconds since 1970."""
+        """Return when a file was last written, in milliseconds since 1970."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name, atomically, replacing a file of that name."""
+        """Rename a file or directory atomically, replacing a file of that name."""
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, in no order."""
+        """Return the names in a directory, in no particular order."""
 
     def isdir(self, path: str) -> bool:
-        """Whether the path is a directory, and no link to one."""
+        """Return whether the path is a directory, and not a link to one."""
 
     def islink(self, path: str) -> bool:
-        """Whether the path is a symbolic link."""
+        """Return whether the path is a symbolic link."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything of that name."""
+        """Return whether there is anything at the path."""
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Device and inode of what the path names now."""
+        """Return device and inode of what is at the path now."""
 
     def mkdir(self, path: str) -> None:
-        """Make the directory and those above it; it may be there already."""
+        """Create a directory and its parents, where they do not exist."""
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Total and usable bytes of the volume that holds `path`."""
+        """Return (total, usable) bytes of the volume that contains the path."""
 
     def lock(self, path: str) -> int | None:
-        """A descriptor that holds the lock on the file until it is closed; `None` if another process has it."""
+        """Lock a file; return the descriptor that holds the lock until it is closed, None if it is already locked."""
 
 
 class RealFileSystem:
-    """The operating system's. The hot calls are the functions of `os` themselves."""
+    """The operating system's file system. The frequent calls are the functions of `os` themselves."""
 
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
@@ -136,32 +135,32 @@ class RealFileSystem:
     rmdir = staticmethod(os.rmdir)
 
     def open(self, path: str, flags: int) -> int:
-        """A descriptor that child processes don't inherit."""
+        """Open a file; child processes do not inherit the descriptor."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
 
     def isdir(self, path: str) -> bool:
-        """Whether the path is a directory, and no link to one."""
+        """Return whether the path is a directory, and not a link to one."""
         return os.path.isdir(path) and not os.path.islink(path)
 
     def mtime_ms(self, path: str) -> int:
-        """When the file was last written."""
+        """Return when a file was last written, in milliseconds since 1970."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, in no order."""
+        """Return the names in a directory, in no particular order."""
         return os.listdir(path)
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Device and inode of what the path names now."""
+        """Return device and inode of what is at the path now."""
         status = os.stat(path)
         return status.st_dev, status.st_ino
 
     def mkdir(self, path: str) -> None:
-        """Make the directory and those above it."""
+        """Create a directory and its parents, where they do not exist."""
         os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
 
     def fsync_dir(self, path: str) -> None:
-        """Return once the directory's entries are on stable storage."""
+        """Make the entries of a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -169,12 +168,12 @@ class RealFileSystem:
             os.close(fd)
 
     def space(self, path: str) -> tuple[int, int]:
-        """Total and usable bytes of the volume."""
+        """Return (total, usable) bytes of the volume that contains the path."""
         status = os.statvfs(path)
         return status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
 
     def lock(self, path: str) -> int | None:
-        """An `flock`: the kernel lets go of it however the process ends."""
+        """Lock a file by `flock`, which the kernel releases however the process ends."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +186,7 @@ class RealFileSystem:
 
 
 class SegmentFile:
-    """One open file. The descriptor is closed when the last reference to this object goes."""
+    """An open file. The descriptor is closed with the last reference to this object."""
 
     __slots__ = ("__weakref__", "_close", "fd", "fs", "path")
 
@@ -204,14 +203,14 @@ class SegmentFile:
             self._close = None
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes, fewer only at the file's end. May wait for the disk."""
+        """Read up to `length` bytes; fewer only at the end of the file. May wait for the disk."""
         return self.fs.pread(self.fd, length, position)
 
     def read_warm(self, position: int, length: int) -> bytearray | None:
-        """The bytes if the page cache has them, `None` if the disk would have to be waited for.
+        """Read bytes that are in the page cache; return None if that would mean waiting for the disk.
 
-        A file system that can't tell (tmpfs lives in memory) counts as warm. Fewer bytes mean the end of the file or
-        that the rest is cold: the caller knows the file's size.
+        File systems that can't tell (tmpfs) are read anyway. Fewer bytes than requested mean the end of the file, or
+        that the rest is not in the page cache: the caller knows the size of the file.
         """
         buffer = bytearray(length)
         try:
@@ -228,7 +227,7 @@ class SegmentFile:
 
 
 class FileSlice:
-    """A run of bytes in a segment file, ready for `sendfile`. Holding it keeps the file readable."""
+    """A range of bytes in a segment file, for `sendfile`. The file stays readable as long as this object exists."""
 
     __slots__ = ("file", "length", "position")
 
@@ -244,11 +243,11 @@ class FileSlice:
         return f"FileSlice({self.file.path!r}, {self.position}, {self.length})"
 
     def fileno(self) -> int:
-        """The descriptor, valid as long as this object is."""
+        """Return the descriptor, which is valid as long as this object exists."""
         return self.file.fd
 
     def read(self) -> bytes:
-        """All of it, copied; fewer bytes if the file was cut. May wait for the disk."""
+        """Return a copy of the bytes; fewer if the file was truncated. May wait for the disk."""
         position, left = self.position, self.length
         parts = []
         while left:
@@ -261,14 +260,14 @@ class FileSlice:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def copy(self) -> bytearray | None:
-        """All of it, `None` where that would wait for the disk, or the file was cut."""
+        """Return a copy of the bytes; None if that would wait for the disk, or if the file was truncated."""
         data = self.file.read_warm(self.position, self.length)
         return data if data is not None and len(data) == self.length else None
 
     def is_warm(self, position: int, length: int) -> bool:
-        """Whether the page cache has `length` bytes at the file's `position`: its first and last byte are tried.
+        """Return whether `length` bytes at `position` of the file are in the page cache.
 
-        Each try reads one byte without waiting. A file system that can't tell counts as warm.
+        Only the first and the last byte are tried, by reads that do not wait. If the file system can't tell, True.
         """
         read_warm = self.file.read_warm
         return bool(read_warm(position, 1)) and (length <= 1 or bool(read_warm(position + length - 1, 1)))
@@ -278,7 +277,7 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[V]):
-    """Values by path, the longest unused dropped once their weights sum to more than `capacity`. Thread-safe."""
+    """A cache of values by key, limited by the sum of their weights. Drops the least recently used. Thread-safe."""
 
     def __init__(self, capacity: int, weigh: Callable[[V], int]) -> None:
         self.capacity = capacity
@@ -287,41 +286,41 @@ class LruCache(Generic[V]):
         self._entries: OrderedDict[str, V] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, path: str) -> V | None:
-        """The value, which is now the last to be dropped, or `None`."""
+    def get(self, key: str) -> V | None:
+        """Return a value, and mark it as used; None if it is not in the cache."""
         with self._lock:
-            value = self._entries.get(path)
+            value = self._entries.get(key)
             if value is not None:
-                self._entries.move_to_end(path)
+                self._entries.move_to_end(key)
             return value
 
-    def put(self, path: str, value: V) -> None:
-        """Keep the value; one value is always kept, however heavy."""
+    def put(self, key: str, value: V) -> None:
+        """Add a value. The newest one is always kept, whatever its weight."""
         with self._lock:
-            self._drop(path)
-            self._entries[path] = value
+            self._drop(key)
+            self._entries[key] = value
             self.weight += self._weigh(value)
             while self.weight > self.capacity and len(self._entries) > 1:
                 _, old = self._entries.popitem(last=False)
                 self.weight -= self._weigh(old)
 
-    def discard(self, path: str) -> None:
-        """Forget the value, if there is one."""
+    def discard(self, key: str) -> None:
+        """Remove a value, if it is in the cache."""
         with self._lock:
-            self._drop(path)
+            self._drop(key)
 
-    def _drop(self, path: str) -> None:
-        old = self._entries.pop(path, None)
+    def _drop(self, key: str) -> None:
+        old = self._entries.pop(key, None)
         if old is not None:
             self.weight -= self._weigh(old)
 
 
 class SyncFailed(OSError):
-    """A sync failed: what was written before may be lost, and a further sync that succeeds says nothing about it."""
+    """A sync failed. Earlier writes may be lost, even if a later sync succeeds."""
 
 
 def sync_file(fs: FileSystem, fd: int, path: str) -> None:
-    """Return once the file's bytes are on stable storage; `SyncFailed` if that can't be said."""
+    """Make the contents of a file durable. Raises SyncFailed."""
     try:
         fs.fsync(fd)
     except OSError as error:
@@ -329,7 +328,7 @@ def sync_file(fs: FileSystem, fd: int, path: str) -> None:
 
 
 def sync_directory(fs: FileSystem, path: str) -> None:
-    """Return once the directory's entries are on stable storage; `SyncFailed` if that can't be said."""
+    """Make the entries of a directory durable. Raises SyncFailed."""
     try:
         fs.fsync_dir(path)
     except OSError as error:
@@ -337,18 +336,18 @@ def sync_directory(fs: FileSystem, path: str) -> None:
 
 
 def write_all(fs: FileSystem, fd: int, data: Buffer, position: int = 0) -> None:
-    """Write all of `data`, however many calls it takes."""
+    """Write all of `data`, with as many calls as that takes. Raises OSError."""
     view = memoryview(data)
     while view:
         count = fs.pwritev(fd, [view], position)
         if count <= 0:
-            raise OSError(errno.EIO, "nothing was written")
+            raise OSError(errno.EIO, "the file system wrote nothing")
         position += count
         view = view[count:]
 
 
 def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
-    """Replace the file by one that holds `data`: a reader, or a crash, sees the old one or the new one."""
+    """Replace a file durably: readers, also after a crash, find the old file or the new one. Raises OSError."""
     temporary = path + TEMPORARY_SUFFIX
     try:
         write_file(fs, temporary, data, sync=True)
@@ -361,21 +360,21 @@ def write_atomically(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Write the file whole or not at all, for what can be rebuilt: the directory is left for the caller to sync."""
+    """Replace a file that could be rebuilt. The caller syncs the directory if need be. Raises OSError."""
     temporary = path + TEMPORARY_SUFFIX
     write_file(fs, temporary, data, sync=sync)
     fs.rename(temporary, path)
 
 
 def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
-    """Write the file in place. A symbolic link of that name is removed, not followed."""
+    """Write a file in place. A symbolic link of that name is removed, not followed. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
         fd = fs.open(path, flags)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        _log.warning("%s was a symbolic link, which is not followed: it is replaced by a file", path)
+        _log.warning("%s was a symbolic link; links are not followed: replacing it by a file", path)
         fs.unlink(path)
         fd = fs.open(path, flags)
     try:
@@ -387,7 +386,7 @@ def write_file(fs: FileSystem, path: str, data: bytes, *, sync: bool) -> None:
 
 
 def read_file(fs: FileSystem, path: str) -> bytes:
-    """The whole file."""
+    """Return the contents of a file. Raises OSError."""
     fd = fs.open(path, os.O_RDONLY)
     try:
         parts = []
@@ -401,7 +400,7 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a directory and all that is in it."""
+    """Remove a directory and everything in it. Raises OSError."""
     for name in fs.listdir(path):
         child = os.path.join(path, name)
         if fs.isdir(child):

@@ -1,17 +1,17 @@
-"""The two sparse indexes of a segment: offset -> file position, and time stamp -> offset.
+"""The two sparse indexes of a segment: from offsets to file positions, and from time stamps to offsets.
 
-Strategy: an index is an array in memory. The active segment's grows there and is written to disk when the segment is
-sealed, flushed or closed, never on the append path: whatever a crash loses of it is past the recovery point, where the
-segment is scanned and its indexes are rebuilt anyway. Indexes of older segments are read whole when they are asked for
-and kept in a bounded cache. They are not memory-mapped: a page fault on a mapping stops the thread for as long as the
-disk takes and nobody can ask beforehand, while a read can be asked of the kernel first, or moved to another thread.
+An index is an array in memory. That of the active segment grows there. It is written to the disk when the segment is
+sealed or the log closed, never by an append: whatever a crash loses of it is after the recovery point, where the
+segment is scanned and its indexes are rebuilt. The indexes of older segments are read whole when they are needed, and
+kept in a bounded cache. They are not memory-mapped: a page fault on a mapping blocks the thread until the disk has
+answered, and can't be predicted; a read can be tried without waiting, or moved to another thread.
 
-Formats on disk are Kafka's. An offset index has 8 bytes an entry: offset relative to the segment's base, position of
-the batch that ends at that offset; an entry is one 64-bit number here, so that `bisect` works on the array itself. A
-time index has 12 bytes an entry: the largest time stamp so far, and the last offset of the batch that has it.
-Numbers are big-endian, and both columns of both indexes ascend.
+The formats on the disk are Kafka's. All numbers are big-endian. An entry of an offset index has 8 bytes: the last
+offset of a batch, relative to the segment's base offset, and the position of the batch. In memory it is one 64-bit
+number, so that `bisect` works on the array. An entry of a time index has 12 bytes: the largest time stamp so far, and
+the last offset of the batch that has it. Both columns of both indexes ascend.
 
-Rules: offsets are absolute outside and relative inside. Nothing here reads or writes a file.
+Rules: arguments and results are absolute offsets; the entries have relative ones. Nothing here accesses a file.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from bisect import bisect_left, bisect_right
 
 OFFSET_ENTRY = 8
 TIME_ENTRY = 12
-MAX_RELATIVE = (1 << 31) - 1  # of offsets and positions: Kafka reads them as signed
+MAX_RELATIVE = (1 << 31) - 1  # of relative offsets and positions: Kafka reads them as signed numbers
 
 _LOW = (1 << 32) - 1
-_position = _LOW.__and__  # of an entry; both halves of the entries ascend
+_position = _LOW.__and__  # the position of an entry
 _TIME = struct.Struct(">qI")
 _SWAP = sys.byteorder == "little"
 
 
 class IndexCorrupt(ValueError):
-    """Bytes that can't be an index of this segment; it is rebuilt from the log."""
+    """The bytes can't be an index of this segment. It can be rebuilt from the log."""
 
 
 class OffsetIndex:
-    """Where batches start, about every `index.interval.bytes`."""
+    """Positions of batches, about one per `index.interval.bytes`."""
 
     __slots__ = ("base_offset", "entries")
 
@@ -48,60 +48,60 @@ class OffsetIndex:
         return len(self.entries)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Say that the batch ending with `last_offset` starts at `position`."""
+        """Add the batch that ends with `last_offset` and starts at `position`."""
         self.entries.append((last_offset - self.base_offset) << 32 | position)
 
     def lookup(self, offset: int) -> int:
-        """The position of a batch at or before the one that holds `offset`: where to start walking."""
+        """Return the position of a batch at or before the one with `offset`, from where to read batch headers."""
         at = bisect_right(self.entries, (offset - self.base_offset) << 32 | _LOW)
         return self.entries[at - 1] & _LOW if at else 0
 
     def lookup_position(self, position: int) -> int:
-        """Where the last batch starts that is known to start at or before `position`."""
+        """Return the position of the last batch in the index that starts at or before `position`."""
         at = bisect_right(self.entries, position, key=_position)
         return self.entries[at - 1] & _LOW if at else 0
 
     def last_position(self) -> int:
-        """The position in the last entry, 0 if there is none."""
+        """Return the position in the last entry, 0 if there is none."""
         return self.entries[-1] & _LOW if self.entries else 0
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Each entry as (offset, position)."""
+        """Return all entries as (offset, position)."""
         return [(self.base_offset + (entry >> 32), entry & _LOW) for entry in self.entries]
 
     def truncate(self, offset: int, position: int) -> None:
-        """Drop entries about `offset` and what follows, and about `position` and what follows."""
+        """Remove the entries from `offset` on, and those from `position` on."""
         keep = bisect_left(self.entries, (offset - self.base_offset) << 32)
         while keep and self.entries[keep - 1] & _LOW >= position:
             keep -= 1
         del self.entries[keep:]
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the contents of the file."""
         return _big_endian(self.entries)
 
     @classmethod
     def from_bytes(cls, data: bytes, base_offset: int, log_size: int) -> OffsetIndex:
-        """The index in `data`, checked against the size of its segment; `IndexCorrupt` if it can't be its index."""
+        """Parse an index file. Raises IndexCorrupt if it can't be that of a segment with `log_size` bytes."""
         if len(data) % OFFSET_ENTRY:
-            raise IndexCorrupt(f"{len(data)} bytes are no whole number of entries")
+            raise IndexCorrupt(f"{len(data)} bytes are not a whole number of entries")
         entries = array("Q", data)
         if _SWAP:
             entries.byteswap()
         if any(map(_not_ascending, entries, entries[1:])):
-            raise IndexCorrupt("offsets or positions don't ascend")
+            raise IndexCorrupt("offsets or positions do not ascend")
         if entries and (entries[-1] & _LOW >= log_size or entries[-1] >> 32 > MAX_RELATIVE):
             raise IndexCorrupt(f"the last entry points at byte {entries[-1] & _LOW} of {log_size}")
         return cls(base_offset, entries)
 
     @property
     def nbytes(self) -> int:
-        """Memory that the entries take."""
+        """The memory of the entries in bytes."""
         return len(self.entries) * OFFSET_ENTRY
 
 
 class TimeIndex:
-    """The largest time stamp seen up to certain offsets."""
+    """The largest time stamp of all records up to certain offsets."""
 
     __slots__ = ("base_offset", "offsets", "timestamps")
 
@@ -114,7 +114,7 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Say that no record up to and with `offset` is younger than `timestamp`; nothing new adds no entry."""
+        """Add an entry: `timestamp` is the largest up to `offset`. Ignored unless both exceed the last entry."""
         relative = offset - self.base_offset
         if self.timestamps and (timestamp <= self.timestamps[-1] or relative <= self.offsets[-1]):
             return
@@ -122,53 +122,53 @@ class TimeIndex:
         self.offsets.append(relative)
 
     def lookup(self, timestamp: int) -> int:
-        """An offset at or before the first record that is as young as `timestamp`: where to start walking."""
+        """Return an offset at or before the first record with at least `timestamp`, from where to search for it."""
         at = bisect_right(self.timestamps, timestamp)
         return self.base_offset + self.offsets[at - 1] if at else self.base_offset
 
     def last(self) -> tuple[int, int] | None:
-        """The last entry: the segment's largest time stamp and the last offset of its batch."""
+        """Return the last entry as (time stamp, offset): the largest time stamp of the segment; None if none."""
         return (self.timestamps[-1], self.base_offset + self.offsets[-1]) if self.timestamps else None
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Each entry as (time stamp, offset)."""
+        """Return all entries as (time stamp, offset)."""
         return [
             (stamp, self.base_offset + offset) for stamp, offset in zip(self.timestamps, self.offsets, strict=False)
         ]
 
     def truncate(self, offset: int) -> None:
-        """Drop entries about `offset` and what follows."""
+        """Remove the entries from `offset` on."""
         keep = bisect_left(self.offsets, offset - self.base_offset)
         del self.timestamps[keep:]
         del self.offsets[keep:]
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
-        count = len(self.offsets)  # the column appended last: the writer may be between the two
+        """Return the contents of the file."""
+        count = len(self.offsets)  # this column is appended to last: another thread may be about to do so
         pack = _TIME.pack
         return b"".join(map(pack, self.timestamps[:count], self.offsets[:count]))
 
     @classmethod
     def from_bytes(cls, data: bytes, base_offset: int) -> TimeIndex:
-        """The index in `data`; `IndexCorrupt` if it can't be one."""
+        """Parse a time index file. Raises IndexCorrupt."""
         if len(data) % TIME_ENTRY:
-            raise IndexCorrupt(f"{len(data)} bytes are no whole number of entries")
+            raise IndexCorrupt(f"{len(data)} bytes are not a whole number of entries")
         index = cls(base_offset)
         for stamp, offset in _TIME.iter_unpack(data):
             if index.timestamps and (stamp <= index.timestamps[-1] or offset <= index.offsets[-1]):
-                raise IndexCorrupt("time stamps or offsets don't ascend")
+                raise IndexCorrupt("time stamps or offsets do not ascend")
             index.timestamps.append(stamp)
             index.offsets.append(offset)
         return index
 
     @property
     def nbytes(self) -> int:
-        """Memory that the entries take."""
+        """The memory of the entries in bytes."""
         return len(self.timestamps) * TIME_ENTRY
 
 
 class Indexes:
-    """Both indexes of one segment, as they are kept and cached together."""
+    """Both indexes of one segment, which are cached together."""
 
     __slots__ = ("offsets", "times")
 
@@ -178,12 +178,12 @@ class Indexes:
 
     @classmethod
     def empty(cls, base_offset: int) -> Indexes:
-        """Indexes of a segment with nothing in it."""
+        """Return the indexes of an empty segment."""
         return cls(OffsetIndex(base_offset), TimeIndex(base_offset))
 
     @property
     def nbytes(self) -> int:
-        """Memory that the entries take."""
+        """The memory of the entries in bytes."""
         return self.offsets.nbytes + self.times.nbytes
 
 

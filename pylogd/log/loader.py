@@ -1,17 +1,17 @@
-"""Making the log of a partition: a new one, or one that is on disk, with its end repaired after a crash.
+"""Open the log of one partition: create a new one, or load one from the disk and recover it after a crash.
 
-Strategy: after a clean stop nothing is scanned: the last segment's last header gives the end. Otherwise the segments
-from the recovery point on are scanned, CRC and all; the first batch that a crash may have torn is cut off with all that
-follows it, and indexes, leader epochs and producers are brought up to the new end. Everything before is not touched.
+After a clean stop nothing is scanned: the last batch header of the last segment gives the log end offset. Otherwise the
+segments from the recovery point on are scanned, including CRCs. The log is truncated at the first batch that a crash
+may have left incomplete, and indexes, leader epochs and producers are brought up to the new end. Everything before the
+recovery point is left as it is. `bulk_loader` loads all logs of a broker.
 
 Rules:
-- nothing is dropped in silence: what is cut is logged with file, byte, and count of bytes;
-- segments behind a cut that leaves a hole can't be offered to readers; they are renamed to `.orphaned` for a human,
-  never deleted;
-- files that contradict each other in a way no crash explains (whole batches with offsets that belong elsewhere,
-  segments that overlap) are refused with `CorruptLog`; nothing is changed then;
-- files that are not ours are left alone and named in the log;
-- index files without their log, and files marked `.deleted`, are removed: they hold nothing that is not elsewhere.
+- Whatever is removed is logged, with file, position and number of bytes.
+- Segments that would follow a gap after a truncation can't be served. They are renamed to `.orphaned`, never deleted.
+- Files that contradict each other in a way that no crash can cause (intact batches with offsets that belong elsewhere,
+  overlapping segments) are refused with CorruptLog, and nothing is changed.
+- Unknown files are left alone, with a warning.
+- Index files without their log, and files marked `.deleted`, are removed: they hold nothing that is needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pylogd.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_leader_epochs, sync_partition_metadata
+from pylogd.log.compaction.swap import finish_swaps
 from pylogd.log.config import NO_LIMIT, LogConfig
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LINK, CorruptFile, CorruptLog, StorageFailure
 from pylogd.log.files import FileSystem, SegmentFile, sync_directory
-from pylogd.log.index import Indexes
 from pylogd.log.log import Log
 from pylogd.log.producers import Producers
 from pylogd.log.scan import BadBatch, scan
@@ -41,7 +41,6 @@ from pylogd.log.segment import (
     segment_path,
 )
 from pylogd.log.snapshots import restore_producers
-from pylogd.log.swap import finish_swaps
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +51,11 @@ _KNOWN_NAMES = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 
 @dataclass(slots=True)
-class Found:
-    """Which log is to be opened, and what the checkpoints of its data directory say about it.
+class FoundLog:
+    """A log on the disk that is to be loaded.
 
-    is_link: a symbolic link stands in the place of the partition's directory.
+    topic_id: all zeros if unknown. recovery_point, log_start_offset: from the checkpoints of the data directory.
+    clean: whether the data directory was closed cleanly. is_link: whether its directory is a symbolic link.
     """
 
     directory: str
@@ -69,11 +69,12 @@ class Found:
 
 
 def load_log(
-    found: Found, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int], check: Callable[[], None]
+    found: FoundLog, config: LogConfig, *, storage: Storage, now_ms: Callable[[], int], check: Callable[[], None]
 ) -> Log:
-    """Open the log, recovered if need be. `CorruptLog` if it can't be offered; `StorageFailure` from the disk.
+    """Load a log, and recover it if need be.
 
-    `check` is called before each segment that is scanned, and may raise to end it there.
+    check: called before each segment that is scanned; may raise to end the loading. Raises CorruptLog if the log can't
+    be served, and StorageFailure.
     """
     if found.is_link:
         raise CorruptLog(f"{found.directory}: {LINK}")
@@ -93,7 +94,7 @@ def create_log(
     storage: Storage,
     now_ms: Callable[[], int],
 ) -> Log:
-    """A new log, empty. The directory is there and holds no segment. `StorageFailure` from the disk."""
+    """Create an empty log in a directory that exists and has no segments. Raises CorruptLog, StorageFailure."""
     try:
         segment = Segment.create(storage, directory, 0, created_ms=now_ms())
     except OSError as error:
@@ -105,11 +106,11 @@ def create_log(
 
 
 class _Loader:
-    """The steps of one load, with what they share."""
+    """The steps of loading one log, and the state that they share."""
 
     def __init__(
         self,
-        found: Found,
+        found: FoundLog,
         config: LogConfig,
         storage: Storage,
         now_ms: Callable[[], int],
@@ -123,21 +124,23 @@ class _Loader:
         self.fs: FileSystem = storage.fs
         self.directory = found.directory
         self.epochs = self._read_epochs()
-        self.without_producers: set[int] = set()  # scanned segments in which no batch has a producer id
+        self.without_producers: set[int] = set()  # base offsets of scanned segments without idempotent batches
 
     def load(self) -> Log:
+        """Do all steps."""
         found = self.found
         finish_swaps(self.fs, self.directory)
         segments = [self._segment(base) for base in sort_files(self.fs, self.directory)]
         if not segments:
             segments = [self._first_segment()]
         clean = found.clean and segments[-1].file is None and self._ends_well(segments[-1])
-        end = self._end_of(segments) if clean else self._recover(segments)
+        end = self._end_offset(segments) if clean else self._recover(segments)
         for segment in segments[:-1]:
             self._complete(segment)
         start = max(found.log_start_offset, segments[0].base_offset)
         if start > end:
-            _log.warning("%s: ends at offset %d, before its start, %d; it goes on there", self.directory, end, start)
+            _log.warning("%s ends at offset %d, before its log start offset %d, where it continues now",
+                         self.directory, end, start)  # fmt: skip
             segments.append(Segment.create(self.storage, self.directory, start, created_ms=self.now_ms()))
             end, clean = start, False
         if segments[-1].file is None:
@@ -145,7 +148,7 @@ class _Loader:
         self.epochs.truncate_end(end)
         self.epochs.truncate_start(start)
         if not clean:
-            self._sync_entries()
+            self._sync_names()
         producers = Producers()
         restore_producers(self.fs, self.directory, segments, end, producers, self.without_producers)
         return Log(
@@ -154,17 +157,17 @@ class _Loader:
             recovery_point=end, epochs=self.epochs, producers=producers, clean=clean,
         )  # fmt: skip
 
-    def _sync_entries(self) -> None:
-        """Make names durable that the crash may have caught: what they hold counts as flushed from here on."""
+    def _sync_names(self) -> None:
+        """Make the file names durable, which the crash may have prevented: the log counts as flushed from now on."""
         sync_partition_metadata(self.fs, self.directory)
         sync_directory(self.fs, self.directory)
 
     def _read_epochs(self) -> LeaderEpochs:
-        """The checkpoint; without a good one the epochs of the scanned segments are what is known."""
+        """Read the leader epochs. If the file is damaged, the whole log is scanned, which finds them in the batches."""
         try:
             return LeaderEpochs(read_leader_epochs(self.fs, self.directory))
         except CorruptFile as error:
-            _log.warning("%s: leader epochs are read from the batches instead", error)
+            _log.warning("%s; the log is scanned to restore the leader epochs", error)
             self.found.clean = False
             self.found.recovery_point = 0
             return LeaderEpochs()
@@ -174,38 +177,39 @@ class _Loader:
         return Segment(self.storage, self.directory, base, self.fs.size(path), created_ms=self.fs.mtime_ms(path))
 
     def _first_segment(self) -> Segment:
+        """Create the first segment of a log that has none. It starts after everything that was ever flushed."""
         start = self.found.log_start_offset
         if self.found.recovery_point > start:
             _log.error(
-                "%s: holds no segment, and held records up to offset %d: they are gone",
+                "%s has no segments, although it had records up to offset %d: these are lost",
                 self.directory, self.found.recovery_point,
             )  # fmt: skip
             start = self.found.recovery_point
         return Segment.create(self.storage, self.directory, start, created_ms=self.now_ms())
 
     def _ends_well(self, segment: Segment) -> bool:
-        """Whether the last segment's index and headers lead to the end of its file."""
+        """Return whether the last batch of a segment ends at the end of its file."""
         try:
             segment.last_batch(allow_cold=True)
         except CorruptLog as error:
-            _log.warning("%s: stopped cleanly, yet its end is damaged: it is recovered: %s", self.directory, error)
+            _log.warning("Recovering %s: it was closed cleanly, but its end is damaged: %s", self.directory, error)
             self.storage.indexes.discard(segment.path)
             return False
         return True
 
-    def _end_of(self, segments: list[Segment]) -> int:
+    def _end_offset(self, segments: list[Segment]) -> int:
         last = segments[-1].last_batch(allow_cold=True)
         return segments[-1].base_offset if last is None else last.next_offset
 
     def _complete(self, segment: Segment) -> None:
-        """Rebuild indexes that are missing: of a segment that was rolled just before a crash, or by a careless hand."""
+        """Rebuild missing indexes of a sealed segment: it was rolled just before a crash, or somebody deleted them."""
         if segment.file is None and not all(map(self.fs.exists, segment.file_paths())):
             segment.load_indexes()
 
     # Recovery ------------------------------------------------------------------------------------------------------
 
     def _recover(self, segments: list[Segment]) -> int:
-        """Scan from the recovery point on; the log's end. Leaves in `segments` what can be offered."""
+        """Scan from the recovery point on; return the log end offset. Removes from `segments` what can't be served."""
         first = max(
             (at for at, segment in enumerate(segments) if segment.base_offset <= self.found.recovery_point), default=0
         )
@@ -213,38 +217,37 @@ class _Loader:
         for at in range(first, len(segments)):
             self.check()
             segment = segments[at]
-            following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+            next_base_offset = segments[at + 1].base_offset if at + 1 < len(segments) else None
             if segment.base_offset > end:
-                self._note_gap(segment, end)
-            end, cut = self._recover_segment(segment, following)
-            if cut and end != following:
+                self._log_gap(segment, end)
+            end, truncated = self._recover_segment(segment, next_base_offset)
+            if truncated and end != next_base_offset:
                 self._orphan(segments[at + 1 :], end)
                 del segments[at + 1 :]
                 break
         return end
 
-    def _note_gap(self, segment: Segment, end: int) -> None:
+    def _log_gap(self, segment: Segment, end: int) -> None:
         if not self.config.compacts:
-            _log.warning("%s: no records from offset %d to %d", segment.path, end, segment.base_offset - 1)
+            _log.warning("%s: there are no records from offset %d to %d", self.directory, end, segment.base_offset - 1)
 
-    def _recover_segment(self, segment: Segment, following: int | None) -> tuple[int, bool]:
-        """The offset at which the segment ends, and whether something was cut off it."""
+    def _recover_segment(self, segment: Segment, next_base_offset: int | None) -> tuple[int, bool]:
+        """Scan a segment, and truncate it if need be; return the offset after it, and whether it was truncated."""
         size, base = segment.size, segment.base_offset
-        twin = Segment(self.storage, self.directory, base, 0, created_ms=segment.created_ms)
-        twin.indexes = Indexes.empty(base)
-        twin.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
-        cut = idempotent = False
-        last, limit = base - 1, NO_LIMIT if following is None else following
-        interval, epochs, note = self.config.index_interval_bytes, self.epochs, twin.note_batch
+        scanned = segment.empty_copy()
+        scanned.file = SegmentFile(self.fs, segment.path, os.O_RDWR)
+        truncated = idempotent = False
+        last, limit = base - 1, NO_LIMIT if next_base_offset is None else next_base_offset
+        interval, epochs, note = self.config.index_interval_bytes, self.epochs, scanned.note_batch
         try:
-            # By single fields: with small batches, this loop is what a start after a crash takes.
-            for _, header, batch in scan(twin.file, size, base_offset=base):
+            # Fields are taken one by one: with small batches, this loop takes most of a start after a crash.
+            for _, header, batch in scan(scanned.file, size, base_offset=base):
                 start, _, epoch, _, _, _, delta, _, stamp, producer, _, _, _ = header
                 last = start + delta
                 if last >= limit:
                     raise CorruptLog(
-                        f"{segment.path}: byte {twin.size}: a batch up to offset {last}, "
-                        f"where the next segment starts with {following}: the segments overlap"
+                        f"{segment.path}: the batch at byte {scanned.size} ends at offset {last}, but the next segment "
+                        f"starts at {next_base_offset}: the segments overlap"
                     )
                 note(len(batch), last, stamp, interval)
                 if epoch > epochs.latest:
@@ -253,20 +256,20 @@ class _Loader:
                     idempotent = True
         except BadBatch as bad:
             if not bad.torn:
-                raise CorruptLog(f"{segment.path}: {bad}: the file does not belong here") from bad
-            cut = True
-            _log.warning("%s: %s; cut there, %d bytes dropped", segment.path, bad, size - bad.position)
-            self.fs.ftruncate(twin.file.fd, bad.position)
-        segment.size = twin.size
+                raise CorruptLog(f"{segment.path}: {bad}: the file does not belong to this log") from bad
+            truncated = True
+            _log.warning("Truncating %s: %s. %d bytes are removed", segment.path, bad, size - bad.position)
+            self.fs.ftruncate(scanned.file.fd, bad.position)
+        segment.size = scanned.size
         segment.forget()
-        segment.adopt_timestamps(twin)
-        twin.persist()
+        segment.adopt_timestamps(scanned)
+        scanned.persist()
         if not idempotent:
             self.without_producers.add(base)
-        return last + 1, cut
+        return last + 1, truncated
 
     def _orphan(self, segments: list[Segment], end: int) -> None:
-        """Put aside what follows a cut: between it and the log's end there is a hole."""
+        """Rename the segments after a truncation: between the log's end and them there is a gap."""
         for segment in segments:
             segment.forget()
             for path in segment.file_paths():
@@ -274,13 +277,16 @@ class _Loader:
                     self.fs.rename(path, path + ORPHANED_SUFFIX)
             if segment.size:
                 _log.error(
-                    "%s: %d bytes behind the cut at offset %d can't be offered; kept as %s%s",
+                    "%s: %d bytes after the log's new end at offset %d can't be served; they are kept as %s%s",
                     segment.path, segment.size, end, segment.path, ORPHANED_SUFFIX,
                 )  # fmt: skip
 
 
 def sort_files(fs: FileSystem, directory: str) -> list[int]:
-    """The base offsets of the segments in the directory, ascending. Leftovers go, foreign files are named."""
+    """Return the base offsets of the segments in a partition's directory, ascending.
+
+    Removes leftovers of deletions and of interrupted writes; logs a warning for unknown files.
+    """
     names = set(fs.listdir(directory))
     bases = sorted(int(name[:20]) for name in names if _SEGMENT_NAME.match(name) and name.endswith(LOG_SUFFIX))
     known = set(bases)
@@ -289,15 +295,15 @@ def sort_files(fs: FileSystem, directory: str) -> list[int]:
         match = _SEGMENT_NAME.match(name)
         if match is not None:
             if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and int(match[1]) not in known:
-                _log.info("%s: an index without its log is removed", path)
+                _log.info("Removing %s: there is no log for this index", path)
                 fs.unlink(path)
         elif name.endswith(_LEFTOVER_SUFFIXES):
             fs.unlink(path)
         elif name not in _KNOWN_NAMES and not name.endswith(ORPHANED_SUFFIX):
-            _log.warning("%s is none of ours and is left alone", path)
+            _log.warning("%s is not a file of pylogd and is left alone", path)
     return bases
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a file of that name belongs to a segment."""
+    """Return whether a file of that name belongs to a segment."""
     return _SEGMENT_NAME.match(name) is not None

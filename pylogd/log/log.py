@@ -1,22 +1,20 @@
-"""The log of one partition: segments in order of offset, appended to at the end, read from anywhere.
+"""The log of one partition: segments in the order of their offsets, appended to at the end, read from any offset.
 
-Strategy: an append checks the batches, gives them offsets, and writes them with one `pwritev`: sixteen new bytes (base
-offset, length, leader epoch) and the rest of the batch as it came, uncopied. One plain batch of a client (`plain`),
-which is nearly every append, goes a short way through `append` itself, and small ones that came together are written
-together (`append_run`); all others go through `check_batches`. A read has `reading` find the place and hands out a
-`FileSlice`; no record byte passes through here. What takes segments away works on a log from outside: `truncation`,
-`retention`, `swap`.
+An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
+(base offset, length, leader epoch), and the rest of it as received, without a copy. A single batch of a client that
+meets the conditions in `plain` takes a fast path inside `append`, and several small ones are written together by
+`append_run`; all other batches go through `validator.check_batches`. A read looks the position up (`reading`) and
+returns a `FileSlice`: record bytes never pass through this module. What removes segments works on a log from outside:
+`truncation`, `retention`, `compaction`; so does `durability`, which flushes it.
 
 Rules:
-- an append is all or nothing, also with several batches and when the disk is full;
-- offsets never go back, and `log_end_offset` moves only after the bytes are in the page cache;
-- nothing is written to disk beyond the batches themselves on the append path: indexes, snapshots, epochs and
-  checkpoints are written by `flush`, `tick` of the manager, and `close`.
+- An append stores all of its batches or none, also when the disk is full.
+- `log_end_offset` moves only after the bytes are in the page cache, and is never lowered by an append.
+- On the append path only batches are written. Indexes, snapshots, leader epochs and checkpoints are written by `flush`
+  and `seal`, the manager's `tick`, and `close`.
 
-Threads: `append`, truncation, `delete_records_before`, rolls and the removal of segments exclude each other by a
-lock, which nobody but truncation holds while waiting for a sync. Reads take no lock: the list of segments is replaced,
-never changed.
-Must not know: high watermarks, replicas, the protocol's error codes.
+Threads: `append`, truncation, `delete_records_before`, rolls and the removal of segments exclude each other by `lock`;
+only truncation holds it during a sync. Reads take no lock, since the list of segments is replaced and never changed.
 """
 
 from __future__ import annotations
@@ -28,17 +26,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
 from pylogd.log.config import LogConfig, TimestampType
+from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
-from pylogd.log.files import Buffer, FileSlice, sync_directory
+from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
 from pylogd.log.plain import PlainBatches
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
-from pylogd.log.snapshots import write_snapshot
 from pylogd.log.validator import (
     AppendOrigin,
     Checked,
@@ -61,7 +58,11 @@ _pack_prefix = _PREFIX.pack
 
 
 class AppendResult(NamedTuple):
-    """What an append came to. `log_append_time` is -1 where the time stamps are the client's."""
+    """The result of an append.
+
+    base_offset, last_offset: of the records. log_append_time: -1 if the time stamps are the client's.
+    duplicate: whether the batch had been appended before; the offsets are those of that time.
+    """
 
     base_offset: int
     last_offset: int
@@ -71,12 +72,14 @@ class AppendResult(NamedTuple):
 
 
 class Log:
-    """See the module. Made by the loader.
+    """See the module. Logs are made by `loader`.
 
-    `deletable_offset` is set by the replica: what lies at or behind it is never deleted by retention (`None`: no such
-    bound). `on_roll` is called when an append has gone on in a new segment and the old one can be made durable; `lock`
-    is held then, and it must not wait. `recovery_point` is the offset up to which all is on stable storage. `clean`
-    says that the log was closed in order and is opened as it was.
+    recovery_point: the offset up to which everything is durable.
+    clean: whether the log was closed cleanly, so that its files are durable and complete.
+
+    Attributes that others set:
+    deletable_offset: retention and compaction leave records at and after it alone; None for no such limit.
+    on_roll: called after a roll, when the old segment can be made durable; `lock` is held, so it must not block.
     """
 
     def __init__(
@@ -98,9 +101,7 @@ class Log:
         clean: bool = False,
     ) -> None:
         self.directory = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
+        self.topic, self.partition, self.topic_id = topic, partition, topic_id
         self.storage = storage
         self.now_ms = now_ms
         self.log_start_offset = log_start_offset
@@ -109,18 +110,17 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.deletable_offset: int | None = None
-        self.cleaned_offset = 0  # up to which the log was compacted
-        self.cuts = 0  # how often the end was cut back
+        self.cleaned_offset = 0  # the offset up to which the log was compacted
+        self.truncations = 0  # how often the log was truncated at its end
         self.on_roll: Callable[[], None] | None = None
-        self.closed = False
-        self.abandoned = False
+        self.closed = self.abandoned = False
         self.last_flush = storage.seconds()
-        self.pending_unlinks: list[tuple[float, list[str]]] = []  # when they may go, files renamed to .deleted
-        self.lock = threading.Lock()  # of everything that changes the log; held for no sync but truncation's
-        self.maintenance = threading.Lock()  # of flush, truncation and removal; taken before `lock`
-        self._snapshots: list[tuple[int, bytes]] = []  # taken at a roll, written by `flush`
-        self._entered = clean  # whether the directory's own name is known to be on stable storage
-        self._closed_at = log_end_offset if clean else -1  # the end at which a close would change nothing
+        self.pending_unlinks: list[tuple[float, list[str]]] = []  # files renamed to .deleted, when to unlink them
+        self.lock = threading.Lock()  # held by whatever changes the log
+        self.maintenance = threading.Lock()  # held by flush, truncation and removal; taken before `lock`
+        self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
+        self.names_synced = clean  # whether the name of the log's directory is durable
+        self._closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
         self._config = config
         self._create_time = True
         self._roll_ms = 0
@@ -133,7 +133,7 @@ class Log:
 
     @property
     def config(self) -> LogConfig:
-        """The log's settings; set it to change them while the log is in use."""
+        """The log's settings. May be set while the log is in use."""
         return self._config
 
     @config.setter
@@ -147,7 +147,7 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         return sum([segment.size for segment in self.segments])
 
     @property
@@ -157,14 +157,14 @@ class Log:
 
     @property
     def active(self) -> Segment:
-        """The segment that is written to."""
+        """The segment that is appended to."""
         return self._active
 
     def replace_segments(self, segments: Sequence[Segment]) -> None:
-        """Put another list of segments in place; the last one is open for writing. `lock` is held by the caller."""
+        """Replace the list of segments; the last one is open for writing. The caller holds `lock`."""
         self._view = SegmentsView(segments)
         self._active = segments[-1]
-        self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # the end as the last reader of it saw it
+        self._tail: tuple[int, Segment, int] = (-1, self._active, 0)  # where the last read ended
         self._set_limits()
 
     # Appending -----------------------------------------------------------------------------------------------------
@@ -178,10 +178,10 @@ class Log:
         inspections: Inspections | None = None,
         may_inspect: bool = True,
     ) -> AppendResult:
-        """Append record batches. `InvalidAppend` and `StorageFailure` say that nothing was appended.
+        """Append record batches. Raises InvalidAppend or StorageFailure if nothing was appended.
 
-        inspections: what `inspect` found in these records. may_inspect: whether this call may take long over records
-        that have to be looked into; if not, it raises InspectionNeeded.
+        inspections: the result of `inspect` for these records. may_inspect: whether this call may take long to inspect
+        records; if not, it raises InspectionNeeded where that is necessary.
         """
         with self.lock:
             now_ms = self.now_ms()
@@ -192,11 +192,11 @@ class Log:
             return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
 
     def wants_inspection(self, records: Buffer) -> bool:
-        """Whether `append` has to look into any of these records of a client."""
+        """Return whether `append` has to inspect any of these records of a client."""
         return wants_inspection(memoryview(records), self._config)
 
     def inspect(self, records: Buffer) -> Inspections:
-        """Look into records that a client wants to append; what `append` has to know of them. May take long."""
+        """Inspect records that a client wants to append, for `append`. May take long."""
         return inspect(memoryview(records), self._config, self.now_ms())
 
     def _append_one(
@@ -257,13 +257,13 @@ class Log:
         inspections: Inspections | None,
         may_inspect: bool,
     ) -> AppendResult:
-        """The general way: any number of batches of any origin."""
+        """Append any number of batches of any origin: the general path."""
         if self.closed:
             raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
         checked = check_batches(records, origin, self._config, now_ms, self.log_end_offset, inspections, may_inspect)
         if len(records) > self._config.segment_bytes and origin is not AppendOrigin.REPLICATION:
             raise RecordListTooLarge(
-                f"batches of {len(records)} bytes together are over segment.bytes, {self._config.segment_bytes}"
+                f"the batches have {len(records)} bytes together, more than segment.bytes, {self._config.segment_bytes}"
             )
         stamp = NO_TIMESTAMP
         if origin is AppendOrigin.REPLICATION:
@@ -281,16 +281,19 @@ class Log:
         return AppendResult(first.base_offset, last.last_offset, stamp, self.log_start_offset)
 
     def _with_offsets(self, checked: list[Checked], leader_epoch: int) -> list[Checked]:
-        """The batches with the offsets that they get here."""
+        """Return the batches with the next offsets of this log."""
         offset = self.log_end_offset
-        placed = []
+        numbered = []
         for header, batch in checked:
-            placed.append((header._replace(base_offset=offset, leader_epoch=leader_epoch), batch))
+            numbered.append((header._replace(base_offset=offset, leader_epoch=leader_epoch), batch))
             offset += header.last_offset_delta + 1
-        return placed
+        return numbered
 
     def _write_checked(self, checked: list[Checked], as_is: memoryview | None, size: int, now_ms: int) -> None:
-        """Write the batches, with their offsets and epochs; `as_is` are their bytes where these have them already."""
+        """Write the batches, with their offsets and epochs, to the active segment or a new one.
+
+        as_is: the bytes of the batches if they contain offsets and epochs already, else None. size: of all batches.
+        """
         first, last_offset = checked[0][0], checked[-1][0].last_offset
         newest = max(header.max_timestamp for header, _ in checked)
         segment = self._active
@@ -328,22 +331,22 @@ class Log:
         self._plain.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
-        """Whether the active segment is older than `segment.ms`: by time stamps if there are any, as Kafka has it."""
+        """Return whether the active segment is older than `segment.ms`: by time stamps if it has any, as in Kafka."""
         segment = self._active
         if segment.first_timestamp >= 0 and newest >= 0:
             return newest - segment.first_timestamp > self._roll_ms
         return now_ms - segment.created_ms > self._roll_ms
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Go on in a new segment. The old one is made durable by the next `flush` or `seal`. `lock` is held."""
+        """Start a new segment. The next `flush` or `seal` makes the old one durable. The caller holds `lock`."""
         try:
-            self._active.cut_torn()
+            self._active.truncate_torn()
             if self._active.reopened:
                 self._active.drop_index_files()
             segment = Segment.create(self.storage, self.directory, base_offset, created_ms=now_ms)
         except OSError as error:
             raise StorageFailure(self.directory, error) from error
-        self._snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
+        self.unwritten_snapshots.append((self.log_end_offset, self.producers.to_snapshot()))
         self.replace_segments([*self.segments, segment])
 
     # Reading -------------------------------------------------------------------------------------------------------
@@ -358,20 +361,15 @@ class Log:
         allow_cold: bool = False,
         empty: bool = False,
     ) -> FileSlice | None:
-        """Batches from the one that holds `offset` on (the next one if compaction removed it), up to `max_bytes`.
+        """Return whole batches of one segment, from the one that contains `offset` or the next one on; None if none.
 
-        The first batch has records: those that compaction emptied are passed over, unless `empty`. A replica needs
-        them, since they tell the last sequence of their producer.
-
-        `None` if there is nothing to hand out before `end_offset`, which is exclusive and lets only whole batches
-        through, or if the first batch is over `max_bytes` and not `min_one`. A slice is of whole
-        batches of one segment. Raises `OffsetOutOfRange`, and `ColdRead` unless `allow_cold`.
+        end_offset: only batches that end before it are returned. min_one: whether the first batch is returned if it is
+        larger than `max_bytes`. allow_cold: whether to wait for the disk; otherwise ColdRead is raised. empty: whether
+        the first batch may be one without records, left by compaction. A replica needs these, since they contain the
+        last sequence of their producer. Raises OffsetOutOfRange.
         """
         if allow_cold:
-            with self.lock:  # in a thread, beside appends: the segment's size has to be that of this end
-                end, view = self.log_end_offset, self._view
-                last = view.segments[-1]
-                size = last.size
+            end, view, last, size = self._locked_end()
         else:
             end, view = self.log_end_offset, self._view
             last = view.segments[-1]
@@ -394,9 +392,15 @@ class Log:
             )
             return None if found is None else self._slice(*found, allow_cold)
         except StorageFailure:
-            if offset < self.log_start_offset:  # retention was faster
+            if offset < self.log_start_offset:  # retention has just removed it
                 raise OffsetOutOfRange(offset, self.log_start_offset, end) from None
             raise
+
+    def _locked_end(self) -> tuple[int, SegmentsView, Segment, int]:
+        """Return log end offset, segments, last segment and its size, all of one moment, while others may append."""
+        with self.lock:
+            last = self._view.segments[-1]
+            return self.log_end_offset, self._view, last, last.size
 
     def _slice(self, segment: Segment, position: int, length: int, allow_cold: bool) -> FileSlice:
         if segment is self._active and position + length == segment.size:
@@ -405,21 +409,27 @@ class Log:
         return FileSlice(segment.reader(allow_cold=allow_cold), position, length)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
-        """(time stamp, offset, leader epoch) of the first record as young as `timestamp_ms`, if there is one."""
+        """Return (time stamp, offset, leader epoch) of the first record with at least this time stamp, None if none.
+
+        allow_cold: whether to wait for the disk; otherwise ColdRead is raised.
+        """
         return self._view.offset_for_timestamp(timestamp_ms, self.log_start_offset, allow_cold=allow_cold)
 
     def max_timestamp(self, *, allow_cold: bool = False) -> tuple[int, int, int] | None:
-        """(time stamp, offset, leader epoch) of the youngest record, the first of them; `None` of a log without any."""
+        """Return (time stamp, offset, leader epoch) of the first record with the largest time stamp, None if empty."""
         return self._view.max_timestamp(self.log_start_offset, allow_cold=allow_cold)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest leader epoch here that is not above `epoch`, and its end offset; (-1, -1) if unknown."""
+        """Return the largest leader epoch of this log up to `epoch`, and its end offset; (-1, -1) if unknown."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    # Ends ----------------------------------------------------------------------------------------------------------
+    # Start and end offsets -----------------------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log's start up to `offset`; the start there is then. Segments go with the next `tick`."""
+        """Raise the log start offset to `offset`, and return it. The next `tick` removes segments before it.
+
+        Raises OffsetOutOfRange if the offset is after the log end offset.
+        """
         with self.lock:
             if offset > self.log_end_offset:
                 raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
@@ -428,12 +438,12 @@ class Log:
                 self.epochs.truncate_start(offset)
             return self.log_start_offset
 
-    def end_at(self, segments: Sequence[Segment], offset: int, *, anew: bool = False) -> None:
-        """Be cut back to `segments` and `offset`, the new end; `producers` is the caller's to cut. `lock` is held.
+    def truncated_to(self, segments: Sequence[Segment], offset: int, *, restarted: bool = False) -> None:
+        """Take over the state after a truncation of the files: these segments, ending at `offset`.
 
-        `anew`: nothing of what was there before is left.
+        restarted: whether no earlier record is left. The caller holds `lock`, and restores `producers`.
         """
-        self.cuts += 1
+        self.truncations += 1
         self.replace_segments(segments)
         self._closed_at = -1
         self.log_end_offset = offset
@@ -441,110 +451,47 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
-        self._snapshots = [] if anew else [snapshot for snapshot in self._snapshots if snapshot[0] <= offset]
+        kept = [] if restarted else [snapshot for snapshot in self.unwritten_snapshots if snapshot[0] <= offset]
+        self.unwritten_snapshots = kept
 
-    # Durability ----------------------------------------------------------------------------------------------------
+    # Durability (waits for the disk: call these in a thread) -------------------------------------------------------
 
     def seal(self) -> None:
-        """Make segments that were rolled durable, with indexes and snapshots. Waits for the disk."""
+        """Make all segments but the active one durable, with indexes and snapshots. Raises StorageFailure."""
         with self.maintenance:
-            self.seal_held()
+            seal_segments(self)
 
     def flush(self) -> None:
-        """Make everything appended so far durable and move the recovery point. Waits for the disk: use a thread."""
+        """Make everything durable that was appended so far, and move the recovery point. Raises StorageFailure."""
         with self.maintenance:
-            self._flush()
-
-    def seal_held(self) -> None:
-        """`seal`, for who holds `maintenance`."""
-        with self.lock:
-            if self.abandoned:  # the directory may have another name by now: that is no failure of the disk
-                raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-            sealed = [segment for segment in self.segments[:-1] if segment.file is not None]
-            snapshots = list(self._snapshots)
-            base = self._active.base_offset
-        fs = self.storage.fs
-        try:
-            with self.lock:
-                self._active.cut_torn()
-            if not self._entered:
-                sync_partition_metadata(fs, self.directory)  # before its name is made durable with the others
-            for segment in sealed:
-                segment.persist()
-            for offset, data in snapshots:
-                write_snapshot(fs, self.directory, offset, data)
-            self._write_epochs()
-            if sealed:
-                sync_directory(fs, self.directory)
-        except OSError as error:
-            raise StorageFailure(self.directory, error) from error
-        with self.lock:
-            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot not in snapshots]
-        self._recovered_to(base)
-
-    def _write_epochs(self) -> None:
-        if self.epochs.dirty:
-            self.epochs.dirty = False
-            try:
-                write_leader_epochs(self.storage.fs, self.directory, self.epochs.entries())
-            except OSError:
-                self.epochs.dirty = True
-                raise
-
-    def _flush(self) -> None:
-        end = self.log_end_offset
-        self.last_flush = self.storage.seconds()
-        active = self._active  # if it is rolled from here on, it is sealed below
-        self.seal_held()
-        if end <= self.recovery_point and self._entered:
-            return
-        active.sync()
-        try:
-            self._sync_entries()
-        except OSError as error:
-            raise StorageFailure(self.directory, error) from error
-        self._recovered_to(end)
-
-    def _recovered_to(self, offset: int) -> None:
-        if self.abandoned:  # meanwhile, so that the files may have been let go of before they were synced
-            raise LogClosed(f"the log of {self.topic}-{self.partition} is closed")
-        self.recovery_point = max(self.recovery_point, offset)
-
-    def _sync_entries(self) -> None:
-        """Make the names durable: of the newest segment, and the first time of the partition itself."""
-        fs = self.storage.fs
-        sync_directory(fs, self.directory)
-        if not self._entered:
-            sync_directory(fs, os.path.dirname(self.directory))
-            self._entered = True
+            flush_log(self)
 
     def close(self) -> None:
-        """Make everything durable, write indexes and the producers' snapshot, let go of the files."""
+        """Flush the log, write indexes and the producer snapshot, and close its files. Raises StorageFailure."""
         with self.maintenance:
             with self.lock:
                 if self.closed:
                     return
                 self.closed = True
                 self._set_limits()
-            self._flush()
+            flush_log(self)
             if self.log_end_offset != self._closed_at or self._active.torn:
-                self._active.persist(sync=False)
-                write_snapshot(self.storage.fs, self.directory, self.log_end_offset, self.producers.to_snapshot())
+                write_closing_state(self)
             self.forget()
 
     def abandon(self) -> None:
-        """Let go of the files as they are: of a log that is deleted, or whose disk has failed."""
+        """Close the files without flushing: for a log that is deleted or whose disk has failed."""
         self.refuse_all()
         self.forget()
 
     def refuse_all(self) -> None:
-        """Be closed to appends and look-ups, with the files left as they are."""
+        """Refuse appends and look-ups from now on. The files stay open and as they are."""
         with self.lock:
             self.closed = self.abandoned = True
             self._set_limits()
 
     def forget(self) -> None:
-        """Let go of descriptors and indexes; slices in flight keep theirs."""
+        """Close files and drop indexes. Slices that are still being sent keep their file open."""
         for segment in self.segments:
             segment.forget()
 

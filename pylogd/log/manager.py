@@ -1,15 +1,15 @@
-"""All logs of a broker, over its data directories.
+"""The logs of a broker, in one or several data directories: loading, creating, deleting, truncating and closing them.
 
-Strategy: what lies in one data directory is `directories`' business; here are the open logs of all of them. A new
-partition goes to the directory with the fewest. A deleted one gives its name free at once and is removed after a delay.
+A new partition goes to the data directory with the fewest partitions. A deleted one makes its name available at once,
+and its files are removed after `file.delete.delay.ms`. What the manager is made of:
 
-Rules:
-- `load`, `create`, `delete`, `tick` and `close` wait for the disk and belong in a thread; `logs` may be looked up
-anywhere. One partition that can't be opened does not stop the others: it is in `offline`, with the reason.
-- No more logs are opened than `partition_limit` says; the others are in `offline`, as the last stop left them.
-- A data directory whose disk fails goes offline alone: it is not written to again, its logs move to `offline`, and the
-  next start recovers them. A full disk is no such failure; a sync that failed always is.
-Must not know: topics' settings beyond what it is handed, replicas, the reactor.
+- `registry`: which logs are open, and which can't be used and why;
+- `directories`: the data directories, their failures, and whose they are;
+- `bulk_loader`: opening many logs in several threads;
+- `checkpoint_writer`: when which offsets are written to the checkpoints;
+- `housekeeping`: what is done regularly: flushing, retention, removal of deleted files.
+
+Methods wait for the disk unless they say otherwise: call them in a thread. `logs` may be read in any thread.
 """
 
 from __future__ import annotations
@@ -21,33 +21,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from pylogd.log import checkpoints
+from pylogd.log.bulk_loader import INTERNAL_PREFIX, BulkLoader, ConfigOf, Progress
+from pylogd.log.checkpoint_writer import CheckpointWriter
 from pylogd.log.checkpoints import TopicPartition
 from pylogd.log.config import LogConfig
-from pylogd.log.directories import (
-    STRAY_SUFFIX,
-    DirectoryUsage,
-    LogDirectory,
-    claim,
-    failed_directory,
-    open_directory,
-)
-from pylogd.log.errors import (
-    LINK,
-    CorruptLog,
-    LoadCancelled,
-    NoLogDirectory,
-    StorageError,
-    StorageFailure,
-    TooManyPartitions,
-    UnknownLogDirectory,
-)
-from pylogd.log.files import FileSystem, RealFileSystem, remove_tree, sync_directory
-from pylogd.log.loader import Found, create_log, load_log
+from pylogd.log.directories import LogDirectories
+from pylogd.log.errors import LINK, NoLogDirectory, StorageError, StorageFailure, TooManyPartitions
+from pylogd.log.files import FileSystem, RealFileSystem
+from pylogd.log.housekeeping import Housekeeping
+from pylogd.log.loader import create_log
 from pylogd.log.log import Log
-from pylogd.log.retention import retain, unlink_deleted
+from pylogd.log.log_directory import STRAY_SUFFIX, DirectoryUsage, LogDirectory
+from pylogd.log.registry import LogRegistry
 from pylogd.log.segment import Storage
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 
@@ -55,20 +42,21 @@ _log = logging.getLogger(__name__)
 
 _CHECKPOINT_MS = 60_000
 _RECOVERY_THREADS = 2
-_INTERNAL = "__"  # how the names of the broker's own topics begin
 
-Progress = Callable[[int, int, str], None]
-ConfigOf = Callable[[str], LogConfig]
 DirectoryFailed = Callable[[str, list[TopicPartition]], object]
 
 
 class LogManager:
-    """See the module. `config` is for logs whose topic nobody gave settings; `config_of` gives a topic's while loading.
+    """See the module.
 
-    `now_ms` is the wall clock, for time stamps and retention by age; `seconds` a monotonic clock, for all that waits.
-
-    `node_id` and `cluster_id` are compared with what the directories say; a directory that says nothing takes them.
-    `boot_id`: of the machine, as `open_directory` takes it.
+    directories: the paths of the data directories.
+    config: the settings of logs for whose topic there are none.
+    now_ms: the wall clock, for time stamps and retention by age. seconds: a monotonic clock, for delays.
+    node_id, cluster_id: compared with `meta.properties` of the directories, and written there if these have none.
+    recovery_threads: how many logs are opened at the same time.
+    checkpoint_ms: the time between two checkpoints.
+    boot_id: that of the machine, see `log_directory.open_directory`.
+    partition_limit: how many logs may be open. May be changed until `load`.
     """
 
     def __init__(
@@ -89,313 +77,164 @@ class LogManager:
         self.fs: FileSystem = RealFileSystem() if fs is None else fs
         self.storage = Storage(self.fs, seconds=seconds)
         self.config = LogConfig() if config is None else config
-        self.logs: dict[TopicPartition, Log] = {}
-        self.offline: dict[TopicPartition, StorageError] = {}
-        self._offline_in: dict[TopicPartition, list[str]] = {}  # data directories
-        self._untouched: set[TopicPartition] = set()  # of those offline, what needs no recovery that it did not get
-        self.directories: list[LogDirectory] = []
-        self.on_directory_failed: DirectoryFailed | None = None  # called in whatever thread it happened
-        self.on_directory_full: Callable[[], object] | None = None  # the same: one is full, or has room again
-        self._paths = [os.path.abspath(path) for path in directories]
-        self._now_ms = now_ms
-        self._node_id = node_id
-        self._cluster_id = cluster_id
-        self._boot_id = boot_id
         self.partition_limit = partition_limit
-        self._unopened: dict[TopicPartition, str] = {}  # directories of logs beyond the limit
-        self._recovery_threads = recovery_threads
+        self._now_ms = now_ms
         self._seconds = seconds
-        self._checkpoint_seconds = checkpoint_ms / 1000
-        self._next_checkpoint = 0.0
-        self._cleaned: dict[TopicPartition, int] = {}  # up to where, as the checkpoints said at the start
-        self.high_watermarks: dict[TopicPartition, int] = {}  # as the checkpoints said at the start
-        self._cancelled = False
-        self._cleaned_lock = threading.Lock()  # of the writing of that file
         self._reopening = threading.Lock()
-        self._checkpointing = threading.Lock()  # from when the offsets are looked up until they are written
-        self._truncations = [0, 0]  # how many there were, and how many of them the checkpoint knows
-        self._lock = threading.Lock()  # of `logs`' keys and of the choice of a directory
+        self._registry = LogRegistry()
+        self._directories = LogDirectories(
+            directories, self._registry, fs=self.fs, node_id=node_id, cluster_id=cluster_id, boot_id=boot_id
+        )
+        self._loader = BulkLoader(
+            self._registry, self._directories, self.storage, self.config, now_ms=now_ms, threads=recovery_threads
+        )
+        self._checkpoints = CheckpointWriter(self._registry, self._directories)
+        self._housekeeping = Housekeeping(
+            self._registry, self._directories, self._checkpoints, self.fs,
+            now_ms=now_ms, seconds=seconds, checkpoint_ms=checkpoint_ms,
+        )  # fmt: skip
 
-    # Starting ------------------------------------------------------------------------------------------------------
+    # What there is (never waits for the disk) ----------------------------------------------------------------------
+
+    @property
+    def logs(self) -> dict[TopicPartition, Log]:
+        """The open logs."""
+        return self._registry.logs
+
+    @property
+    def offline(self) -> dict[TopicPartition, StorageError]:
+        """The logs that can't be used, and why."""
+        return {key: log.error for key, log in list(self._registry.offline.items())}
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        """All data directories; none before `load` and after `close`."""
+        return self._directories.entries
+
+    @property
+    def healthy(self) -> list[str]:
+        """The paths of the data directories that are not offline."""
+        return [entry.path for entry in self._directories.online]
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """The high watermarks as the checkpoints had them when the directories were opened."""
+        return self._directories.high_watermarks
+
+    @property
+    def in_full_directories(self) -> list[TopicPartition]:
+        """The partitions whose logs are on full volumes."""
+        return self._directories.logs_on_full_volumes()
+
+    @property
+    def directory_id(self) -> str | None:
+        """The id of the first data directory that is online. While this process has its lock, it is unique."""
+        return next((entry.properties.directory_id for entry in self._directories.online), None)
+
+    @property
+    def directory_ids(self) -> frozenset[str]:
+        """The ids of the data directories that are online."""
+        return frozenset(entry.properties.directory_id for entry in self._directories.online)
+
+    def directory_id_of(self, key: TopicPartition) -> str | None:
+        """Return the id of the data directory that has a partition's log; None if there is no such log."""
+        log = self.logs.get(key)
+        return None if log is None else self._directories.directory_of(log).properties.directory_id
+
+    @property
+    def suspect(self) -> frozenset[str]:
+        """The ids of the data directories that may lack recent writes because the machine stopped unexpectedly."""
+        return frozenset(entry.properties.directory_id for entry in self.directories if entry.suspect)
+
+    # Starting and stopping -----------------------------------------------------------------------------------------
 
     def cancel_load(self) -> None:
-        """Have a `load` under way in another thread end soon, with `LoadCancelled` and nothing marked as clean."""
-        self._cancelled = True
-
-    def _check_cancelled(self) -> None:
-        if self._cancelled:
-            raise LoadCancelled("the start was called off")
+        """Make a `load` in another thread end soon, with LoadCancelled. Never waits for the disk."""
+        self._loader.cancel()
 
     def load(self, progress: Progress | None = None, config_of: ConfigOf | None = None) -> None:
-        """Lock the directories and open every log in them. `progress(done, total, name)` is told of each log."""
+        """Lock the data directories, and open all logs in them.
+
+        Raises LogDirLocked, InconsistentMetadata, LoadCancelled, and StorageFailure if no directory can be used.
+        """
+        directories = self._directories
         try:
-            for path in self._paths:
-                self.directories.append(self._try_directory(path))
-            self._load_logs([found for entry in self.directories for found in self._find(entry)], progress, config_of)
-            self._sync_names()
+            directories.open_all()
+            found = [log for entry in directories.entries for log in directories.find_logs(entry)]
+            self._loader.load(found, self.partition_limit, progress, config_of)
+            directories.sync_names()
             self.checkpoint()
             for key, log in list(self.logs.items()):
-                if log.cleaned_offset < self._cleaned.get(key, 0):  # cut, and then the crash came
+                if log.cleaned_offset < directories.cleaned_offsets.get(key, 0):  # recovery truncated the log
                     self.checkpoint_cleaned(log)
-            if not self.healthy:
-                failure = self.directories[0].failure
+            if not directories.online:
+                failure = directories.entries[0].failure
                 assert failure is not None
                 raise failure
         except BaseException:
             self.close(clean=False)
             raise
 
-    def _sync_names(self) -> None:
-        """After a crash: make the partitions' names durable, before what they hold counts as flushed."""
-        for entry in self.directories:
-            if not entry.clean and entry.failure is None:
-                try:
-                    sync_directory(self.fs, entry.path)
-                except OSError as error:
-                    self.storage_failed(StorageFailure(entry.path, error))
-
-    def _try_directory(self, path: str) -> LogDirectory:
-        """The directory, offline if its disk fails and there are others."""
-        try:
-            entry = open_directory(self.fs, path, self._node_id, self._cluster_id, self._boot_id)
-        except OSError as error:
-            failure = StorageFailure(error.filename or path, error)
-            if len(self._paths) == 1:
-                raise failure from error
-            _log.critical("%s: %s: the data directory is offline, with all of its partitions", path, failure)
-            return failed_directory(self.fs, path, failure)
-        self._cleaned |= entry.cleaned
-        self.high_watermarks |= entry.high_watermarks
-        return entry
-
-    @property
-    def healthy(self) -> list[str]:
-        """The data directories that are not offline."""
-        return [entry.path for entry in self.directories if entry.failure is None]
-
-    def storage_failed(self, error: StorageError) -> bool:
-        """Take the data directory offline that `error` is about, if it is such an error; whether it is offline.
-
-        May be called in any thread, by who holds no log's lock.
-        """
-        if not isinstance(error, StorageFailure):
-            return False
-        entry = next((e for e in self.directories if f"{error.path}/".startswith(f"{e.path}/")), None)
-        if entry is None:
-            return False
-        if not error.is_fatal:
-            if error.is_full:
-                self._set_full(entry, True)
-            return False
-        with self._lock:
-            if entry.failure is not None:
-                return True
-            entry.failure = error
-            lost = [log for log in self.logs.values() if entry.holds(log)]
-            keys = [(log.topic, log.partition) for log in lost]
-            for key in keys:
-                del self.logs[key]
-                self.offline[key] = error
-                self._offline_in[key] = [entry.path]
-        _log.critical(
-            "%s: the data directory is offline, with %d partitions; once the disk is seen to, use it again by "
-            "`pylogd cluster reopen` or a restart: %s",
-            entry.path, len(keys), error,
-        )  # fmt: skip
-        for log in lost:
-            log.abandon()
-        if self.on_directory_failed is not None:
-            self.on_directory_failed(entry.path, keys)
-        return True
-
-    def _set_full(self, entry: LogDirectory, full: bool) -> None:
-        with self._lock:
-            if entry.full == full:
-                return
-            entry.full = full
-        if full:
-            _log.error("%s: the volume is full: other brokers lead its partitions, where possible", entry.path)
-        else:
-            _log.info("%s: the volume has free space again", entry.path)
-        if self.on_directory_full is not None:
-            self.on_directory_full()
-
-    def check_directories(self, write: bool = True) -> None:
-        """Find data directories that are gone, can't be written to (tried with `write` only), or have room again.
-
-        For a thread: it waits for the disk.
-        """
-        for entry in self.directories:
-            if entry.failure is None:
-                try:
-                    entry.probe(write and not entry.full)
-                    if entry.full and entry.has_room():
-                        self._set_full(entry, False)
-                except OSError as error:
-                    self.storage_failed(StorageFailure(error.filename or entry.path, error))
-
     def reopen(self, path: str) -> list[TopicPartition]:
-        """Use a data directory again that is offline, or full; the partitions that it brings back.
+        """Use a data directory again that is offline or full; return the partitions that are available again.
 
-        For a thread: logs are recovered as after a crash. One that is in use stays as it is. Raises
-        UnknownLogDirectory, StorageFailure if it still fails, and InconsistentMetadata as `LogDirectory.reopened`.
+        The logs are recovered as after a crash. A directory that is in use is left as it is. Raises as
+        `LogDirectories.reopen`.
         """
-        path = os.path.abspath(path)
         with self._reopening:
-            failed = next((entry for entry in self.directories if entry.path == path), None)
-            if failed is None:
-                raise UnknownLogDirectory(f"{path} is no data directory of this broker")
-            if failed.failure is None:
-                self._set_full(failed, False)
+            entry = self._directories.reopen(path)
+            if entry is None:
                 return []
-            try:
-                entry = failed.reopened(self._boot_id)
-            except OSError as error:
-                raise StorageFailure(error.filename or path, error) from error
-            return self._take_back(failed, entry)
+            found = [log for log in self._directories.find_logs(entry) if (log.topic, log.partition) not in self.logs]
+            self._loader.load(found, self.partition_limit)
+            self._directories.sync_names()
+            if entry.failure is not None:
+                raise entry.failure
+            keys = [(log.topic, log.partition) for log in found]
+            _log.info("Data directory %s is online again with %d partitions", entry.path, len(keys))
+            return [key for key in keys if key in self.logs]
 
-    def _take_back(self, failed: LogDirectory, entry: LogDirectory) -> list[TopicPartition]:
-        with self._lock:
-            for key in [key for key, paths in self._offline_in.items() if paths == [entry.path]]:
-                del self.offline[key], self._offline_in[key]
-                self._unopened.pop(key, None)
-                self._untouched.discard(key)
-            self.directories[self.directories.index(failed)] = entry
-        self._cleaned |= entry.cleaned
-        self.high_watermarks |= entry.high_watermarks
-        found = [one for one in self._find(entry) if (one.topic, one.partition) not in self.logs]
-        self._load_logs(found, None, None)
-        self._sync_names()
-        if entry.failure is not None:
-            raise entry.failure
-        keys = [(one.topic, one.partition) for one in found]
-        _log.info("%s: the data directory is in use again, with %d partitions", entry.path, len(keys))
-        return [key for key in keys if key in self.logs]
+    def close(self, clean: bool = True) -> None:
+        """Close all logs and release the data directories.
 
-    @property
-    def in_full_directories(self) -> list[TopicPartition]:
-        """The partitions whose logs are on volumes without room."""
-        full = {entry.path for entry in self.directories if entry.full and entry.failure is None}
-        if not full:
-            return []
-        return [key for key, log in list(self.logs.items()) if os.path.dirname(log.directory) in full]
-
-    @property
-    def directory_id(self) -> str | None:
-        """The id of the first data directory that is there; nobody else has it while this process holds its lock."""
-        return next((entry.properties.directory_id for entry in self.directories if entry.failure is None), None)
-
-    @property
-    def directory_ids(self) -> frozenset[str]:
-        """The ids of the data directories that are there."""
-        return frozenset(entry.properties.directory_id for entry in self.directories if entry.failure is None)
-
-    def directory_id_of(self, key: TopicPartition) -> str | None:
-        """The id of the data directory that holds a partition's log, None if there is no such log."""
-        log = self.logs.get(key)
-        return None if log is None else self._directory_of(log).properties.directory_id
-
-    @property
-    def suspect(self) -> frozenset[str]:
-        """The ids of the data directories that may lack the last of what was written to them: the machine stopped."""
-        return frozenset(entry.properties.directory_id for entry in self.directories if entry.suspect)
-
-    def trust(self) -> None:
-        """Say in each directory that it is in use under this boot id: none is suspect from now on.
-
-        To be called once nobody counts any more on what they may lack.
+        clean: whether to flush the logs. Directories whose logs were all closed that way are marked as cleanly stopped.
         """
-        for entry in self.directories:
-            if entry.failure is None:
-                entry.properties = claim(self.fs, entry.path, self._node_id, self._cluster_id, self._boot_id)
-                entry.suspect = False
+        offline = list(self._registry.offline.values())
+        unclean = {path for log in offline if log.needs_recovery for path in log.directories}
+        unclean |= {entry.path for entry in self.directories if entry.failure is not None}
+        for log in self._registry.open_logs():
+            try:
+                if clean:
+                    if log.closed:  # by a failure: its end may not be on the disk
+                        unclean.add(os.path.dirname(log.directory))
+                    log.close()
+                else:
+                    log.abandon()
+            except (StorageError, OSError) as error:
+                _log.error("Could not close %s-%d cleanly; the next start recovers it: %s",
+                           log.topic, log.partition, error)  # fmt: skip
+                unclean.add(os.path.dirname(log.directory))
+        if clean:
+            self._mark_clean(unclean)
+        self._directories.close()
+        self._registry.clear()
 
-    def adopt_cluster_id(self, cluster_id: str) -> None:
-        """Compare with the directories' cluster id, or write it to those that have none."""
-        self._cluster_id = cluster_id
-        for entry in self.directories:
-            if entry.failure is None:
-                entry.properties = claim(self.fs, entry.path, self._node_id, cluster_id)
-
-    def _find(self, entry: LogDirectory) -> list[Found]:
-        if entry.failure is not None:
-            return []
+    def _mark_clean(self, unclean: set[str]) -> None:
         try:
-            return entry.find()
-        except OSError as error:
-            self.storage_failed(StorageFailure(error.filename or entry.path, error))
-            return []
-
-    def _load_logs(self, found: list[Found], progress: Progress | None, config_of: ConfigOf | None) -> None:
-        places: dict[TopicPartition, list[str]] = {}
-        for entry in found:
-            places.setdefault((entry.topic, entry.partition), []).append(entry.directory)
-        done = 0
-        with ThreadPoolExecutor(self._recovery_threads, "log-recovery") as pool:
-            unique = self._within_limit([entry for entry in found if len(places[entry.topic, entry.partition]) == 1])
-            for entry in pool.map(lambda entry: self._load_one(entry, config_of), unique):
-                done += 1
-                if progress is not None:
-                    progress(done, len(unique), os.path.basename(entry.directory))
-        for key, paths in places.items():
-            if len(paths) > 1:
-                error = CorruptLog(f"one partition in several places: {', '.join(paths)}; keep one")
-                self._set_offline(key, paths, error)
-
-    def _within_limit(self, found: list[Found]) -> list[Found]:
-        """Those of the logs that may be opened, the broker's own topics first; the others are offline."""
-        room = max(self.partition_limit - len(self.logs), 0)
-        if len(found) <= room:
-            return found
-        found.sort(key=lambda entry: not entry.topic.startswith(_INTERNAL))
-        error = TooManyPartitions(self.partition_limit)
-        rest = found[room:]
-        for entry in rest:
-            key = entry.topic, entry.partition
-            self.offline[key] = error
-            self._offline_in[key] = [os.path.dirname(entry.directory)]
-            self._unopened[key] = entry.directory
-            if entry.clean:
-                self._untouched.add(key)
-        _log.critical("%d of %d partitions are offline, the first is %s-%d: %s", len(rest), len(found), rest[0].topic,
-                      rest[0].partition, error)  # fmt: skip
-        return found[:room]
-
-    def _load_one(self, found: Found, config_of: ConfigOf | None) -> Found:
-        key = found.topic, found.partition
-        config = self.config if config_of is None else config_of(found.topic)
-        self._check_cancelled()
-        try:
-            log = load_log(found, config, storage=self.storage, now_ms=self._now_ms, check=self._check_cancelled)
-        except LoadCancelled:
-            raise
-        except StorageError as error:
-            self._set_offline(key, [found.directory], error)
-            if found.is_link:
-                self._untouched.add(key)
-            self.storage_failed(error)
-            return found
-        log.cleaned_offset = min(self._cleaned.get(key, 0), log.log_end_offset)
-        entry = self._directory_of(log)
-        with self._lock:
-            failure = entry.failure
-            if failure is None:
-                self.logs[key] = log
-                entry.partitions += 1
-        if failure is not None:
-            log.abandon()
-            self._set_offline(key, [found.directory], failure)
-        return found
-
-    def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
-        _log.error("%s-%d is offline: %s", *key, error)
-        self.offline[key] = error
-        self._offline_in[key] = [os.path.dirname(path) for path in paths]
+            self.checkpoint()
+            for entry in self.directories:
+                if entry.path not in unclean and entry.failure is None:  # the checkpoint may have made it fail
+                    checkpoints.write_clean_shutdown(self.fs, entry.path)
+        except (StorageError, OSError) as error:
+            _log.error("Could not write the clean-shutdown marker; the next start recovers the logs: %s", error)
 
     # Partitions ----------------------------------------------------------------------------------------------------
 
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None) -> Log:
-        """A new, empty log; the one that is there if it is the same topic's."""
+        """Create an empty log and return it; if there is an open one, return that.
+
+        Raises TooManyPartitions, NoLogDirectory, StorageFailure, and the error of a log that is offline.
+        """
         try:
             return self._create(topic, partition, topic_id, config)
         except StorageFailure as error:
@@ -404,18 +243,19 @@ class LogManager:
 
     def _create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None) -> Log:
         key = topic, partition
-        with self._lock:
+        with self._registry.lock:
             known = self.logs.get(key)
             if known is not None:
                 return known
-            if key in self.offline:
-                raise self.offline[key]
-            if len(self.logs) >= self.partition_limit and not topic.startswith(_INTERNAL):
+            offline = self._registry.offline.get(key)
+            if offline is not None:
+                raise offline.error
+            if len(self.logs) >= self.partition_limit and not topic.startswith(INTERNAL_PREFIX):
                 raise TooManyPartitions(self.partition_limit)
-            left = [entry for entry in self.directories if entry.failure is None]
-            if not left:
-                raise NoLogDirectory("every data directory has failed")
-            entry = min(left, key=lambda entry: (entry.full, entry.partitions))
+            online = self._directories.online
+            if not online:
+                raise NoLogDirectory("all data directories are offline")
+            entry = min(online, key=lambda entry: (entry.full, entry.open_logs))
             path = os.path.join(entry.path, f"{topic}-{partition}")
             try:
                 if self.fs.islink(path):
@@ -429,251 +269,153 @@ class LogManager:
                 storage=self.storage, now_ms=self._now_ms,
             )  # fmt: skip
             self.logs[key] = log
-            entry.partitions += 1
+            entry.open_logs += 1
             return log
 
-    def _directory_of(self, log: Log) -> LogDirectory:
-        return next(entry for entry in self.directories if entry.holds(log))
-
     def delete(self, topic: str, partition: int) -> None:
-        """Take the log away; its files go after the delay. An unknown one is no error."""
-        taken = self._take(topic, partition)
-        if taken is None:
+        """Delete a log: its name is available at once, its files are removed later. Ignores an unknown partition.
+
+        Raises StorageFailure.
+        """
+        removed = self._remove(topic, partition)
+        if removed is None:
             self._delete_unopened((topic, partition))
             return
-        log, entry = taken
+        log, entry = removed
         try:
             with log.maintenance:
                 log.abandon()
-                target = entry.take_away(log.directory)
-            entry.doomed.append((self._seconds() + log.config.file_delete_delay_ms / 1000, target))
-            self._forget_cleaned(log)
+                self._delete_later(entry, log.directory, log.config)
+            self._drop_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
 
     def _delete_unopened(self, key: TopicPartition) -> None:
-        """Delete a log that was never opened, if it is one."""
-        path = self._unopened.pop(key, None)
-        if path is None:
+        """Delete a log that was not opened because there are too many partitions, if it is one."""
+        offline = self._registry.offline.get(key)
+        path = None if offline is None else offline.unopened_path
+        if offline is None or path is None:
             return
-        entry = next(entry for entry in self.directories if entry.path == os.path.dirname(path))
+        offline.unopened_path = None
         try:
-            target = entry.take_away(path)
+            self._delete_later(self._directories.at(os.path.dirname(path)), path, self.config)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
-        with self._lock:
-            self.offline.pop(key, None)
-            self._offline_in.pop(key, None)
-        entry.doomed.append((self._seconds() + self.config.file_delete_delay_ms / 1000, target))
+        with self._registry.lock:
+            self._registry.offline.pop(key, None)
+
+    def _delete_later(self, entry: LogDirectory, path: str, config: LogConfig) -> None:
+        """Rename a partition's directory, and have it removed after the delay."""
+        target = entry.rename_partition(path)
+        entry.pending_removals.append((self._seconds() + config.file_delete_delay_ms / 1000, target))
 
     def keep_aside(self, topic: str, partition: int) -> str | None:
-        """Close a log that the metadata does not know and rename its directory to `-stray`, where it stays.
+        """Close a log that the metadata does not know, and rename its directory to `-stray`. Nobody removes it.
 
-        Returns the directory's new path, None if there is no such log. Raises StorageFailure.
+        Returns the new path of the directory, None if there is no such log. Raises StorageFailure.
         """
-        taken = self._take(topic, partition)
-        if taken is None:
+        removed = self._remove(topic, partition)
+        if removed is None:
             return None
-        log, entry = taken
+        log, entry = removed
         try:
             log.close()
-            target = entry.take_away(log.directory, STRAY_SUFFIX)
-            self._forget_cleaned(log)
+            target = entry.rename_partition(log.directory, STRAY_SUFFIX)
+            self._drop_cleaned(log)
         except StorageFailure as error:
             self.storage_failed(error)
             raise
         return target
 
-    def _take(self, topic: str, partition: int) -> tuple[Log, LogDirectory] | None:
-        """Take a log out of `logs`; the log and its data directory, None if there is no such log."""
-        with self._lock:
+    def _remove(self, topic: str, partition: int) -> tuple[Log, LogDirectory] | None:
+        """Remove a log from the open ones; return it with its data directory, None if there is no such log."""
+        with self._registry.lock:
             log = self.logs.pop((topic, partition), None)
             if log is None:
                 return None
-            entry = self._directory_of(log)
-            entry.partitions -= 1
+            entry = self._directories.directory_of(log)
+            entry.open_logs -= 1
             return log, entry
 
-    def _forget_cleaned(self, log: Log) -> None:
-        """Drop a log that was taken out from the cleaner's checkpoint."""
+    def _drop_cleaned(self, log: Log) -> None:
+        """Remove a log that is no longer open from the cleaner's checkpoint."""
         if log.cleaned_offset:
             self.checkpoint_cleaned(log)
 
     def truncate_to(self, topic: str, partition: int, offset: int) -> int:
-        """Truncate a log and say so in the checkpoints; the log's new end."""
+        """Truncate a log to end at `offset` at most, update the checkpoints, and return the new log end offset."""
         log = self.logs[topic, partition]
         cleaned = log.cleaned_offset
         end = truncate_to(log, offset)
-        self._note_cut()
-        if log.cleaned_offset < cleaned:
-            self.checkpoint_cleaned(log)
+        self._checkpoints.write_truncated(log, cleaned)
         return end
 
     def begin_at(self, topic: str, partition: int, offset: int) -> None:
-        """Drop all of a log, begin it anew at `offset`, and say so in the checkpoints."""
+        """Remove all records of a log, have it start and end at `offset`, and update the checkpoints."""
         log = self.logs[topic, partition]
         cleaned = log.cleaned_offset
         truncate_fully_and_start_at(log, offset)
-        self._note_cut()
-        if log.cleaned_offset < cleaned:
-            self.checkpoint_cleaned(log)
+        self._checkpoints.write_truncated(log, cleaned)
 
-    def _note_cut(self) -> None:
-        """Write the checkpoint, together with whoever else has cut a log meanwhile."""
-        with self._lock:
-            self._truncations[0] += 1
-            mine = self._truncations[0]
-        with self._checkpointing:
-            if self._truncations[1] < mine:  # else somebody has written it together with their own
-                done = self._truncations[0]
-                self._checkpoint_all()
-                self._truncations[1] = done
+    # Data directories ----------------------------------------------------------------------------------------------
+
+    @property
+    def on_directory_failed(self) -> DirectoryFailed | None:
+        """Called with the path of a directory that failed and its partitions, in the thread in which it failed."""
+        return self._directories.on_failed
+
+    @on_directory_failed.setter
+    def on_directory_failed(self, callback: DirectoryFailed | None) -> None:
+        self._directories.on_failed = callback
+
+    @property
+    def on_directory_full(self) -> Callable[[], object] | None:
+        """Called when a volume is full, or has free space again, in the thread in which that was noticed."""
+        return self._directories.on_full
+
+    @on_directory_full.setter
+    def on_directory_full(self, callback: Callable[[], object] | None) -> None:
+        self._directories.on_full = callback
+
+    def storage_failed(self, error: StorageError) -> bool:
+        """Take a data directory offline if the error calls for it; see `LogDirectories.storage_failed`."""
+        return self._directories.storage_failed(error)
+
+    def check_directories(self, write: bool = True) -> None:
+        """Look for data directories that failed or have free space again; see `LogDirectories.check`."""
+        self._directories.check(write)
+
+    def trust(self) -> None:
+        """Write to each directory that it is in use under this boot id: none is `suspect` from then on.
+
+        To be called when the missing writes of suspect directories can no longer do harm.
+        """
+        self._directories.claim_for_this_boot()
+
+    def adopt_cluster_id(self, cluster_id: str) -> None:
+        """Write the cluster id to the directories that have none. Raises InconsistentMetadata for another one."""
+        self._directories.claim(cluster_id)
 
     def usage(self) -> list[DirectoryUsage]:
-        """Bytes by directory and partition."""
-        return [entry.usage(list(self.logs.values())) for entry in self.directories]
+        """Return the bytes used by directory and partition."""
+        return [entry.usage(self._registry.open_logs()) for entry in self.directories]
 
     # Housekeeping --------------------------------------------------------------------------------------------------
 
     def tick(self) -> list[TopicPartition]:
-        """Flush what is due, make rolled segments durable, apply retention, remove what was deleted, checkpoint.
-
-        Returns the topics and partitions of logs whose start has moved.
-        """
-        now_ms, now = self._now_ms(), self._seconds()
-        moved = []
-        for key, log in list(self.logs.items()):
-            start = log.log_start_offset
-            try:
-                _keep(log, now_ms, now)
-            except StorageError as error:
-                if not self.storage_failed(error) and not log.closed:
-                    _log.error("%s-%d: %s", log.topic, log.partition, error)
-            if log.log_start_offset != start:
-                moved.append(key)
-        for entry in self.directories:
-            self._remove_doomed(entry, now)
-        if now >= self._next_checkpoint:
-            self._next_checkpoint = now + self._checkpoint_seconds
-            try:
-                self.checkpoint()
-            except StorageError as error:
-                _log.error("Could not write the checkpoints: %s", error)
-        return moved
-
-    def _remove_doomed(self, entry: LogDirectory, now: float) -> None:
-        due = [path for when, path in entry.doomed if when <= now]
-        entry.doomed = [doomed for doomed in entry.doomed if doomed[0] > now]
-        for path in due:
-            try:
-                remove_tree(self.fs, path)
-            except OSError as error:
-                if not self.storage_failed(StorageFailure(path, error)):
-                    _log.error("Could not remove %s: %s", path, error)
+        """Do the maintenance that is due; return the partitions whose log start offset has moved."""
+        return self._housekeeping.tick()
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts, where they have changed. Raises StorageFailure of what passes."""
-        with self._checkpointing:
-            self._checkpoint_all()
-
-    def _checkpoint_all(self) -> None:
-        failed: StorageFailure | None = None
-        for entry in self.directories:
-            try:
-                if entry.failure is None:
-                    self._checkpoint(entry)
-            except StorageFailure as error:
-                if not self.storage_failed(error):
-                    failed = error
-        if failed is not None:
-            raise failed
-
-    def _checkpoint(self, entry: LogDirectory) -> None:
-        logs = [(key, log) for key, log in list(self.logs.items()) if entry.holds(log)]
-        points = {key: point for key, point in entry.recovery_points.items() if key in self._unopened}
-        points |= {key: log.recovery_point for key, log in logs}
-        entry.write_offsets(checkpoints.RECOVERY_POINTS, points)
-        starts = {key: start for key, start in entry.log_starts.items() if key in self.offline}
-        starts |= {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
-        entry.write_offsets(checkpoints.LOG_STARTS, starts)
+        """Write recovery points and log start offsets; see `CheckpointWriter.write`."""
+        self._checkpoints.write()
 
     def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks of replicated partitions, where they have changed. Raises StorageFailure."""
-        with self._checkpointing:
-            self._checkpoint_high_watermarks(offsets)
-
-    def _checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        logs = [(key, offset, self.logs.get(key)) for key, offset in offsets.items()]
-        for entry in self.directories:
-            found = {key: offset for key, offset, log in logs if log is not None and entry.holds(log)}
-            if entry.failure is None and (found or checkpoints.HIGH_WATERMARKS in entry.checkpointed):
-                try:
-                    entry.write_offsets(checkpoints.HIGH_WATERMARKS, found)
-                except StorageFailure as error:
-                    if not self.storage_failed(error):
-                        raise
+        """Write high watermarks; see `CheckpointWriter.write_high_watermarks`."""
+        self._checkpoints.write_high_watermarks(offsets)
 
     def checkpoint_cleaned(self, log: Log) -> None:
-        """Write how far the logs in the directory of `log` were compacted, where that has changed."""
-        with self._cleaned_lock:
-            for entry in self.directories:
-                if entry.holds(log) and entry.failure is None:
-                    logs = [item for item in list(self.logs.items()) if entry.holds(item[1])]
-                    offsets = {key: other.cleaned_offset for key, other in logs if other.cleaned_offset}
-                    entry.write_offsets(checkpoints.CLEANER_OFFSETS, offsets)
-
-    # Stopping ------------------------------------------------------------------------------------------------------
-
-    def close(self, clean: bool = True) -> None:
-        """Close all logs and let go of the directories; with `clean`, mark those whose logs all closed in order."""
-        # What was neither closed nor recovered, unless it is as the last clean stop left it.
-        failed = {path for key, paths in self._offline_in.items() if key not in self._untouched for path in paths}
-        failed |= {entry.path for entry in self.directories if entry.failure is not None}
-        for log in list(self.logs.values()):
-            try:
-                if clean:
-                    if log.closed:  # by a failure: its end is not known to be on the disk
-                        failed.add(os.path.dirname(log.directory))
-                    log.close()
-                else:
-                    log.abandon()
-            except (StorageError, OSError) as error:
-                _log.error(
-                    "Could not close %s-%d cleanly; it will be recovered at the next start: %s",
-                    log.topic, log.partition, error,
-                )  # fmt: skip
-                failed.add(os.path.dirname(log.directory))
-        if clean:
-            self._mark_clean(failed)
-        for entry in self.directories:
-            entry.release()
-        self.directories = []
-        self.logs = {}
-
-    def _mark_clean(self, failed: set[str]) -> None:
-        try:
-            self.checkpoint()
-            for entry in self.directories:
-                if entry.path not in failed and entry.failure is None:  # it may have failed in the checkpoint just now
-                    checkpoints.write_clean_shutdown(self.fs, entry.path)
-        except (StorageError, OSError) as error:
-            _log.error("Could not write the clean-shutdown marker; logs will be recovered at the next start: %s", error)
-
-
-def _keep(log: Log, now_ms: int, now: float) -> None:
-    """One log's share of a tick. `now_ms` is the wall clock, `now` the monotonic one, in seconds."""
-    config = log.config
-    if (
-        log.log_end_offset - log.recovery_point >= config.flush_messages
-        or (now - log.last_flush) * 1000 >= config.flush_ms
-    ):
-        log.flush()
-    else:
-        log.seal()
-    retain(log, now_ms)
-    unlink_deleted(log)
-    if len(log.producers):
-        with log.lock:
-            log.producers.expire(now_ms - config.producer_id_expiration_ms)
+        """Write how far logs were compacted; see `CheckpointWriter.write_cleaned`."""
+        self._checkpoints.write_cleaned(log)

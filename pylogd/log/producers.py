@@ -1,17 +1,17 @@
-"""Idempotent producers of one partition: what each wrote last, so that a retry is known as one.
+"""The idempotent producers of one partition: the last batches of each, to detect batches that were sent again.
 
-Strategy: per producer id its epoch and its last five batches. A batch that is one of the five is a duplicate and is
-answered with the offsets it got then; one that continues the sequence is appended; anything else is refused. The state
-is written to `<offset, 20 digits>.snapshot` when a segment is rolled and at a clean stop; `offset` is the first one
-that the snapshot does not know. After a crash the last good snapshot and a scan of the batches behind it restore it.
+For each producer id there are its epoch and its last five batches. A batch that equals one of the five is a duplicate,
+and is answered with the offsets that it got then. One that continues the sequence is appended. Any other one is
+refused. The state is written to `<offset, 20 digits>.snapshot` when a segment is rolled and at a clean stop; it covers
+the batches before that offset. After a crash the state is restored from the last valid snapshot and a scan of the
+batches after it.
 
-Rules: sequence numbers run from 0 to 2^31 - 1 and start over. A producer id that is not known may start anywhere
-(KIP-360). A producer that wrote nothing for `producer.id.expiration.ms` is forgotten.
-Must not know: files, offsets' places, transactions' outcomes (the snapshot has room for them).
+Rules: sequence numbers go from 0 to 2^31 - 1 and then start over. A producer id that is not known may start with any
+sequence number (KIP-360). A producer without a batch for `producer.id.expiration.ms` is removed.
 
-Format: Kafka's ProducerSnapshot, version 1: version (int16), CRC-32C of all that follows (uint32), number of entries
-(int32), entries as in `_ENTRY`; big-endian. It keeps the last batch of a producer, so older duplicates are known only
-until a restart.
+Format of a snapshot, as in Kafka: int16 version (1), uint32 CRC-32C of what follows, int32 count, then entries as in
+`_ENTRY`; big-endian. An entry has only the last batch of its producer, so earlier duplicates are not detected after a
+restart. It has fields for transactions, which are not used.
 Source: KIP-98, KIP-360.
 """
 
@@ -26,7 +26,7 @@ from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.wire.records import BatchHeader, crc32c
 
 MAX_SEQUENCE = (1 << 31) - 1
-REMEMBERED = 5  # batches: no client has more in flight
+REMEMBERED = 5  # batches per producer: clients have no more in flight
 
 _SNAPSHOT_VERSION = 1
 _PREFIX = struct.Struct(">hI")
@@ -37,11 +37,11 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class SnapshotCorrupt(ValueError):
-    """Bytes that are no producer snapshot."""
+    """The bytes are not a valid producer snapshot."""
 
 
 class WrittenBatch(NamedTuple):
-    """A batch that a producer wrote."""
+    """A batch of a producer that was appended."""
 
     base_sequence: int
     last_sequence: int
@@ -51,7 +51,7 @@ class WrittenBatch(NamedTuple):
 
 
 class SnapshotEntry(NamedTuple):
-    """A producer as a snapshot has it."""
+    """The state of one producer in a snapshot."""
 
     producer_id: int
     epoch: int
@@ -64,7 +64,7 @@ class SnapshotEntry(NamedTuple):
 
 
 class Producer:
-    """One producer id. `next_sequence` is -1 if any may come."""
+    """The state of one producer id. `next_sequence` is -1 if any sequence number is valid next."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_seen_ms", "next_sequence", "transaction_first_offset")
 
@@ -78,7 +78,7 @@ class Producer:
 
 
 class Producers:
-    """All producers of a partition. Empty, and so free, where nobody is idempotent."""
+    """The idempotent producers of a partition, by producer id."""
 
     __slots__ = ("by_id",)
 
@@ -89,7 +89,10 @@ class Producers:
         return len(self.by_id)
 
     def check(self, producer_id: int, epoch: int, base_sequence: int, last_delta: int) -> WrittenBatch | None:
-        """`None` if the batch may be appended, the batch it repeats if it is a duplicate; raises otherwise."""
+        """Return None if a batch may be appended, or the earlier batch if it is a duplicate of that.
+
+        Raises OutOfOrderSequence and InvalidProducerEpoch.
+        """
         producer = self.by_id.get(producer_id)
         if producer is None:
             return None
@@ -101,31 +104,33 @@ class Producers:
                 if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                     return batch
             raise OutOfOrderSequence(
-                f"producer {producer_id} sent sequence {base_sequence}, and {producer.next_sequence} was next"
+                f"producer {producer_id} sent sequence {base_sequence}, expected {producer.next_sequence}"
             )
         if epoch < producer.epoch:
-            raise InvalidProducerEpoch(f"producer {producer_id} has epoch {producer.epoch} by now, not {epoch}")
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} sent epoch {epoch}, its current epoch is {producer.epoch}"
+            )
         if base_sequence:
             raise OutOfOrderSequence(
-                f"producer {producer_id} starts its epoch {epoch} with sequence {base_sequence} instead of 0"
+                f"producer {producer_id} started epoch {epoch} with sequence {base_sequence}, expected 0"
             )
         return None
 
     def due(self, producer_id: int, epoch: int, base_sequence: int) -> bool:
-        """Whether that is what a known producer is to go on with."""
+        """Return whether a batch continues the sequence of a known producer."""
         producer = self.by_id.get(producer_id)
         return producer is not None and (producer.epoch, producer.next_sequence) == (epoch, base_sequence)
 
     def check_all(self, headers: list[BatchHeader]) -> WrittenBatch | None:
-        """The same for batches that are appended together, each after the ones before it.
+        """Do as `check` for batches that are appended together; each must continue those before it.
 
-        A duplicate among them makes the whole append one: a client repeats a request as it was.
+        If one of them is a duplicate, the whole append is: a client repeats requests unchanged.
         """
-        first_of: dict[int, tuple[int, int]] = {}
+        next_of: dict[int, tuple[int, int]] = {}  # by producer id: epoch and sequence number
         for header in headers:
             if header.producer_id < 0 or header.is_control:
                 continue
-            expected = first_of.get(header.producer_id)
+            expected = next_of.get(header.producer_id)
             if expected is None:
                 found = self.check(
                     header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
@@ -134,16 +139,16 @@ class Producers:
                     return found
             elif expected != (header.producer_epoch, header.base_sequence):
                 raise OutOfOrderSequence(
-                    f"producer {header.producer_id} sent sequence {header.base_sequence}, and {expected[1]} was next"
+                    f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected[1]}"
                 )
-            following = (header.base_sequence + header.last_offset_delta + 1) & MAX_SEQUENCE
-            first_of[header.producer_id] = header.producer_epoch, following
+            next_sequence = (header.base_sequence + header.last_offset_delta + 1) & MAX_SEQUENCE
+            next_of[header.producer_id] = header.producer_epoch, next_sequence
         return None
 
     def wrote(
         self, producer_id: int, epoch: int, base_sequence: int, last_delta: int, base_offset: int, timestamp: int
     ) -> None:
-        """Note a batch that was appended."""
+        """Record that a batch was appended."""
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = self.by_id[producer_id] = Producer(epoch)
@@ -158,7 +163,7 @@ class Producers:
         )
 
     def note(self, header: BatchHeader) -> None:
-        """Note a batch of the log, appended or found there. Markers carry no sequence and are passed over."""
+        """Record a batch by its header. Transaction markers, which have no sequence numbers, are ignored."""
         if header.producer_id >= 0 and header.base_sequence >= 0:
             self.wrote(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
@@ -166,18 +171,18 @@ class Producers:
             )  # fmt: skip
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch is older than `before_ms`; how many there were."""
-        gone = [key for key, producer in list(self.by_id.items()) if producer.last_seen_ms < before_ms]
-        for key in gone:
+        """Remove the producers whose last batch is older than `before_ms`; return how many."""
+        expired = [key for key, producer in list(self.by_id.items()) if producer.last_seen_ms < before_ms]
+        for key in expired:
             self.by_id.pop(key, None)
-        return len(gone)
+        return len(expired)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all producers."""
         self.by_id.clear()
 
     def entries(self) -> Iterator[SnapshotEntry]:
-        """Each producer as a snapshot has it."""
+        """Iterate over the snapshot entries of all producers."""
         for producer_id, producer in list(self.by_id.items()):
             if producer.batches:
                 last = producer.batches[-1]
@@ -188,13 +193,13 @@ class Producers:
                 )  # fmt: skip
 
     def to_snapshot(self) -> bytes:
-        """The content of a snapshot file."""
+        """Return the contents of a snapshot file."""
         entries = [_ENTRY.pack(*entry) for entry in self.entries()]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
         return _PREFIX.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
 
     def restore(self, data: bytes) -> None:
-        """Take the state from a snapshot file's content."""
+        """Replace the state by that of a snapshot file. Raises SnapshotCorrupt."""
         self.by_id.clear()
         for entry in read_snapshot(data):
             producer = self.by_id[entry.producer_id] = Producer(entry.epoch)
@@ -211,16 +216,16 @@ class Producers:
 
 
 def read_snapshot(data: bytes) -> list[SnapshotEntry]:
-    """The entries of a snapshot file; `SnapshotCorrupt` says what is wrong with it."""
+    """Parse a snapshot file. Raises SnapshotCorrupt."""
     head = _PREFIX.size + _COUNT.size
     if len(data) < head:
         raise SnapshotCorrupt(f"{len(data)} bytes are too few for a snapshot")
     version, crc = _PREFIX.unpack_from(data)
     if version != _SNAPSHOT_VERSION:
-        raise SnapshotCorrupt(f"snapshot version {version}, where only {_SNAPSHOT_VERSION} is known")
+        raise SnapshotCorrupt(f"unknown snapshot version {version}, should be {_SNAPSHOT_VERSION}")
     if crc32c(memoryview(data)[_PREFIX.size :]) != crc:
         raise SnapshotCorrupt("the snapshot fails its CRC")
     (count,) = _COUNT.unpack_from(data, _PREFIX.size)
     if len(data) != head + count * _ENTRY.size:
-        raise SnapshotCorrupt(f"{count} entries in {len(data)} bytes")
+        raise SnapshotCorrupt(f"{len(data)} bytes do not fit {count} entries")
     return [SnapshotEntry._make(_ENTRY.unpack_from(data, head + n * _ENTRY.size)) for n in range(count)]

@@ -1,13 +1,12 @@
-"""Finding things in the segments of a log as one moment has them.
+"""Find batches in the segments of a log, as they were at one moment.
 
-Strategy: a view is made whenever the list of segments changes and is never changed itself, so whoever holds one reads
-on without a lock. The segment is found by bisection over base offsets; where in it is the segment's own business.
-A stretch that is ended by its limit ends with a whole batch, and where the next one starts is remembered, by its
-offset: that is where a reader goes on, who then needs no look-up, and was not sent the start of a batch in vain.
+A new `SegmentsView` is created whenever the list of segments changes. A view itself never changes, so it can be used
+without a lock. The segment is found by bisecting base offsets; the position in it is found by the segment. A range that
+ends because of its size limit ends with a whole batch, so that no reader is sent an incomplete one. The position of the
+next batch is remembered by its offset: that is where a reader continues, who then needs no look-up.
 
-Rules: look-ups that would wait for the disk raise `ColdRead` unless `allow_cold`. A segment that goes meanwhile makes
-a look-up fail with `StorageFailure`; who asked knows whether that was to be expected.
-Must not know: where the log starts and ends beyond what it is handed, appends, locks.
+Rules: a look-up that would wait for the disk raises ColdRead unless `allow_cold`. If a segment is deleted meanwhile, it
+raises StorageFailure; the caller knows whether retention explains that.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from pylogd.log.files import FileSlice
 from pylogd.log.segment import Located, Segment
 from pylogd.wire.records import HEADER_SIZE, LENGTH_OVERHEAD, parse_header
 
-_MOST_REMEMBERED = 256
+_MAX_REMEMBERED = 256
 
 
 class SegmentsView:
-    """`segments`, oldest first and never changed; at least one."""
+    """The segments of a log, oldest first, at least one. The list must not be changed."""
 
     __slots__ = ("_bases", "_next", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
-        self._next: dict[int, tuple[int, Located]] = {}  # segment's number and batch, by the batch's base offset
+        self._next: dict[int, tuple[int, Located]] = {}  # by a batch's base offset: index of its segment, batch
 
     def look_up(
         self, offset: int, bound: int, end: int, size: int, max_bytes: int, *,
         min_one: bool, allow_cold: bool, empty: bool = False,
     ) -> tuple[Segment, int, int] | None:  # fmt: skip
-        """(segment, position, length) of what `Log.read` hands out; `bound` is exclusive.
+        """Return (segment, position, length) of the bytes for `Log.read`, None if there are none.
 
-        `end` and `size` are the log's end and the last segment's bytes, of one moment. `empty`: the first batch may be
-        one that compaction emptied.
+        bound: only batches that end before this offset. end, size: the log end offset, and the size of the last
+        segment at that moment. min_one, allow_cold, empty: see `Log.read`.
         """
         found = self._next.get(offset) or self._find(offset, allow_cold, empty)
         if found is None:
@@ -57,11 +56,14 @@ class SegmentsView:
         return (segment, first.position, length) if length > 0 else None
 
     def _find(self, offset: int, allow_cold: bool, empty: bool) -> tuple[int, Located] | None:
-        """The batch that ends at or behind `offset` first, and its segment's number. Unless `empty`, it has records."""
+        """Return (index of the segment, batch) for the first batch that ends at or after `offset`.
+
+        empty: whether a batch without records is returned too.
+        """
         for at in range(max(bisect_right(self._bases, offset) - 1, 0), len(self.segments)):
             segment = self.segments[at]
             found = segment.locate(offset, allow_cold=allow_cold)
-            # librdkafka takes an answer of only such for one cut too short.
+            # librdkafka takes a response with only empty batches for a truncated one.
             while found is not None and found.empty and not empty:
                 found = segment.locate(found.last_offset + 1, allow_cold=allow_cold)
             if found is not None:
@@ -69,27 +71,27 @@ class SegmentsView:
         return None
 
     def _end(self, at: int, bound: int, end: int, size: int, allow_cold: bool) -> int:
-        """Where in its file the segment ends for a reader who may read up to `bound`, exclusive."""
+        """Return the position in a segment's file where a read up to `bound` (exclusive) ends."""
         segment = self.segments[at]
         if bound < (self._bases[at + 1] if at + 1 < len(self._bases) else end):
-            beyond = segment.locate(bound, allow_cold=allow_cold)
-            if beyond is not None:
-                return beyond.position
+            excluded = segment.locate(bound, allow_cold=allow_cold)
+            if excluded is not None:
+                return excluded.position
         return size if at + 1 == len(self.segments) else segment.size
 
     def _whole_batches(self, at: int, position: int, max_bytes: int, allow_cold: bool) -> int:
-        """The bytes of the batches from `position` on that fit whole into `max_bytes`, as the first does."""
-        following = self.segments[at].batch_at(position + max_bytes, allow_cold=allow_cold)
-        if following is None:
+        """Return the size of the batches from `position` on that fit whole into `max_bytes`; the first one does."""
+        next_batch = self.segments[at].batch_at(position + max_bytes, allow_cold=allow_cold)
+        if next_batch is None:
             return max_bytes
-        if not following.empty:
-            if len(self._next) >= _MOST_REMEMBERED:
+        if not next_batch.empty:
+            if len(self._next) >= _MAX_REMEMBERED:
                 self._next.clear()
-            self._next[following.base_offset] = at, following
-        return following.position - position
+            self._next[next_batch.base_offset] = at, next_batch
+        return next_batch.position - position
 
     def offset_for_timestamp(self, timestamp_ms: int, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
-        """(time stamp, offset, leader epoch) of the first record from `start` on that is as young as `timestamp_ms`."""
+        """Return (time stamp, offset, epoch) of the first record from `start` on with at least `timestamp_ms`."""
         for segment in self.segments:
             if segment.largest_timestamp(allow_cold=allow_cold)[0] >= timestamp_ms:
                 found = segment.find_timestamp(timestamp_ms, start, allow_cold=allow_cold)
@@ -98,7 +100,7 @@ class SegmentsView:
         return None
 
     def max_timestamp(self, start: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
-        """(time stamp, offset, leader epoch) of the youngest record from `start` on, the first of them."""
+        """Return (time stamp, offset, leader epoch) of the first record from `start` on with the largest time stamp."""
         best: tuple[int, Segment] | None = None
         for segment in self.segments[max(bisect_right(self._bases, start) - 1, 0) :]:
             stamp = segment.largest_timestamp_from(start, allow_cold=allow_cold)
@@ -108,9 +110,9 @@ class SegmentsView:
 
 
 def before_codec(records: FileSlice, codec: int) -> FileSlice:
-    """`records`, whole batches, up to the first one that is compressed with `codec`. May wait for the disk.
+    """Return the part of `records`, which are whole batches, before the first batch that is compressed with `codec`.
 
-    Raises UnsupportedCompressionType where that is the first of them, and StorageFailure.
+    May wait for the disk. Raises UnsupportedCompressionType if the first batch is, and StorageFailure.
     """
     file, start = records.file, records.position
     at, end = start, start + len(records)
@@ -121,7 +123,9 @@ def before_codec(records: FileSlice, codec: int) -> FileSlice:
             raise StorageFailure(file.path, error) from error
         if header.compression == codec:
             if at == start:
-                raise UnsupportedCompressionType(f"the batch at {header.base_offset} is compressed with codec {codec}")
+                raise UnsupportedCompressionType(
+                    f"the batch at offset {header.base_offset} is compressed with codec {codec}"
+                )
             return FileSlice(file, start, at - start)
         at += header.batch_length + LENGTH_OVERHEAD
     return records

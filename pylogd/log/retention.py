@@ -1,11 +1,11 @@
-"""What of a log is old enough to go, and its going.
+"""Delete segments that are too old, exceed the size limit, or lie before the log start offset.
 
-Strategy: whole segments, oldest first, never the one that is written to (a log whose every record has expired rolls
-first). A segment leaves the list, then its files are renamed to `.deleted`, and `file.delete.delay.ms` later they are
-unlinked. Readers in flight hold the open file and notice nothing.
+Segments are deleted whole, oldest first, and never the active one (if all records have expired, the log is rolled
+first). A segment is removed from the list, then its files are renamed to `.deleted`, and unlinked after
+`file.delete.delay.ms`. Readers that hold the open file are not affected.
 
-Rules: everything here waits for the disk and runs in a thread. Nothing at or behind `Log.deletable_offset` goes.
-A crash between the steps leaves segments that come back, or `.deleted` files that the loader removes: never a gap.
+Rules: waits for the disk: call it in a thread. Records at and after `Log.deletable_offset` are kept. After a crash
+between the steps the segments are back, or the loader removes the `.deleted` files: never is there a gap.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from pylogd.log.durability import seal_segments
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def retain(log: Log, now_ms: int) -> int:
-    """Delete what the log's settings and its start offset no longer cover; how many segments went."""
+    """Delete the segments that the log's settings or its start offset exclude; return how many."""
     with log.maintenance:
         if log.closed:
             return 0
@@ -33,22 +34,22 @@ def retain(log: Log, now_ms: int) -> int:
         if len(reasons) == len(segments):
             with log.lock:
                 if log.log_end_offset != end:
-                    reasons.pop()  # the active segment was appended to while it was judged
+                    reasons.pop()  # the active segment was appended to meanwhile
                 else:
                     log.roll(end, now_ms)
-            log.seal_held()  # the producers' snapshot has to be there before the batches go
+            seal_segments(log)  # writes the producer snapshot, which has to exist before the batches are deleted
         if reasons:
             _remove(log, reasons)
         return len(reasons)
 
 
 def unlink_later(log: Log, paths: list[str]) -> None:
-    """Have `unlink_deleted` unlink the files once `file.delete.delay.ms` has passed."""
+    """Have `unlink_deleted` unlink the files after `file.delete.delay.ms`."""
     log.pending_unlinks.append((log.storage.seconds() + log.config.file_delete_delay_ms / 1000, paths))
 
 
 def unlink_deleted(log: Log) -> None:
-    """Unlink the files whose delay is over."""
+    """Unlink the files whose delay has passed. Raises StorageFailure."""
     with log.maintenance:
         now = log.storage.seconds()
         due = [paths for when, paths in log.pending_unlinks if when <= now]
@@ -63,15 +64,15 @@ def unlink_deleted(log: Log) -> None:
 
 
 def _expired(log: Log, segments: Sequence[Segment], end: int, now_ms: int) -> list[str]:
-    """Why each of the oldest segments may go; as many reasons as there are such segments. `end`: the log's end."""
+    """Return the reason for each of the oldest segments that is to be deleted. `end`: the log end offset."""
     reasons: list[str] = []
     surplus = log.size - log.config.retention_bytes
     for at, segment in enumerate(segments):
         last = at + 1 == len(segments)
-        following = end if last else segments[at + 1].base_offset
-        if log.deletable_offset is not None and following > log.deletable_offset:
+        segment_end = end if last else segments[at + 1].base_offset
+        if log.deletable_offset is not None and segment_end > log.deletable_offset:
             break
-        reason = _reason(log, segment, following, surplus, now_ms, active=last)
+        reason = _reason(log, segment, segment_end, surplus, now_ms, active=last)
         if reason is None:
             break
         reasons.append(reason)
@@ -79,10 +80,14 @@ def _expired(log: Log, segments: Sequence[Segment], end: int, now_ms: int) -> li
     return reasons
 
 
-def _reason(log: Log, segment: Segment, following: int, surplus: int, now_ms: int, *, active: bool) -> str | None:
+def _reason(log: Log, segment: Segment, segment_end: int, surplus: int, now_ms: int, *, active: bool) -> str | None:
+    """Return why a segment is to be deleted, None if it is kept.
+
+    surplus: by how many bytes the log exceeds its limit, with this segment as the oldest one.
+    """
     config = log.config
-    if following <= log.log_start_offset and not active:
-        return f"it lies before the log's start, {log.log_start_offset}"
+    if segment_end <= log.log_start_offset and not active:
+        return f"it is before the log start offset, {log.log_start_offset}"
     if not config.deletes or (active and not segment.size):
         return None
     if config.retention_ms >= 0:
@@ -90,23 +95,23 @@ def _reason(log: Log, segment: Segment, following: int, surplus: int, now_ms: in
         if stamp < 0:
             stamp = segment.created_ms
         if now_ms - stamp > config.retention_ms:
-            return f"its newest record is {now_ms - stamp} ms old, over retention.ms, {config.retention_ms}"
+            return f"its newest record is {now_ms - stamp} ms old, more than retention.ms, {config.retention_ms}"
     if config.retention_bytes >= 0 and surplus >= segment.size and not active:
-        return f"the log is {surplus} bytes over retention.bytes, {config.retention_bytes}"
+        return f"the log exceeds retention.bytes, {config.retention_bytes}, by {surplus} bytes"
     return None
 
 
 def _remove(log: Log, reasons: list[str]) -> None:
     with log.lock:
-        gone = log.segments[: len(reasons)]
+        removed = log.segments[: len(reasons)]
         log.replace_segments(log.segments[len(reasons) :])
         start = log.segments[0].base_offset
         if start > log.log_start_offset:
             log.log_start_offset = start
             log.epochs.truncate_start(start)
     fs = log.storage.fs
-    for segment, reason in zip(gone, reasons, strict=True):
-        _log.info("%s is deleted: %s", segment.path, reason)
+    for segment, reason in zip(removed, reasons, strict=True):
+        _log.info("Deleting segment %s: %s", segment.path, reason)
         segment.forget()
         renamed = []
         try:

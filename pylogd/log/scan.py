@@ -1,10 +1,10 @@
-"""Reading a segment from one end to the other: recovery, verification, the dump and rebuilt indexes all go this way.
+"""Read a segment sequentially, for recovery, compaction, verification, the dump, and the rebuilding of indexes.
 
-Strategy: the file is read in large chunks into one buffer, each batch is handed out as a view of it. A batch that is
-cut by the chunk's end is read again at the start of the next chunk, which grows if the batch is larger than that.
+The file is read in large chunks, and each batch is returned as a view of one. A batch that the end of a chunk cuts off
+is read again with the next chunk, which is larger if the batch needs that.
 
-Rules: a scan stops with `BadBatch` at the first byte that is not a whole batch in order; it never skips. The view that
-came with a batch is valid until the next one is asked for.
+Rules: a scan ends with BadBatch at the first byte that does not start a valid batch; it never skips bytes. The view of
+a batch is valid until the next batch is requested.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, Batch
 
 
 class BadBatch(Exception):
-    """No valid batch at `position` in the file; `reason` says why.
+    """There is no valid batch at `position` in the file; `reason` says why.
 
-    `torn` tells what a crash may leave (cut off, or failing its CRC) from a whole batch in the wrong place.
+    torn: whether a crash can cause this (an incomplete batch, or a wrong CRC), unlike an intact batch out of order.
     """
 
     def __init__(self, position: int, reason: str, *, torn: bool = True) -> None:
@@ -36,7 +36,7 @@ class BadBatch(Exception):
 
 
 class FoundBatch(NamedTuple):
-    """A batch in a file: where, what its header says, and all of its bytes."""
+    """A batch in a file: its position, header, and bytes."""
 
     position: int
     header: BatchHeader
@@ -44,7 +44,10 @@ class FoundBatch(NamedTuple):
 
 
 def scan(file: SegmentFile, size: int, *, base_offset: int = 0, check_crc: bool = True) -> Iterator[FoundBatch]:
-    """Each batch of the first `size` bytes. `base_offset` is the lowest offset that may come."""
+    """Iterate over the batches in the first `size` bytes of a file. Raises BadBatch.
+
+    base_offset: the lowest offset that is valid.
+    """
     position, lowest, chunk = 0, base_offset, _CHUNK
     while position < size:
         data = memoryview(_read(file, position, min(chunk, size - position)))
@@ -66,9 +69,13 @@ def scan(file: SegmentFile, size: int, *, base_offset: int = 0, check_crc: bool 
             if check_crc and crc32c(batch[CRC_START:]) != header.crc:
                 raise BadBatch(position + at, f"the batch at offset {header.base_offset} fails its CRC")
             if header.base_offset < lowest:
-                raise BadBatch(position + at, f"offset {header.base_offset}, where {lowest} is the least", torn=False)
+                raise BadBatch(
+                    position + at,
+                    f"offset {header.base_offset} is below {lowest}, the lowest that is valid there",
+                    torn=False,
+                )
             if header.last_offset_delta < 0:
-                raise BadBatch(position + at, f"a last offset delta of {header.last_offset_delta}")
+                raise BadBatch(position + at, f"invalid last offset delta {header.last_offset_delta}")
             yield FoundBatch(position + at, header, batch)
             lowest = header.base_offset + header.last_offset_delta + 1
             at += length
@@ -86,16 +93,19 @@ def _read(file: SegmentFile, position: int, length: int) -> bytes:
 
 
 def _length_at(data: memoryview, at: int, position: int, size: int) -> int | None:
-    """Bytes of the batch at `at`, `None` if the chunk is too short to tell; bad if the file can't hold it."""
+    """Return the size of the batch at `at`; None if the chunk is too short to tell.
+
+    position: of the batch in the file. size: of the file. Raises BadBatch if the file can't contain the batch.
+    """
     if size - position < HEADER_SIZE:
         raise BadBatch(position, f"{size - position} bytes are too few for a batch header")
     if len(data) - at < HEADER_SIZE:
         return None
     length = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD
     if data[at + 16] != MAGIC:
-        raise BadBatch(position, f"magic {data[at + 16]}, where only {MAGIC} is known")
+        raise BadBatch(position, f"unknown magic {data[at + 16]}, should be {MAGIC}")
     if length < HEADER_SIZE:
-        raise BadBatch(position, f"a batch length of {length} bytes is less than a header")
+        raise BadBatch(position, f"a batch of {length} bytes is smaller than its header")
     if length > size - position:
-        raise BadBatch(position, f"a batch of {length} bytes, of which {size - position} are there")
+        raise BadBatch(position, f"a batch of {length} bytes, of which the file has only {size - position}")
     return length

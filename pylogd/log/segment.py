@@ -1,16 +1,15 @@
-"""A segment: one `.log` file of record batches, its two indexes, and where things are in it.
+"""A segment: one `.log` file of record batches with its two indexes.
 
-Strategy: the active segment holds its descriptor and indexes; a sealed one gives both to bounded caches once it has
-been made durable and gets them back when they are asked for. Looking up an offset is a bisection of the offset index
-and a walk over batch headers through one small window; the records themselves are never read.
+The active segment keeps its file open and its indexes in memory. A sealed one, once it is durable, hands both over to
+bounded caches, and gets them from there, or from the disk, when they are needed. To look an offset up, the offset index
+is bisected and batch headers are read through one small window; records are not read.
 
-Files: `<base offset, 20 digits>.log` and the same with `.index` and `.timeindex`.
+Files: `<base offset, 20 digits>.log`, and the same with `.index` and `.timeindex`.
 
-Crash policy: the known end is `size`. Bytes behind it (a write that failed half-way) are cut at once if that can be
-done, overwritten by the next write otherwise, and never shown to a reader.
+Crash policy: the known end is `size`. Bytes after it, from a write that failed half-way, are truncated at once if
+possible, otherwise overwritten by the next write, and never returned to a reader.
 
-Threads: one writer at a time (the log sees to that). Any thread may look up and read.
-Must not know: high watermarks, producers, retention.
+Threads: one writer at a time, which the log ensures. Any thread may look up and read.
 """
 
 from __future__ import annotations
@@ -39,17 +38,16 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 
 _PROBE = struct.Struct(">qi11xi30xi")  # base offset, batch length, last offset delta, record count
-_WINDOW = 8192  # more than the default distance of two index entries
+_WINDOW = 8192  # more than the default distance between two index entries
 _OPEN_FILES = 256
 _INDEX_BYTES = 32 << 20
 _MAX_ENTRIES = (10 << 20) // TIME_ENTRY
-
 
 _replacements = itertools.count(1)
 
 
 class Storage:
-    """What all segments of a broker share: the file system, a monotonic clock, caches of descriptors and indexes."""
+    """What all segments of a broker share: the file system, a monotonic clock, caches of open files and indexes."""
 
     __slots__ = ("files", "fs", "indexes", "seconds")
 
@@ -57,7 +55,7 @@ class Storage:
         self, fs: FileSystem, *, open_files: int = _OPEN_FILES, index_bytes: int = _INDEX_BYTES,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """`seconds`: a monotonic clock, by which the logs wait."""
+        """Create the caches. open_files, index_bytes: their capacity. seconds: a monotonic clock, for delays."""
         self.fs = fs
         self.seconds = seconds
         self.files: LruCache[SegmentFile] = LruCache(open_files, lambda _: 1)
@@ -65,7 +63,7 @@ class Storage:
 
 
 class Located:
-    """A batch found in a segment: its place and size in the file, its offsets, and whether compaction emptied it."""
+    """A batch in a segment: position and size in the file, offsets, and whether compaction removed its records."""
 
     __slots__ = ("base_offset", "empty", "last_offset", "position", "size")
 
@@ -78,12 +76,19 @@ class Located:
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
-    """The file of that kind of the segment that starts with `base_offset`."""
+    """Return the path of a file of the segment that starts at `base_offset`."""
     return os.path.join(directory, f"{base_offset:020d}{suffix}")
 
 
 class Segment:
-    """See the module. `size` is in bytes; `max_timestamp` is -1 as long as it has no record with a time stamp."""
+    """See the module.
+
+    key: identifies the segment in the caches. size: in bytes. created_ms: when the file was created.
+    first_timestamp: the largest time stamp of the first batch, -1 if unknown.
+    file, indexes: set while the segment is active or pinned, else None.
+    torn: whether a failed write left bytes after the end. reopened: whether there are index files of an earlier stop.
+    full: whether the indexes have `max_entries`.
+    """
 
     __slots__ = (
         "_max_timestamp", "_max_timestamp_offset", "base_offset", "bytes_since_index", "created_ms", "directory",
@@ -96,7 +101,7 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset)
-        self.key = self.path  # under which the caches know it
+        self.key = self.path
         self.size = size
         self.created_ms = created_ms
         self.first_timestamp = -1
@@ -104,7 +109,7 @@ class Segment:
         self.indexes: Indexes | None = None
         self.bytes_since_index = 0
         self.torn = False
-        self.reopened = False  # whether index files of an earlier stop are there, and so behind
+        self.reopened = False
         self.full = False
         self.max_entries = _MAX_ENTRIES
         self._max_timestamp: int | None = -1 if not size else None
@@ -112,11 +117,11 @@ class Segment:
 
     @classmethod
     def create(cls, storage: Storage, directory: str, base_offset: int, *, created_ms: int) -> Segment:
-        """A new, empty segment, open for writing. A file of that name that holds anything is not touched."""
+        """Create an empty segment, open for writing. Raises CorruptLog if a file of its name is not empty, OSError."""
         segment = cls(storage, directory, base_offset, 0, created_ms=created_ms)
         segment.file = SegmentFile(storage.fs, segment.path, os.O_RDWR | os.O_CREAT)
         if storage.fs.size(segment.path):
-            raise CorruptLog(f"{segment.path} should be new, and holds {storage.fs.size(segment.path)} bytes")
+            raise CorruptLog(f"{segment.path} should be new, but has {storage.fs.size(segment.path)} bytes")
         segment.indexes = Indexes.empty(base_offset)
         return segment
 
@@ -126,7 +131,7 @@ class Segment:
     # Writing -------------------------------------------------------------------------------------------------------
 
     def open_for_append(self) -> None:
-        """Take the descriptor and the indexes for as long as this is the active segment."""
+        """Open the file for writing and load the indexes: the segment is the active one from now on."""
         self.indexes = self._indexes(allow_cold=True)
         self.file = SegmentFile(self.storage.fs, self.path, os.O_RDWR)
         self.storage.files.discard(self.key)
@@ -139,11 +144,11 @@ class Segment:
             self.first_timestamp = header.max_timestamp
 
     def adopt_timestamps(self, scanned: Segment) -> None:
-        """Take what a scan of the same file found, which saves a walk."""
+        """Copy the largest time stamp from a segment object that was made by a scan of the same file."""
         self._max_timestamp, self._max_timestamp_offset = scanned._max_timestamp, scanned._max_timestamp_offset
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write `size` bytes at the end, all or nothing. Does not count them in: `note_batch` does."""
+        """Write `size` bytes at the end, all or none. `note_batch` has to be called then. Raises StorageFailure."""
         assert self.file is not None
         storage, file, position = self.storage, self.file, self.size
         try:
@@ -155,13 +160,13 @@ class Segment:
             raise StorageFailure(self.path, error) from error
 
     def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
-        """Go on where a short write stopped: it ends whole or with the reason."""
+        """Write what a short write left. Raises OSError if that is not possible."""
         assert self.file is not None
         rest = memoryview(b"".join(buffers))
         position = self.size
         while True:
             if written <= 0:
-                raise OSError(errno.EIO, "nothing was written")
+                raise OSError(errno.EIO, "the file system wrote nothing")
             position += written
             rest = rest[written:]
             if not rest:
@@ -171,18 +176,18 @@ class Segment:
     def _undo_write(self) -> None:
         self.torn = True
         try:
-            self.cut_torn()
+            self.truncate_torn()
         except OSError as error:
-            _log.warning("%s: can't cut what a failed write left behind byte %d: %s", self.path, self.size, error)
+            _log.warning("%s: could not truncate to byte %d after a failed write: %s", self.path, self.size, error)
 
-    def cut_torn(self) -> None:
-        """Cut off what a failed write left, if that is still there. Nothing may follow a torn end."""
+    def truncate_torn(self) -> None:
+        """Truncate what a failed write left after the end, if it is still there. Raises OSError."""
         if self.torn and self.file is not None:
             self.storage.fs.ftruncate(self.file.fd, self.size)
             self.torn = False
 
     def note_batch(self, size: int, last_offset: int, max_timestamp: int, index_interval: int) -> bool:
-        """Count in a batch that stands at the end of the file; whether its index has become full by it."""
+        """Account for a batch that was written at the end; return whether the indexes are full now."""
         position = self.size
         if max_timestamp > self._max_timestamp:  # type: ignore[operator]  # known of every segment that is written
             self._max_timestamp = max_timestamp
@@ -196,7 +201,7 @@ class Segment:
         return self.full
 
     def has_entries_for(self, batches: int) -> bool:
-        """Whether its indexes would not be full with an entry for each of so many batches more."""
+        """Return whether the indexes have space for an entry for each of `batches` more batches."""
         return self.indexes is not None and len(self.indexes.offsets) + batches < self.max_entries
 
     def _note_index(self, last_offset: int, position: int) -> None:
@@ -209,15 +214,15 @@ class Segment:
         self.full = len(indexes.offsets) >= self.max_entries
 
     def persist(self, *, sync: bool = True) -> None:
-        """Make a segment that won't be written again durable, with its indexes, and give its memory to the caches.
+        """Make a segment that is not written any more durable, with its indexes, and hand both over to the caches.
 
-        Waits for the disk: call it in a thread. The directory's entries are the caller's to sync.
+        The caller syncs the directory. Waits for the disk: call it in a thread. Raises StorageFailure.
         """
         file, indexes = self.file, self.indexes
         if file is None or indexes is None:
             return
         try:
-            self.cut_torn()
+            self.truncate_torn()
             if sync:
                 sync_file(self.storage.fs, file.fd, self.path)
             self.write_indexes(indexes, sync=sync)
@@ -229,7 +234,7 @@ class Segment:
         self.file = None
 
     def write_indexes(self, indexes: Indexes, *, sync: bool, suffix: str = "") -> None:
-        """Write both index files, the time index closed by the segment's largest time stamp."""
+        """Write both index files. The last entry of the time index is the largest time stamp of the segment."""
         if self._max_timestamp is not None and self._max_timestamp >= 0:
             indexes.times.append(self._max_timestamp, self._max_timestamp_offset)
         fs, directory, base = self.storage.fs, self.directory, self.base_offset
@@ -239,14 +244,14 @@ class Segment:
         replace_file(fs, times, indexes.times.to_bytes(), sync=sync)
 
     def drop_index_files(self) -> None:
-        """Remove index files that no longer say what the log holds; whoever misses them rebuilds them."""
+        """Remove index files that are outdated. Missing ones are rebuilt when they are needed."""
         for path in self.file_paths()[1:]:
             if self.storage.fs.exists(path):
                 self.storage.fs.unlink(path)
         self.reopened = False
 
     def sync(self) -> None:
-        """Make what was written so far durable. Waits for the disk."""
+        """Make what was written so far durable. Waits for the disk. Raises StorageFailure."""
         file = self.file
         if file is not None:
             try:
@@ -255,7 +260,7 @@ class Segment:
                 raise StorageFailure(self.path, error) from error
 
     def truncate(self, offset: int) -> int:
-        """Drop the batch that holds `offset` and all behind it; the bytes dropped. Only of the active segment."""
+        """Remove the batch with `offset` and all after it from the active segment; return how many bytes that were."""
         assert self.file is not None and self.indexes is not None
         found = self.locate(offset, allow_cold=True)
         if found is None:
@@ -276,7 +281,7 @@ class Segment:
     # Reading -------------------------------------------------------------------------------------------------------
 
     def reader(self, *, allow_cold: bool) -> SegmentFile:
-        """The open file. `ColdRead` if it would have to be opened first: a path look-up may wait for the disk."""
+        """Return the open file. Raises ColdRead unless `allow_cold` if it had to be opened, which may wait."""
         file = self.file or self.storage.files.get(self.key)
         if file is None:
             if not allow_cold:
@@ -284,24 +289,24 @@ class Segment:
             try:
                 file = SegmentFile(self.storage.fs, self.path)
             except OSError as error:
-                if self.file is not None:  # pinned meanwhile, and its name is gone
+                if self.file is not None:  # pinned by another thread, and renamed
                     return self.file
                 raise StorageFailure(self.path, error) from error
             self.storage.files.put(self.key, file)
-        return self.file or file  # pinned meanwhile: what has the name now is another's
+        return self.file or file  # pinned by another thread: another file may have the name now
 
     def locate(self, offset: int, *, allow_cold: bool) -> Located | None:
-        """The first batch that ends at or behind `offset`, `None` if the segment has none."""
+        """Return the first batch that ends at or after `offset`; None if the segment has none."""
         return self._walk(self._indexes(allow_cold=allow_cold).offsets.lookup(offset), offset, 0, allow_cold)
 
     def batch_at(self, position: int, *, allow_cold: bool) -> Located | None:
-        """The batch that has the byte at `position`, `None` if the segment has none."""
+        """Return the batch that contains the byte at `position`; None if the segment has none."""
         return self._walk(
             self._indexes(allow_cold=allow_cold).offsets.lookup_position(position), 0, position, allow_cold
         )
 
     def _walk(self, position: int, offset: int, beyond: int, allow_cold: bool) -> Located | None:
-        """The first batch from the one at `position` on that ends at or behind `offset`, and behind `beyond`."""
+        """Return the first batch, from the one at `position` on, that ends at or after `offset` and after `beyond`."""
         limit = self.size
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
@@ -312,15 +317,15 @@ class Segment:
                 if base + delta >= offset and position + at + length + LENGTH_OVERHEAD > beyond:
                     return Located(position + at, length + LENGTH_OVERHEAD, base, base + delta, not count)
                 if length <= 0:
-                    raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {length}")
+                    raise CorruptLog(f"{self.path}: byte {position + at}: invalid batch length {length}")
                 at += length + LENGTH_OVERHEAD
             if not at:
-                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch")
+                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch header")
             position += at
         return None
 
     def headers(self, position: int, *, allow_cold: bool) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch's position and header, from the batch at `position` on."""
+        """Iterate over (position, header) of the batches, from the one at `position` on."""
         limit = self.size
         file = self.reader(allow_cold=allow_cold)
         while position < limit:
@@ -329,25 +334,25 @@ class Segment:
             while at + HEADER_SIZE <= len(window):
                 header = BatchHeader._make(HEADER.unpack_from(window, at))
                 if header.batch_length <= 0:
-                    raise CorruptLog(f"{self.path}: byte {position + at}: a batch length of {header.batch_length}")
+                    raise CorruptLog(f"{self.path}: byte {position + at}: invalid batch length {header.batch_length}")
                 yield position + at, header
                 at += header.batch_length + LENGTH_OVERHEAD
             if not at:
-                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch")
+                raise CorruptLog(f"{self.path}: byte {position}: too few bytes for a batch header")
             position += at
 
     def last_batch(self, *, allow_cold: bool) -> BatchHeader | None:
-        """The header of the last batch, `None` of an empty segment; `CorruptLog` if it does not end with the file."""
+        """Return the header of the last batch, None if none. Raises CorruptLog if the file does not end with it."""
         end = self._indexes(allow_cold=allow_cold).offsets.last_position()
         last = None
         for position, header in self.headers(end, allow_cold=allow_cold):
             last, end = header, position + header.size
         if end != self.size:
-            raise CorruptLog(f"{self.path}: the last batch ends with byte {end}, the file with {self.size}")
+            raise CorruptLog(f"{self.path}: the last batch ends at byte {end}, the file at {self.size}")
         return last
 
     def largest_timestamp(self, *, allow_cold: bool) -> tuple[int, int]:
-        """The largest time stamp and the last offset of the batch that has it; (-1, base offset) if there is none."""
+        """Return (largest time stamp, last offset of the batch that has it); (-1, base offset) if there is none."""
         if self._max_timestamp is None:
             indexes = self._indexes(allow_cold=allow_cold)
             found = self._walk_largest_timestamp(indexes, allow_cold=allow_cold)
@@ -355,7 +360,7 @@ class Segment:
         return self._max_timestamp, self._max_timestamp_offset
 
     def largest_timestamp_from(self, offset: int, *, allow_cold: bool) -> int:
-        """The largest time stamp of the records at or behind `offset`, -1 if there is none."""
+        """Return the largest time stamp of the records from `offset` on, -1 if there is none."""
         if offset <= self.base_offset:
             return self.largest_timestamp(allow_cold=allow_cold)[0]
         largest = -1
@@ -370,7 +375,7 @@ class Segment:
         return largest
 
     def _records(self, file: SegmentFile, position: int, header: BatchHeader, allow_cold: bool) -> list[Record]:
-        """The records of the batch at `position`."""
+        """Return the records of the batch at `position`. Raises CorruptLog if they can't be decoded."""
         batch = self._read(file, position, header.size, allow_cold)
         try:
             return decode_batch(batch, header, check_crc=False)
@@ -378,7 +383,7 @@ class Segment:
             raise CorruptLog(f"{self.path}: byte {position}: {error}") from error
 
     def _walk_largest_timestamp(self, indexes: Indexes, *, allow_cold: bool) -> tuple[int, int]:
-        """By the last entry of the time index and the headers behind it."""
+        """Find the largest time stamp by the last entry of the time index and the batch headers after it."""
         stamp, offset = indexes.times.last() or (-1, self.base_offset)
         for _, header in self.headers(indexes.offsets.lookup(offset), allow_cold=allow_cold):
             if header.max_timestamp > stamp:
@@ -386,7 +391,7 @@ class Segment:
         return stamp, offset
 
     def find_timestamp(self, timestamp: int, from_offset: int, *, allow_cold: bool) -> tuple[int, int, int] | None:
-        """Time stamp, offset and leader epoch of the first record as young as `timestamp`, not before `from_offset`."""
+        """Return (time stamp, offset, epoch) of the first record from `from_offset` on with at least `timestamp`."""
         indexes = self._indexes(allow_cold=allow_cold)
         start = indexes.offsets.lookup(max(indexes.times.lookup(timestamp), from_offset))
         file = self.reader(allow_cold=allow_cold)
@@ -400,7 +405,7 @@ class Segment:
         return None
 
     def _read(self, file: SegmentFile, position: int, length: int, allow_cold: bool) -> Buffer:
-        """Exactly `length` bytes, which the file is known to have."""
+        """Return exactly `length` bytes, which the file should have. Raises ColdRead, CorruptLog, StorageFailure."""
         try:
             data = file.read(position, length) if allow_cold else file.read_warm(position, length)
         except OSError as error:
@@ -408,7 +413,7 @@ class Segment:
         if data is None or (len(data) < length and not allow_cold):
             raise ColdRead(self.path)
         if len(data) < length:
-            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)}, before its {self.size} bytes")
+            raise CorruptLog(f"{self.path}: the file ends at byte {position + len(data)} instead of {self.size}")
         return data
 
     def _indexes(self, *, allow_cold: bool) -> Indexes:
@@ -421,7 +426,7 @@ class Segment:
         return self.indexes or indexes
 
     def load_indexes(self) -> Indexes:
-        """Both indexes from their files; rebuilt from the log if they are missing or can't be right."""
+        """Read both indexes from their files, or rebuild them from the log if they are missing or damaged."""
         fs, base = self.storage.fs, self.base_offset
         try:
             offsets = read_file(fs, segment_path(self.directory, base, INDEX_SUFFIX))
@@ -429,66 +434,66 @@ class Segment:
             return Indexes(OffsetIndex.from_bytes(offsets, base, self.size), TimeIndex.from_bytes(times, base))
         except (FileNotFoundError, IndexCorrupt) as error:
             if self.size:
-                _log.warning("%s: its indexes are rebuilt: %s", self.path, error)
+                _log.warning("Rebuilding the indexes of %s: %s", self.path, error)
         except OSError as error:
             raise StorageFailure(self.path, error) from error
         return self.rebuild_indexes()
 
     def rebuild_indexes(self, index_interval: int = 4096) -> Indexes:
-        """Both indexes by a scan of the log, written to disk. The segment stays as it is."""
-        twin = Segment(self.storage, self.directory, self.base_offset, 0)
-        twin.indexes = Indexes.empty(self.base_offset)
+        """Build both indexes by a scan of the log, write them to the disk, and return them."""
+        scanned = self.empty_copy()
         try:
             for _, header, batch in scan(
                 self.reader(allow_cold=True), self.size, base_offset=self.base_offset, check_crc=False
             ):
-                twin.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
-            if self.indexes is None:  # else it was pinned meanwhile, and the name is another's
-                twin.write_indexes(twin.indexes, sync=True)
+                scanned.note_batch(len(batch), header.last_offset, header.max_timestamp, index_interval)
+            assert scanned.indexes is not None
+            if self.indexes is None:  # else another thread has pinned it, and its name may be another segment's
+                scanned.write_indexes(scanned.indexes, sync=True)
         except BadBatch as bad:
             raise CorruptLog(f"{self.path}: {bad}") from bad
         except OSError as error:
             raise StorageFailure(self.path, error) from error
-        return twin.indexes
+        return scanned.indexes
 
     # Replacement by compaction ------------------------------------------------------------------------------------
 
-    def twin(self) -> Segment:
-        """A segment of the same name with nothing in it, to be written beside this one."""
-        twin = Segment(self.storage, self.directory, self.base_offset, 0, created_ms=self.created_ms)
-        twin.indexes = Indexes.empty(self.base_offset)
-        return twin
+    def empty_copy(self) -> Segment:
+        """Return an empty segment object of the same name, to collect the indexes of a file."""
+        copy = Segment(self.storage, self.directory, self.base_offset, 0, created_ms=self.created_ms)
+        copy.indexes = Indexes.empty(self.base_offset)
+        return copy
 
     def replacement(self, size: int, first_timestamp: int, largest: tuple[int, int]) -> Segment:
-        """The sealed segment that will have this one's name: known to the caches by a key of its own."""
-        twin = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
-        twin.key = f"{self.path}#{next(_replacements)}"
-        twin.first_timestamp = first_timestamp
-        twin._max_timestamp, twin._max_timestamp_offset = largest
-        return twin
+        """Return a sealed segment that will take over the name of this one. It has a key of its own in the caches."""
+        copy = Segment(self.storage, self.directory, self.base_offset, size, created_ms=self.created_ms)
+        copy.key = f"{self.path}#{next(_replacements)}"
+        copy.first_timestamp = first_timestamp
+        copy._max_timestamp, copy._max_timestamp_offset = largest
+        return copy
 
     def pin(self) -> None:
-        """Hold file and indexes for as long as this object lives: its name is about to be taken by another segment."""
+        """Keep file and indexes in this object, because another segment is about to take over its name."""
         self.file = self.reader(allow_cold=True)
         self.indexes = self._indexes(allow_cold=True)
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
 
     def unpin(self) -> None:
-        """Let the caches have both again: the name stays this segment's."""
+        """Undo `pin`: file and indexes come from the caches again."""
         self.file = None
         self.indexes = None
 
-    # Leaving -------------------------------------------------------------------------------------------------------
+    # Closing -------------------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Let go of descriptors and indexes; readers that hold slices keep theirs."""
+        """Close the file and drop the indexes. Readers that have a slice keep the file open."""
         self.file = None
         self.indexes = None
         self.storage.files.discard(self.key)
         self.storage.indexes.discard(self.key)
 
     def file_paths(self) -> list[str]:
-        """The files that belong to this segment, whether they are there or not."""
+        """Return the paths of the files of this segment, whether they exist or not."""
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         return [segment_path(self.directory, self.base_offset, suffix) for suffix in suffixes]

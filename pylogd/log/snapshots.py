@@ -1,13 +1,12 @@
-"""Producer snapshots as files: written, found, and caught up with the batches behind them.
+"""The files of producer snapshots: writing, finding and removing them, and restoring the state of the producers.
 
-Rules: a snapshot that can't be read is passed over for an older one with a warning: the scan from there gives the same
-state, only slower. With none at all, the scan starts with the log.
+Rules: a snapshot with invalid contents is removed with a warning, and an older one is used: scanning the batches after
+that restores the same state, only more slowly. Without any snapshot the scan starts at the beginning of the log.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Sequence
 
 from pylogd.log.files import FileSystem, read_file, write_atomically
@@ -18,25 +17,25 @@ _log = logging.getLogger(__name__)
 
 
 def write_snapshot(fs: FileSystem, directory: str, offset: int, data: bytes) -> None:
-    """Write the state of all producers before `offset`."""
+    """Write the state of all producers before `offset`. Raises OSError."""
     write_atomically(fs, segment_path(directory, offset, SNAPSHOT_SUFFIX), data)
 
 
 def snapshot_offsets(fs: FileSystem, directory: str) -> list[int]:
-    """The offsets of the snapshots there are, ascending."""
+    """Return the offsets of the snapshots in a partition's directory, ascending."""
     stems = [name.removesuffix(SNAPSHOT_SUFFIX) for name in fs.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
 def remove_snapshots_above(fs: FileSystem, directory: str, offset: int) -> None:
-    """Remove snapshots of offsets that the log no longer reaches."""
+    """Remove the snapshots at offsets above `offset`, for a log that ends there."""
     for found in snapshot_offsets(fs, directory):
         if found > offset:
             fs.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
 
 
 def remove_old_snapshots(fs: FileSystem, directory: str, start: int) -> None:
-    """Remove what a log whose first segment starts with `start` no longer needs: all but the last one up to there."""
+    """Remove the snapshots at or before `start`, the base offset of the first segment, except the last of them."""
     for found in [offset for offset in snapshot_offsets(fs, directory) if offset <= start][:-1]:
         fs.unlink(segment_path(directory, found, SNAPSHOT_SUFFIX))
 
@@ -49,9 +48,9 @@ def restore_producers(
     producers: Producers,
     without: Collection[int] = (),
 ) -> None:
-    """Make `producers` what it was when the log ended at `end_offset`: the last good snapshot and what follows it.
+    """Restore the state of the producers at `end_offset`, from the last valid snapshot and the batches after it.
 
-    `without` has the base offsets of segments that are known to have no batch of a producer with an id.
+    without: base offsets of segments that are known to have no idempotent batches. Raises StorageFailure, CorruptLog.
     """
     remove_snapshots_above(fs, directory, end_offset)
     producers.clear()
@@ -61,7 +60,7 @@ def restore_producers(
         try:
             producers.restore(read_file(fs, path))
         except SnapshotCorrupt as error:
-            _log.warning("%s is passed over: %s", os.path.basename(path), error)
+            _log.warning("Removing the invalid producer snapshot %s: %s", path, error)
             fs.unlink(path)
             continue
         start = offset
@@ -73,6 +72,7 @@ def restore_producers(
 def _replay(
     segments: Sequence[Segment], start: int, end_offset: int, producers: Producers, without: Collection[int]
 ) -> None:
+    """Update the producers by the batches from offset `start` on."""
     for at, segment in enumerate(segments):
         if segment.base_offset in without or (at + 1 < len(segments) and segments[at + 1].base_offset <= start):
             continue

@@ -1,11 +1,11 @@
-"""Cutting a log back at its end, for a replica whose leader has something else there.
+"""Truncate a log at its end, for a replica whose leader has other records there.
 
-Strategy: segments behind the cut are unlinked, youngest first, the one that holds it is cut and synced, the log is told
-its new end, the directory is synced, and the producers' state is made anew from snapshots and what is left. A log that
-begins anew has neither snapshots nor producers.
+Segments after the new end are unlinked, newest first; the one that contains it is truncated and synced; the log takes
+over its new end; the directory is synced; and the producers' state is restored from a snapshot and the remaining
+batches. A log that restarts at an offset has neither snapshots nor producers.
 
-Rules: waits for the disk and runs in a thread. Called through `LogManager`, which keeps the checkpoint right: a
-recovery point behind the log's end would have a later start trust what is not there.
+Rules: waits for the disk: call it in a thread. Call it through `LogManager`, which updates the checkpoints: with a
+recovery point after the log's end, a later start would trust records that were not flushed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pylogd.log.snapshots import restore_producers, snapshot_offsets
 
 
 def truncate_to(log: Log, offset: int) -> int:
-    """Drop what lies at or behind `offset`, whole batches, for good; the new end."""
+    """Remove the batches that contain or follow `offset`, durably; return the new log end offset."""
     with log.maintenance, log.lock:
         if offset >= log.log_end_offset:
             return log.log_end_offset
@@ -34,27 +34,30 @@ def truncate_to(log: Log, offset: int) -> int:
         first = segment.locate(offset, allow_cold=True)
         segment.truncate(offset)
         segment.sync()
-        log.end_at(kept, min(offset, first.base_offset) if first is not None else offset)
-        _settle(log)
+        log.truncated_to(kept, min(offset, first.base_offset) if first is not None else offset)
+        _make_durable(log)
         return log.log_end_offset
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Drop everything; the next append gets `offset`. For a replica whose leader no longer has what it lacks."""
+    """Remove all records, durably; the next one gets `offset`.
+
+    For a replica whose leader has already deleted the records that the replica lacks.
+    """
     with log.maintenance, log.lock:
         _restart_at(log, offset)
 
 
 def _restart_at(log: Log, offset: int) -> int:
-    # First of all, or a crash in between would leave producers whose batches are gone.
+    # First of all: after a crash in between, snapshots would name producers whose batches are gone.
     for found in snapshot_offsets(log.storage.fs, log.directory):
         log.storage.fs.unlink(segment_path(log.directory, found, SNAPSHOT_SUFFIX))
     for segment in reversed(log.segments):
         _unlink(log, segment)
     segment = Segment.create(log.storage, log.directory, offset, created_ms=log.now_ms())
     log.log_start_offset = offset
-    log.end_at([segment], offset, anew=True)
-    _settle(log)
+    log.truncated_to([segment], offset, restarted=True)
+    _make_durable(log)
     return offset
 
 
@@ -65,11 +68,11 @@ def _unlink(log: Log, segment: Segment) -> None:
             log.storage.fs.unlink(path)
 
 
-def _settle(log: Log) -> None:
-    """Make the cut durable, and have the producers be as they were at it."""
+def _make_durable(log: Log) -> None:
+    """Make the truncation durable, and restore the producers' state at the new end."""
     fs = log.storage.fs
     try:
-        sync_partition_metadata(fs, log.directory)  # the names are about to be durable: so must be what it says
+        sync_partition_metadata(fs, log.directory)  # before the directory's names are made durable
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error

@@ -1,21 +1,21 @@
-"""What a batch must be before it is appended, and the one place that says so.
+"""Check batches before they are appended. This is the only place that says what is valid.
 
-Strategy: the CRC and the header are always checked. A client's records are walked over by a compiled loop (`inspect`)
-if they are not compressed; compressed ones must begin as their codec's frames do, and are only walked over where the
-log has to know what is inside: compaction needs keys, `message.timestamp.before.max.ms` every time stamp, and a header
-whose largest time stamp can't be right the true one. `check_batches` is the general path, for any number of batches of
-any origin. The log has a fast path for the one plain batch of a client; a property test holds that both accept and
-refuse the same.
+The CRC and the header are always checked. The records of a client are inspected by a compiled loop (`inspect`) if they
+are not compressed. Compressed records must start as the frames of their codec do; they are inspected only if the log
+has to know their contents: compaction needs keys, `message.timestamp.before.max.ms` needs all time stamps, and a header
+whose largest time stamp can't be right needs the true one. `check_batches` is the general path, for any number of
+batches of any origin. The log has a fast path for single batches of clients; a property test proves that both accept
+and refuse the same batches.
 
-Rules: a batch whose largest time stamp is not its records' gets the right one, as in Kafka: several clients don't set
-it (Sarama), or set the last one's. A replica takes what its leader has: only what its own log relies on is checked.
-What takes long is not done where `may_inspect` is False: `InspectionNeeded` says that `inspect` has to be run in a
-thread first.
+Rules: a batch whose largest time stamp is not that of its records gets the right one, as in Kafka: some clients do not
+set it (Sarama), or set that of the last record. A replica takes what its leader has: only what its own log relies on
+is checked. Where `may_inspect` is False, inspections that would take long are not made; InspectionNeeded says that
+`inspect` has to be called in a thread first.
 
-Known limit: offsets and time stamps inside compressed batches that are not walked over are believed.
+Known limit: offsets and time stamps inside compressed batches that are not inspected are not checked.
 
 Source: Kafka documentation, "Record Batch", and its LogValidator; KIP-32 and KIP-937 (time stamps), KIP-98
-(producers), KIP-467 (which records are at fault).
+(producers), KIP-467 (errors of single records).
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ from pylogd.wire.validation import INLINE_BYTES, Inspection, batch_is_valid, fra
 
 MAX_CODEC = 4
 _MAGIC_AT = 16
-#: Times max.message.bytes that the records of a batch may take where they are looked at, so that it can't take long.
-_MOST_EXPANSION = 16
-#: Bytes of a compressed batch, and of its records decompressed, up to which a look takes less than a millisecond.
+#: The decompressed records of an inspected batch may have this many times max.message.bytes, which bounds the time.
+_MAX_EXPANSION = 16
+#: Sizes of a compressed batch, and of its decompressed records, up to which an inspection takes less than 1 ms.
 _INLINE_COMPRESSED = 1 << 13
 _INLINE_DECOMPRESSED = min(1 << 16, INLINE_BYTES)
-#: Bits of the attributes that a client may set; that of an append's time has an error of its own.
+#: Bits of the attributes that a client may set. LOG_APPEND_TIME is refused too, by an error of its own.
 _CLIENT_BITS = COMPRESSION_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
 class AppendOrigin(Enum):
-    """Who made the batches, and so what is believed and who gives the offsets."""
+    """Where batches come from, which determines what is checked and who assigns the offsets."""
 
-    CLIENT = "client"  # nothing is believed; this log gives the offsets
-    COORDINATOR = "coordinator"  # the broker itself: its records are right; this log gives the offsets
-    REPLICATION = "replication"  # a leader's log: offsets, epochs and sizes were settled there
+    CLIENT = "client"  # everything is checked; this log assigns the offsets
+    COORDINATOR = "coordinator"  # the broker itself: its records are valid; this log assigns the offsets
+    REPLICATION = "replication"  # a leader's log, which has checked them and assigned the offsets
 
 
 Checked = tuple[BatchHeader, memoryview]
-#: What was found in batches, or why they can't be read, by the places of the batches.
+#: The results of inspecting batches, or why they can't be read, by the positions of the batches.
 Inspections = Mapping[int, Inspection | InvalidAppend]
 
 
@@ -88,13 +88,13 @@ def check_batches(
     inspections: Inspections | None = None,
     may_inspect: bool = True,
 ) -> list[Checked]:
-    """Each batch with its header, or the error that refuses them all.
+    """Check batches, and return each with its header.
 
-    end: the log's end offset. inspections: what `inspect` found in these records. Raises InspectionNeeded where they
-    are needed, would take long, and `may_inspect` is False.
+    end: the log end offset. inspections: the result of `inspect` for these records. Raises InvalidAppend for all if one
+    is not valid; InspectionNeeded if an inspection is needed, would take long, and `may_inspect` is False.
     """
     if not len(records):
-        raise InvalidRecord("there is no record batch in the records")
+        raise InvalidRecord("the request contains no record batch")
     checked = []
     position = 0
     while position < len(records):
@@ -102,13 +102,13 @@ def check_batches(
         size = header.batch_length + LENGTH_OVERHEAD
         batch = records[position : position + size]
         if origin is not AppendOrigin.REPLICATION and size > config.max_message_bytes:
-            raise RecordTooLarge(f"a batch of {size} bytes is over max.message.bytes, {config.max_message_bytes}")
+            raise RecordTooLarge(f"a batch has {size} bytes, more than max.message.bytes, {config.max_message_bytes}")
         if crc32c(batch[CRC_START:]) != header.crc:
             raise CorruptRecord(f"the batch at byte {position} fails its CRC")
         check_structure(header)
         if origin is AppendOrigin.REPLICATION:
             if header.base_offset < end:
-                raise OffsetsOutOfOrder(f"a batch at offset {header.base_offset}, where {end} or more is expected")
+                raise OffsetsOutOfOrder(f"a batch starts at offset {header.base_offset}, expected {end} or more")
             end = header.base_offset + header.last_offset_delta + 1
         else:
             check_client_header(header, origin)
@@ -126,68 +126,73 @@ def check_batches(
 
 
 def check_epochs(headers: list[BatchHeader], latest: int, leader_epoch: int) -> None:
-    """What holds for a leader's batches: epochs don't go back, from the log's `latest` on, nor beyond the leader's."""
+    """Check that the epochs of a leader's batches ascend, from the log's `latest` up to the leader's epoch.
+
+    Raises OffsetsOutOfOrder.
+    """
     for header in headers:
         if not latest <= header.leader_epoch <= leader_epoch:
             raise OffsetsOutOfOrder(
-                f"a batch of leader epoch {header.leader_epoch} at offset {header.base_offset}, where the log is in "
-                f"epoch {latest} and its leader in {leader_epoch}"
+                f"the batch at offset {header.base_offset} has leader epoch {header.leader_epoch}, "
+                f"expected {latest} to {leader_epoch}"
             )
         latest = header.leader_epoch
 
 
 def read_header(records: memoryview, position: int) -> BatchHeader:
-    """The header at `position`, of a format and length that can be."""
+    """Return the header of the batch at `position`. Raises InvalidAppend if its format or length is not valid."""
     left = len(records) - position
     if left > _MAGIC_AT and (magic := records[position + _MAGIC_AT]) != MAGIC:
-        raise UnsupportedMessageFormat(f"a batch of data format {magic}: only version {MAGIC} is written here")
+        raise UnsupportedMessageFormat(f"a batch has format version (magic) {magic}; only {MAGIC} is supported")
     if left < HEADER_SIZE:
-        raise CorruptRecord(f"{left} bytes at byte {position} are too few for a batch")
+        raise CorruptRecord(f"the {left} bytes from byte {position} on are too few for a batch")
     header = BatchHeader._make(HEADER.unpack_from(records, position))
     size = header.batch_length + LENGTH_OVERHEAD
     if not HEADER_SIZE <= size <= left:
-        raise CorruptRecord(f"a batch at byte {position} says that it has {size} bytes; {left} are there")
+        raise CorruptRecord(f"the batch at byte {position} should have {size} bytes, but only {left} are left")
     return header
 
 
 def check_structure(header: BatchHeader) -> None:
-    """What holds for a batch of any origin."""
+    """Check what must be valid in a header of any origin. Raises InvalidAppend."""
     if header.attributes & COMPRESSION_MASK > MAX_CODEC:
-        raise UnsupportedCompressionType(f"no codec has the number {header.attributes & COMPRESSION_MASK}")
+        raise UnsupportedCompressionType(f"unknown compression codec {header.attributes & COMPRESSION_MASK}")
     if header.base_offset < 0 or header.last_offset_delta < 0:
-        raise InvalidRecord(f"offset {header.base_offset} with a last delta of {header.last_offset_delta}")
+        raise InvalidRecord(f"invalid base offset {header.base_offset} or last delta {header.last_offset_delta}")
 
 
 def check_client_header(header: BatchHeader, origin: AppendOrigin) -> None:
-    """What holds for a batch that gets its offsets here."""
+    """Check the header of a batch to which this log assigns offsets. Raises InvalidAppend."""
     if header.attributes & ~_CLIENT_BITS:
-        raise InvalidRecord(f"attributes {header.attributes & 0xFFFF:#06x} with bits that a producer may not set")
+        raise InvalidRecord(f"attributes {header.attributes & 0xFFFF:#06x} have bits that a producer may not set")
     if header.attributes & LOG_APPEND_TIME:
-        raise InvalidTimestamp("a client can't mark its time stamps as those of the append")
+        raise InvalidTimestamp("a client may not set the log append time attribute")
     if header.base_offset:
-        raise InvalidRecord(f"a batch to append starts at offset {header.base_offset}, and should start at 0")
+        raise InvalidRecord(f"a batch has base offset {header.base_offset}, expected 0")
     if header.record_count != header.last_offset_delta + 1:
-        raise InvalidRecord(f"{header.record_count} records, the last of them at offset {header.last_offset_delta}")
+        raise InvalidRecord(f"{header.record_count} records do not fit last offset delta {header.last_offset_delta}")
     if header.is_control and origin is AppendOrigin.CLIENT:
-        raise InvalidRecord("a control batch: clients may not write these")
+        raise InvalidRecord("clients may not write control batches")
     if origin is AppendOrigin.CLIENT:
         check_transaction(header)
     if header.producer_id < NO_PRODUCER_ID:
-        raise InvalidRecord(f"a batch of producer {header.producer_id}: there is no such producer id")
+        raise InvalidRecord(f"invalid producer id {header.producer_id}")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0) and not header.is_control:
         raise InvalidRecord(
-            f"producer {header.producer_id} with epoch {header.producer_epoch} and sequence {header.base_sequence}"
+            f"invalid epoch {header.producer_epoch} or sequence {header.base_sequence} of producer {header.producer_id}"
         )
 
 
 def check_transaction(header: BatchHeader) -> None:
-    """What holds for a client's transactional batch: none is taken, since there are no transactions on this broker."""
+    """Refuse a client's transactional batch, because this broker has no transactions. Raises TransactionNotOpen."""
     if header.is_transactional:
-        raise TransactionNotOpen(f"a transactional batch of producer {header.producer_id}, which has no transaction")
+        raise TransactionNotOpen(
+            f"the batch is transactional, but producer {header.producer_id} has no open transaction"
+        )
 
 
 def needs_inspection(header: BatchHeader, config: LogConfig) -> bool:
-    """Whether the records of a client's batch have to be walked over before it may be appended to such a log."""
+    """Return whether the records of a client's batch must be inspected before they are appended to such a log."""
     if config.compacts or config.limits_age:
         return True
     if header.max_timestamp < header.base_timestamp and config.message_timestamp_type is TimestampType.CREATE_TIME:
@@ -196,9 +201,9 @@ def needs_inspection(header: BatchHeader, config: LogConfig) -> bool:
 
 
 def inspect(records: memoryview, config: LogConfig, now_ms: int) -> Inspections:
-    """Walk over the records of those batches that `check_batches` would have to; what it needs to know of them.
+    """Inspect the records of all batches that need it, for `check_batches`; ends at the first invalid header.
 
-    May take long; touches nothing but the records, so it can run in any thread. Ends at the first header that is wrong.
+    May take long. Uses nothing but its arguments, so it may be called in any thread.
     """
     found: dict[int, Inspection | InvalidAppend] = {}
     position = 0
@@ -216,7 +221,7 @@ def inspect(records: memoryview, config: LogConfig, now_ms: int) -> Inspections:
 
 
 def wants_inspection(records: memoryview, config: LogConfig) -> bool:
-    """Whether `inspect` would find anything to do, by the headers alone."""
+    """Return whether any of the batches needs inspection, by their headers."""
     position = 0
     try:
         while position < len(records):
@@ -225,48 +230,48 @@ def wants_inspection(records: memoryview, config: LogConfig) -> bool:
                 return True
             position += header.batch_length + LENGTH_OVERHEAD
     except InvalidAppend:
-        pass  # the append will say why
+        pass  # the append raises it
     return False
 
 
 def _inspect_soon(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, total: int
 ) -> Inspection | InvalidAppend:
-    """`_inspect` of a batch that takes no longer than the reactor can spare. Raises InspectionNeeded for another.
+    """Inspect a batch if that is quick enough for the reactor's thread. Raises InspectionNeeded if not.
 
-    total: bytes of all batches that are appended with it.
+    total: the size of all batches of the append.
     """
     if total > (_INLINE_COMPRESSED if header.compression else INLINE_BYTES) or (
         header.compression and total > len(batch)
     ):
-        raise InspectionNeeded(f"a batch of {len(batch)} bytes has to be looked into")
+        raise InspectionNeeded(f"a batch of {len(batch)} bytes has to be inspected")
     found = _inspect(header, batch, config, now_ms, _INLINE_DECOMPRESSED)
     if isinstance(found, RecordTooLarge):
-        raise InspectionNeeded(f"a batch of {len(batch)} bytes takes many more to be looked into")
+        raise InspectionNeeded(f"a batch of {len(batch)} bytes is too large to inspect when it is decompressed")
     return found
 
 
 def _inspect(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, most: int = MAX_DECOMPRESSED
 ) -> Inspection | InvalidAppend:
-    """What a walk over the records shows, which take at most so many bytes decompressed."""
+    """Inspect the records of a batch, whose decompressed size may be at most `most` bytes."""
     if header.compression and not frame_is_valid(batch):
         return _other_codec(header)
-    most = min(config.max_message_bytes * _MOST_EXPANSION, most)
+    most = min(config.max_message_bytes * _MAX_EXPANSION, most)
     try:
         return inspect_batch(batch, header, most, *_time_bounds(config, now_ms))
     except TooLarge as error:
         return RecordTooLarge(str(error))
     except InvalidRecordBatch as error:
-        return InvalidRecord(f"records that can't be read: {error}")
+        return InvalidRecord(f"the records can't be decoded: {error}")
 
 
 def check_records(
     header: BatchHeader, batch: memoryview, config: LogConfig, now_ms: int, found: Inspection | InvalidAppend | None
 ) -> Checked:
-    """What holds for the records of a client's batch. The batch is another one if its largest time stamp was wrong.
+    """Check the records of a client's batch; return the batch, with the largest time stamp corrected if need be.
 
-    found: what a walk over them has shown; None where none was needed.
+    found: the result of inspecting them, None if that was not needed. Raises InvalidAppend.
     """
     if isinstance(found, InvalidAppend):
         raise found
@@ -304,7 +309,10 @@ def check_records(
 
 
 def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """The client's time stamps by the header, where they are kept: not too old, not too far ahead."""
+    """Check that a client's time stamps in the header are not too old or too far in the future.
+
+    Raises InvalidTimestamp.
+    """
     earliest, latest = _time_bounds(config, now_ms)
     for stamp in (header.base_timestamp, header.max_timestamp):
         if stamp >= 0 and not earliest <= stamp <= latest:
@@ -312,7 +320,7 @@ def check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> Non
 
 
 def _time_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """The least and the largest time stamp that the log takes, in milliseconds since 1970."""
+    """Return the earliest and the latest time stamp that the log accepts, in milliseconds since 1970."""
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return -NO_LIMIT, NO_LIMIT
     latest = min(now_ms + config.message_timestamp_after_max_ms, NO_LIMIT)
@@ -320,20 +328,21 @@ def _time_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
 
 
 def _other_codec(header: BatchHeader) -> InvalidRecord:
+    """Return the error for records that are not compressed as the header says."""
     if not header.compression:
-        return InvalidRecord(f"{header.record_count} records in {header.batch_length + LENGTH_OVERHEAD} bytes")
+        return InvalidRecord(f"{header.record_count} records do not fit {header.batch_length + LENGTH_OVERHEAD} bytes")
     name = CompressionType(header.compression).name.lower()
-    return InvalidRecord(f"the batch says that it is compressed with {name}, and its records are not")
+    return InvalidRecord(f"the records are not compressed with {name}, as the header says")
 
 
 def with_log_append_time(batch: memoryview, now_ms: int) -> Checked:
-    """The batch with the broker's time stamp: the attribute's bit, the largest time stamp and the CRC are rewritten."""
+    """Return a copy of a batch with the broker's time stamp, the attribute that says so, and the right CRC."""
     header = BatchHeader._make(HEADER.unpack_from(batch))
     return _patched(batch, header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms))
 
 
 def _patched(batch: memoryview, header: BatchHeader) -> Checked:
-    """A copy of the batch with another header, and the CRC that it then has."""
+    """Return a copy of a batch with another header, and the right CRC."""
     copy = bytearray(batch)
     HEADER.pack_into(copy, 0, *header)
     header = header._replace(crc=crc32c(memoryview(copy)[CRC_START:]))

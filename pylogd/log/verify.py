@@ -1,12 +1,12 @@
-"""The consistency check of a log on disk: for tests after every storage operation, and for users as a command.
+"""Check the consistency of a log on the disk: for `pylogd verify-log`, and for tests after each storage operation.
 
-Strategy: each segment is scanned once, CRC and all, while cursors walk its two indexes along. Nothing is changed, no
-lock is taken; of a broker that runs, the end of the newest segment may be caught half-written.
+Each segment is scanned once, including CRCs, while its two indexes are read along. Nothing is changed, and no lock is
+taken: in a log that is in use, the end of the active segment may be found incomplete.
 
-What is checked: lengths, CRCs, offsets that ascend within and across segments and fit the file's name; that each index
-entry points at the batch that it names, and a sealed segment's time index ends with its largest time stamp; snapshots,
-checkpoints and metadata can be read and don't contradict the segments; with `records`, that records can be decoded.
-Foreign files are named.
+Checked are: lengths and CRCs; that offsets ascend within and across segments, and fit the file names; that each index
+entry points at the batch that it describes, and the time index of a sealed segment ends with its largest time stamp;
+that snapshots, checkpoints and metadata are readable and do not contradict the segments; and, if wanted, that records
+can be decoded. Unknown files are reported.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from enum import Enum
 
 from pylogd.errors import ProtocolError
 from pylogd.log import checkpoints
-from pylogd.log.directories import DATA_DIRECTORY_FILES, DELETE_SUFFIX, STRAY_SUFFIX, split_name
+from pylogd.log.compaction.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.log.errors import CorruptFile
 from pylogd.log.files import TEMPORARY_SUFFIX, FileSystem, RealFileSystem, SegmentFile, read_file
 from pylogd.log.index import IndexCorrupt, OffsetIndex, TimeIndex
 from pylogd.log.loader import ORPHANED_SUFFIX, is_segment_name
+from pylogd.log.log_directory import DATA_DIRECTORY_FILES, DELETE_SUFFIX, STRAY_SUFFIX, split_name
 from pylogd.log.producers import SnapshotCorrupt, read_snapshot
 from pylogd.log.scan import BadBatch, FoundBatch, scan
 from pylogd.log.segment import (
@@ -33,24 +34,23 @@ from pylogd.log.segment import (
     TIME_INDEX_SUFFIX,
     segment_path,
 )
-from pylogd.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from pylogd.wire.records import decode_batch
 
-STRAY = "a stray log: the metadata did not know its partition; kept until the operator removes it"
-LEFTOVER = "half-written: left by a crash, or being written right now"
+STRAY = "a stray log: the metadata did not know its partition; kept until you remove it"
+LEFTOVER = "an incomplete file: left by a crash, or being written right now"
 
 
 class Severity(Enum):
-    """How bad a finding is."""
+    """How severe a finding is."""
 
     INFO = "info"  # worth knowing
-    WARNING = "warning"  # odd; nothing that was stored is lost by it, or the loader repairs it
+    WARNING = "warning"  # unexpected, but no records are lost, or the next start repairs it
     ERROR = "error"  # damage
 
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """Something found, and where: the file and, if it has one, the byte position."""
+    """A finding: the file, the byte position if there is one, the severity and a message."""
 
     path: str
     position: int | None
@@ -58,12 +58,15 @@ class Finding:
     message: str
 
     def __str__(self) -> str:
-        place = self.path if self.position is None else f"{self.path}: byte {self.position}"
-        return f"{self.severity.value}: {place}: {self.message}"
+        where = self.path if self.position is None else f"{self.path}: byte {self.position}"
+        return f"{self.severity.value}: {where}: {self.message}"
 
 
 def verify_log_dir(path: str, *, records: bool = False, fs: FileSystem | None = None) -> Iterator[Finding]:
-    """Check a partition's directory, or a data directory with all partitions in it. `OSError` if it can't be read."""
+    """Check the directory of a partition, or a data directory with all of its partitions.
+
+    records: whether to decode the records too. Raises OSError if a file can't be read.
+    """
     fs = RealFileSystem() if fs is None else fs
     names = fs.listdir(path)
     if checkpoints.PARTITION_METADATA in names or any(name.endswith(LOG_SUFFIX) for name in names):
@@ -78,7 +81,7 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
         child = os.path.join(path, name)
         key = split_name(name)
         if fs.islink(child):
-            yield Finding(child, None, Severity.WARNING, "a symbolic link, which the broker does not follow")
+            yield Finding(child, None, Severity.WARNING, "a symbolic link; the broker does not follow links")
         elif key is not None and fs.isdir(child):
             partition = _Partition(fs, child, records)
             yield from partition.verify()
@@ -87,17 +90,17 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             yield Finding(child, None, Severity.WARNING, STRAY)
             yield from _Partition(fs, child, records).verify()
         elif name.endswith(DELETE_SUFFIX):
-            yield Finding(child, None, Severity.INFO, "a deleted partition that waits for its removal")
+            yield Finding(child, None, Severity.INFO, "a deleted partition, about to be removed")
         elif name.endswith(TEMPORARY_SUFFIX):
             yield Finding(child, None, Severity.INFO, LEFTOVER)
         elif name not in DATA_DIRECTORY_FILES:
-            yield Finding(child, None, Severity.WARNING, "a foreign file")
+            yield Finding(child, None, Severity.WARNING, "not a file of pylogd")
     try:
         checkpoints.read_meta_properties(fs, path)
     except CorruptFile as error:
         yield Finding(error.path, None, Severity.ERROR, error.reason)
-    for name, what in (
-        (checkpoints.RECOVERY_POINTS, "was durable up to"),
+    for name, meaning in (
+        (checkpoints.RECOVERY_POINTS, "is durable up to"),
         (checkpoints.LOG_STARTS, "starts at"),
         (checkpoints.CLEANER_OFFSETS, "is compacted up to"),
     ):
@@ -108,12 +111,12 @@ def _verify_data_directory(fs: FileSystem, path: str, names: list[str], records:
             continue
         for key, offset in offsets.items():
             if key in ends and offset > ends[key]:
-                message = f"{key[0]}-{key[1]} {what} offset {offset}, and its log ends with {ends[key]}"
+                message = f"it says that {key[0]}-{key[1]} {meaning} offset {offset}, but the log ends at {ends[key]}"
                 yield Finding(os.path.join(path, name), None, Severity.ERROR, message)
 
 
 class _Partition:
-    """The check of one partition's directory; `end` is the log's end afterwards."""
+    """The check of one partition's directory. `end` is the log end offset afterwards."""
 
     def __init__(self, fs: FileSystem, directory: str, records: bool) -> None:
         self.fs = fs
@@ -121,19 +124,21 @@ class _Partition:
         self.records = records
         self.end = 0
         self.epoch = -1
-        self.damaged = False  # whether the last segment could not be read to its end
+        self.damaged = False  # whether the previous segment could not be read to its end
 
     def verify(self) -> Iterator[Finding]:
-        """All findings."""
+        """Iterate over all findings."""
         names = sorted(self.fs.listdir(self.directory))
         bases = [int(name[:20]) for name in names if is_segment_name(name) and name.endswith(LOG_SUFFIX)]
         for at, base in enumerate(bases):
             if at and base > self.end and not self.damaged:
-                message = f"no records from offset {self.end} to {base - 1}: right only where the log is compacted"
+                message = (
+                    f"there are no records from offset {self.end} to {base - 1}: correct only if the log is compacted"
+                )
                 yield Finding(segment_path(self.directory, base), 0, Severity.WARNING, message)
             elif base < self.end:
-                message = f"it starts with offset {base}, and the segment before it ends with {self.end - 1}"
-                yield Finding(segment_path(self.directory, base), 0, Severity.ERROR, f"overlap: {message}")
+                message = f"it starts at offset {base}, but the segment before it ends at {self.end - 1}: they overlap"
+                yield Finding(segment_path(self.directory, base), 0, Severity.ERROR, message)
             self.end = max(self.end, base)
             yield from self._segment(base, newest=at + 1 == len(bases))
         for name in names:
@@ -151,7 +156,7 @@ class _Partition:
                 offsets.pass_batch(found)
                 times.pass_batch(found)
                 if header.leader_epoch < self.epoch:
-                    message = f"leader epoch {header.leader_epoch} behind epoch {self.epoch}"
+                    message = f"leader epoch {header.leader_epoch} follows epoch {self.epoch}"
                     yield Finding(path, found.position, Severity.WARNING, message)
                 self.epoch = max(self.epoch, header.leader_epoch)
                 self.end = max(self.end, header.next_offset)
@@ -159,7 +164,7 @@ class _Partition:
                     yield from _check_records(path, found)
         except BadBatch as bad:
             self.damaged = True
-            message = f"{bad.reason}; the {size - bad.position} bytes from there on were not checked"
+            message = f"{bad.reason}; the remaining {size - bad.position} bytes were not checked"
             yield Finding(path, bad.position, Severity.ERROR, message)
         else:
             self.damaged = False
@@ -177,24 +182,34 @@ class _Partition:
                 except SnapshotCorrupt as error:
                     yield Finding(path, None, Severity.ERROR, str(error))
             elif int(name[:20]) not in bases:
-                yield Finding(path, None, Severity.WARNING, "an index without its log")
+                yield Finding(path, None, Severity.WARNING, "an index without a log")
         elif name.endswith(DELETED_SUFFIX):
-            yield Finding(path, None, Severity.INFO, "a deleted segment that waits for its removal")
+            yield Finding(path, None, Severity.INFO, "a deleted segment, about to be removed")
         elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
-            yield Finding(path, None, Severity.INFO, "a compaction under way; a start completes or discards it")
+            yield Finding(
+                path,
+                None,
+                Severity.INFO,
+                "a compaction in progress; if it was interrupted, the next start completes or discards it",
+            )
         elif name.endswith(TEMPORARY_SUFFIX):
             yield Finding(path, None, Severity.INFO, LEFTOVER)
         elif name.endswith(ORPHANED_SUFFIX):
-            yield Finding(path, None, Severity.WARNING, "put aside by a recovery: it lay behind a damaged batch")
+            yield Finding(
+                path,
+                None,
+                Severity.WARNING,
+                "a segment after a damaged batch, set aside by recovery; kept until you remove it",
+            )
         elif name not in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA):
-            yield Finding(path, None, Severity.WARNING, "a foreign file")
+            yield Finding(path, None, Severity.WARNING, "not a file of pylogd")
 
     def _checkpoints(self) -> Iterator[Finding]:
         path = os.path.join(self.directory, checkpoints.LEADER_EPOCHS)
         try:
             for epoch, start in checkpoints.read_leader_epochs(self.fs, self.directory):
                 if start > self.end:
-                    message = f"epoch {epoch} starts at offset {start}, and the log ends with {self.end}"
+                    message = f"epoch {epoch} starts at offset {start}, but the log ends at {self.end}"
                     yield Finding(path, None, Severity.ERROR, message)
         except CorruptFile as error:
             yield Finding(error.path, None, Severity.ERROR, error.reason)
@@ -212,7 +227,7 @@ def _check_records(path: str, found: FoundBatch) -> Iterator[Finding]:
 
 
 class _OffsetCursor:
-    """Walks an offset index along a scan."""
+    """Compares an offset index with the batches of a scan."""
 
     def __init__(self, fs: FileSystem, directory: str, base: int, size: int, newest: bool) -> None:
         self.path = segment_path(directory, base, INDEX_SUFFIX)
@@ -225,24 +240,24 @@ class _OffsetCursor:
             self.problems = _unreadable_index(self.path, error, newest)
 
     def pass_batch(self, found: FoundBatch) -> None:
-        """Compare with the entries up to this batch."""
+        """Compare the next batch with the entries up to it."""
         while self.at < len(self.pairs) and self.pairs[self.at][1] <= found.position:
             offset, position = self.pairs[self.at]
             if (offset, position) != (found.header.last_offset, found.position):
-                self._wrong(f"it says that a batch ending with offset {offset} is at byte {position}; it is not")
+                self._wrong(f"wrong entry: no batch at byte {position} ends at offset {offset}")
             self.at += 1
 
     def finish(self) -> None:
-        """Nothing may be left at the segment's end."""
+        """Report an entry after the end of the segment."""
         if self.at < len(self.pairs):
-            self._wrong(f"it points at byte {self.pairs[self.at][1]}, where no batch starts")
+            self._wrong(f"it points to byte {self.pairs[self.at][1]}, where no batch starts")
 
     def _wrong(self, message: str) -> None:
         self.problems.append(Finding(self.path, self.at * 8, Severity.ERROR, message))
 
 
 class _TimeCursor:
-    """Walks a time index along a scan."""
+    """Compares a time index with the batches of a scan."""
 
     def __init__(self, fs: FileSystem, directory: str, base: int, newest: bool) -> None:
         self.path = segment_path(directory, base, TIME_INDEX_SUFFIX)
@@ -258,30 +273,30 @@ class _TimeCursor:
             self.problems = _unreadable_index(self.path, error, newest)
 
     def pass_batch(self, found: FoundBatch) -> None:
-        """Compare with the entries up to this batch."""
+        """Compare the next batch with the entries up to it."""
         header = found.header
         self.largest = max(self.largest, header.max_timestamp)
         while self.at < len(self.pairs) and self.pairs[self.at][1] <= header.last_offset:
             stamp, offset = self.pairs[self.at]
             if stamp != self.largest or offset != header.last_offset:
-                self._wrong(f"it says that {stamp} is the largest time stamp up to offset {offset}; it is not")
+                self._wrong(f"wrong entry: the largest time stamp up to offset {offset} is not {stamp}")
             self.at += 1
 
     def finish(self) -> None:
-        """Nothing may be left at the segment's end, and a sealed segment's index ends with its largest time stamp."""
+        """Report an entry after the end of the segment, and for a sealed one a wrong last time stamp."""
         if self.at < len(self.pairs):
-            self._wrong(f"it names offset {self.pairs[self.at][1]}, which the segment does not have")
+            self._wrong(f"it points to offset {self.pairs[self.at][1]}, which the segment does not have")
         elif self.sealed and self.largest >= 0:
             last = self.pairs[-1][0] if self.pairs else -1
             if last != self.largest:
-                self._wrong(f"its last time stamp is {last}, and the segment's largest is {self.largest}")
+                self._wrong(f"its last time stamp is {last}, but the largest of the segment is {self.largest}")
 
     def _wrong(self, message: str) -> None:
         self.problems.append(Finding(self.path, self.at * 12, Severity.ERROR, message))
 
 
 def _unreadable_index(path: str, error: Exception, newest: bool) -> list[Finding]:
-    """An index that is missing or corrupt: the loader rebuilds it. The newest segment's is written at a roll."""
+    """Return the findings for a missing or damaged index. That of the active segment need not exist yet."""
     if isinstance(error, FileNotFoundError):
         return [] if newest else [Finding(path, None, Severity.WARNING, "the index is missing")]
     return [Finding(path, None, Severity.ERROR, str(error))]

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from pylogd.config import Settings
-from pylogd.log.cleaner import CleanerConfig
+from pylogd.log.compaction.cleaner import CleanerConfig
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.wire.records import speedups
 

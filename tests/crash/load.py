@@ -1,9 +1,9 @@
-"""The load that a broker is under while it is killed, and the memory of all that it acknowledged.
+"""The producers that write to a broker while it is killed, and a record of every message that it acknowledged.
 
-Each writer knows what it sent to each partition: message number n of a writer is a fixed function of (writer,
-partition, n), so that what is read back can be checked byte for byte. Idempotent writers are librdkafka's and live
-through every kill: what was under way is sent again. The plain writer is pylogd's own client; a batch whose reply was
-lost is not sent again, and may be there or not.
+The contents of a message are a function of its writer, partition and number, so that what is read back can be compared
+byte for byte. Idempotent writers use librdkafka and stay alive through every kill; they send again what was in flight.
+The plain writer uses pylogd's own client; it does not send a batch again whose response was lost, so such a batch may
+be in the log or not.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from pylogd.errors import PylogdError
 TOPIC = "crash"
 PARTITIONS = 2
 KEYS = 40
-_MOST_UNDER_WAY = 400
+_MAX_IN_FLIGHT = 400
 _BURST = 25
 _PAUSE_SECONDS = 0.004
 
 
 def message(writer: str, partition: int, number: int) -> bytes:
-    """What message `number` says: who it is, and up to 600 bytes that follow from that."""
+    """Return the value of a message: its writer, partition and number, then up to 600 bytes derived from these."""
     name = b"%s/%d/%d/" % (writer.encode(), partition, number)
     seed = hashlib.blake2b(name).digest()
     return name + (seed * 10)[: int.from_bytes(seed[:2], "big") % 600]
 
 
 def key_of(writer: str, number: int) -> bytes:
-    """The key of message `number`: few enough that a compacted log keeps little of a writer's."""
+    """Return the key of a message. There are few different keys, so that compaction removes most messages."""
     return b"%s/%d" % (writer.encode(), number % KEYS)
 
 
 class Writer:
-    """One writer in a thread. `acknowledged`: by partition, the offset of each message that was, by its number."""
+    """A producer in a thread. `acknowledged`: for each partition, the offsets of acknowledged messages by number."""
 
     idempotent = True
 
@@ -56,15 +56,15 @@ class Writer:
         self._thread.start()
 
     def resume(self) -> None:
-        """Write."""
+        """Start or continue to write."""
         self._running.set()
 
     def pause(self) -> None:
-        """Begin nothing new; what is under way goes on, and a writer that waits for the broker does so."""
+        """Send no new messages; those in flight are still delivered."""
         self._running.clear()
 
     def finish(self) -> None:
-        """Deliver what is under way and end."""
+        """Deliver the messages in flight and end the thread."""
         self._over = True
         self._running.set()
         self._thread.join(120)
@@ -79,7 +79,7 @@ class Writer:
         self._end()
 
     def _take(self) -> tuple[int, int, bytes]:
-        """The next message: partition, number, value."""
+        """Return the next message: partition, number, value."""
         partition = sum(self._next) // 7 % PARTITIONS
         number = self._next[partition]
         self._next[partition] += 1
@@ -96,7 +96,7 @@ class Writer:
 
 
 class IdempotentWriter(Writer):
-    """librdkafka with idempotence: what is acknowledged is there once, and so is what is not, at most."""
+    """librdkafka with idempotence: an acknowledged message is stored exactly once, any other at most once."""
 
     def __init__(self, name: str, address: Callable[[], str]) -> None:
         self._producer = confluent_kafka.Producer(
@@ -120,7 +120,7 @@ class IdempotentWriter(Writer):
 
     def _burst(self) -> None:
         producer = self._producer
-        if len(producer) < _MOST_UNDER_WAY:
+        if len(producer) < _MAX_IN_FLIGHT:
             for _ in range(_BURST):
                 partition, number, value = self._take()
                 told = self._reporter(partition, number)
@@ -144,7 +144,7 @@ class IdempotentWriter(Writer):
 
 
 class PlainWriter(Writer):
-    """pylogd's client, acks=all, one request at a time, nothing sent twice; a new connection after each failure."""
+    """pylogd's client, acks=all, one request at a time, no retries; it connects anew after each failure."""
 
     idempotent = False
 

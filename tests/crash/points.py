@@ -1,6 +1,6 @@
-"""Where a broker is made to die: a file system that ends its own process with SIGKILL at a chosen call.
+"""A file system that kills its own process with SIGKILL at a chosen call.
 
-Only the crash harness uses it: what a broker is handed by `tests/crash/child.py` it can't get from any setting.
+`tests/crash/child.py` passes it to a broker; there is no setting for it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pylogd.log.files import Buffer, RealFileSystem
 
 BEFORE, HALF, AFTER = "before", "half", "after"
 
-#: What may be chosen: the calls of `FileSystem` and how the paths end (for a rename: the old one) that belong to it,
-#: and how many such calls may pass before. "recovery" is whatever a start after a crash does to the files.
+#: Kinds of kill points. For each: calls of `FileSystem` with the end of the path (of a rename: the old one), and how
+#: many such calls may pass before at most. "recovery": what a start after a crash does to the files.
 KINDS: Mapping[str, tuple[Sequence[tuple[str, str]], int]] = {
     "write": ([("pwritev", ".log")], 150),
     "roll": ([("create", ".log")], 3),
@@ -45,9 +45,9 @@ KINDS: Mapping[str, tuple[Sequence[tuple[str, str]], int]] = {
 
 @dataclass(slots=True, frozen=True)
 class KillPoint:
-    """Die at the `count`-th call of `operation` on a path that ends with `suffix`, `when` of that call.
+    """Kill the process at the `count`-th call of `operation` on a path that ends with `suffix`.
 
-    HALF is for writes: half of the bytes are written.
+    when: BEFORE or AFTER the call; HALF writes half of the bytes of a write.
     """
 
     kind: str
@@ -60,12 +60,12 @@ class KillPoint:
         return f"{self.kind}: {self.when} call {self.count} of {self.operation} *{self.suffix}"
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, to be sent to the child."""
+        """Return the fields, to send them to the child process."""
         return asdict(self)
 
 
 def choose(kind: str, rng: random.Random) -> KillPoint:
-    """A point of that kind."""
+    """Choose a random point of a kind."""
     calls, most = KINDS[kind]
     operation, suffix = rng.choice(calls)
     when = rng.choice([BEFORE, HALF, AFTER] if operation == "pwritev" else [BEFORE, AFTER])
@@ -73,7 +73,7 @@ def choose(kind: str, rng: random.Random) -> KillPoint:
 
 
 class KillingFileSystem:
-    """The operating system's file system until the point is reached."""
+    """The operating system's file system, until the kill point is reached."""
 
     def __init__(self, point: KillPoint) -> None:
         self._real = RealFileSystem()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from pylogd.log.cleaner import Cleaner, CleanerConfig
-from pylogd.log.compaction import Cleaned
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.jobs import CompactionResult
 from pylogd.log.config import LogConfig
 from pylogd.log.log import AppendResult, Log
 from pylogd.log.validator import AppendOrigin
@@ -21,30 +22,30 @@ Rows = list[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]
 class CompactedHouse(House):
     """A house whose logs are compacted in small segments, with a cleaner that is called by hand."""
 
-    def __init__(self, fs: MemoryFileSystem | None = None, *, keys: int = 1000, **settings: object) -> None:
+    def __init__(self, fs: MemoryFileSystem | None = None, *, keys: int = 1000, **settings: Any) -> None:
         base = LogConfig(
             segment_bytes=400, index_interval_bytes=80, cleanup_policy=COMPACT, min_cleanable_dirty_ratio=0.0
         )
         self.cleaner_config = CleanerConfig(dedupe_buffer_bytes=24 * keys, io_buffer_bytes=256)
         super().__init__(base, fs, **settings)
 
-    def clean(self) -> list[Cleaned]:
-        """Compact until there is nothing to do."""
+    def clean(self) -> list[CompactionResult]:
+        """Compact until there is nothing to compact; return the results."""
         cleaner = Cleaner(self.manager, self.cleaner_config, now_ms=lambda: self.now_ms, seconds=lambda: 0.0)
-        worker = cleaner.worker()
+        runner = cleaner.new_runner()
         done = []
-        while (cleaned := cleaner.clean_one(worker)) is not None:
-            done.append(cleaned)
+        while (result := cleaner.clean_one(runner)) is not None:
+            done.append(result)
         return done
 
-    def configure(self, log: Log, **settings: object) -> None:
+    def configure(self, log: Log, **settings: Any) -> None:
         """Change settings while the log is in use."""
-        self.config = replace(self.config, **settings)  # type: ignore[arg-type]
+        self.config = replace(self.config, **settings)
         log.config = self.config
 
 
 def put(
-    house: CompactedHouse, log: Log, *pairs: Pair, origin: AppendOrigin = AppendOrigin.CLIENT, **options: int
+    house: CompactedHouse, log: Log, *pairs: Pair, origin: AppendOrigin = AppendOrigin.CLIENT, **options: Any
 ) -> AppendResult:
     """Append the pairs as one batch."""
     rows: Rows = [(key, value, house.now_ms + at, ()) for at, (key, value) in enumerate(pairs)]
@@ -52,7 +53,7 @@ def put(
 
 
 def final(records: list[Record]) -> dict[bytes | None, bytes]:
-    """What a reader of all records ends up with."""
+    """Return the last value of each key: what a reader of all records ends up with."""
     state: dict[bytes | None, bytes] = {}
     for record in records:
         if record.value is None:
@@ -63,5 +64,5 @@ def final(records: list[Record]) -> dict[bytes | None, bytes]:
 
 
 def contents_of(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of each record."""
+    """Return offset, key and value of each record."""
     return [(record.offset, record.key, record.value) for record in read_all(log)]

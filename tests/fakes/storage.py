@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pylogd.log.config import LogConfig
 from pylogd.log.files import read_file, write_file
@@ -19,19 +20,19 @@ START_MS = 1_700_000_000_000
 
 
 def batch(*values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: int) -> bytes:
-    """A batch as a client sends it, one record a value; time stamps one millisecond apart."""
+    """Return a batch as a client sends it, with one record per value, and time stamps one millisecond apart."""
     records = [(key, value, timestamp + at, ()) for at, value in enumerate(values or (b"v",))]
     return encode_batch(records, **options)
 
 
 def with_header(data: bytes, **fields: int) -> bytes:
-    """The batch with other header fields and the CRC that fits them."""
+    """Return the batch with other header fields and the right CRC."""
     header = BatchHeader._make(HEADER.unpack_from(data))._replace(**fields)
     return fix_crc(HEADER.pack(*header) + data[HEADER.size :])
 
 
 def fix_crc(data: bytes) -> bytes:
-    """The batch with the CRC of the bytes that it has."""
+    """Return the batch with the right CRC for its bytes."""
     return data[: CRC_START - 4] + crc32c(data[CRC_START:]).to_bytes(4, "big") + data[CRC_START:]
 
 
@@ -41,23 +42,23 @@ def flip_byte(fs: MemoryFileSystem, path: str, position: int) -> None:
 
 
 def truncate(fs: MemoryFileSystem, path: str, size: int) -> None:
-    """Cut a file."""
+    """Truncate a file."""
     del fs.files[path].data[size:]
 
 
 class House:
     """A manager on a memory file system with a clock of its own, and what happens to them."""
 
-    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: object) -> None:
+    def __init__(self, config: LogConfig | None = None, fs: MemoryFileSystem | None = None, **settings: Any) -> None:
         self.fs = MemoryFileSystem() if fs is None else fs
         self.now_ms = START_MS  # the wall clock
         self.seconds = 1000.0  # the monotonic one
         self.fs.now_ms = self.now_ms
-        self.config = replace(config or LogConfig(), **settings)  # type: ignore[arg-type]
+        self.config = replace(config or LogConfig(), **settings)
         self.manager = self.start()
 
     def start(self) -> LogManager:
-        """A broker's storage starts."""
+        """Start: load the logs by a new manager."""
         manager = LogManager(
             [DATA], config=self.config, fs=self.fs, now_ms=lambda: self.now_ms, seconds=lambda: self.seconds, node_id=1,
             cluster_id="c", recovery_threads=1,
@@ -67,36 +68,36 @@ class House:
         return manager
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let both clocks go on."""
+        """Advance both clocks."""
         self.seconds += milliseconds / 1000
         self.step_wall(milliseconds)
 
     def step_wall(self, milliseconds: int) -> None:
-        """Set the wall clock forward, or back, without any time passing."""
+        """Change the wall clock, forward or back, without any time passing."""
         self.now_ms += milliseconds
         self.fs.now_ms = self.now_ms
 
     def create(self, topic: str = "t", partition: int = 0) -> Log:
-        """A new partition."""
+        """Create a partition."""
         return self.manager.create(topic, partition, TOPIC_ID, self.config)
 
     def restart(self) -> Log:
-        """Stop in order and start again."""
+        """Stop cleanly and start again."""
         self.manager.close()
         return self.start().logs["t", 0]
 
     def kill(self) -> Log:
-        """End the process without warning and start again."""
+        """Kill the process and start again."""
         self.fs.kill()
         return self.start().logs["t", 0]
 
     def lose_power(self, torn: int = 0, *, zeros: bool = False) -> None:
-        """End the machine; what was not synced is gone, but for what `MemoryFileSystem.lose_power` leaves."""
+        """Lose power and start again: what was not synced is lost, as `MemoryFileSystem.lose_power` says."""
         self.fs.lose_power(torn, zeros=zeros)
         self.start()
 
     def check(self, *, records: bool = True) -> None:
-        """Every storage test ends here: nothing on disk is wrong; nor inside the batches, with `records`."""
+        """Check that the files are consistent, and with `records` that all records can be decoded. Ends every test."""
         for log in self.manager.logs.values():
             log.seal()
         for entry in self.manager.directories:
@@ -105,17 +106,17 @@ class House:
 
 
 def is_bad(finding: Finding) -> bool:
-    """Whether a finding should not be in a log that nobody damaged."""
+    """Return whether a finding should not occur in a log that was not damaged."""
     return finding.severity is not Severity.INFO
 
 
-def append(log: Log, *values: bytes, epoch: int = 0, **options: int) -> AppendResult:
-    """Append one batch."""
+def append(log: Log, *values: bytes, epoch: int = 0, **options: Any) -> AppendResult:
+    """Append one batch; the options are those of `batch`."""
     return log.append(batch(*values, **options), leader_epoch=epoch)
 
 
 def read_all(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
-    """All records from `start` on, fetched as a consumer does."""
+    """Return all records from `start` on, fetched as a consumer does."""
     offset = log.log_start_offset if start is None else start
     records: list[Record] = []
     while (found := log.read(offset, max_bytes, allow_cold=True)) is not None:
@@ -128,20 +129,20 @@ def read_all(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> li
 
 
 def values(log: Log, start: int | None = None) -> list[bytes | None]:
-    """The values of all records from `start` on."""
+    """Return the values of all records from `start` on."""
     return [record.value for record in read_all(log, start)]
 
 
 def contents(fs: MemoryFileSystem, path: str) -> bytes:
-    """A file's bytes."""
+    """Return the contents of a file."""
     return read_file(fs, path)
 
 
 def overwrite(fs: MemoryFileSystem, path: str, data: bytes) -> None:
-    """Put other bytes in a file."""
+    """Replace the contents of a file."""
     write_file(fs, path, data, sync=True)
 
 
 def names(fs: MemoryFileSystem, suffix: str = "", directory: str = f"{DATA}/t-0") -> Sequence[str]:
-    """The names in a directory that end so, sorted."""
+    """Return the names in a directory that end with a suffix, sorted."""
     return sorted(name for name in fs.listdir(directory) if name.endswith(suffix))

@@ -99,7 +99,7 @@ def test_a_compacted_topic_equals_a_dict(start_broker: StartBroker, codec: str) 
         assert state == model
         if not again:
             assert broker.stop() == 0
-            assert "compacted-0 is compacted up to offset" in broker.log()
+            assert "Compacted compacted-0 up to offset" in broker.log()
             broker = start_broker(settings=SETTINGS)
 
 

@@ -152,7 +152,7 @@ def test_a_broker_starts_with_more_partitions_than_it_can_open_the_files_of(tmp_
             with RawClient(second.address) as client:
                 wait_until(lambda: has_records(client, "auto-0000", 10), "the first topic is served")
                 assert not has_records(client, "auto-0199", 10)
-            expected = "72 of 200 partitions are offline, the first is auto-0128-0: this broker may hold 128"
+            expected = "72 of 200 partitions are offline, starting with auto-0128-0: this broker may have 128"
             assert expected in second.log()
             assert second.stop() == 0
         finally:

@@ -37,7 +37,7 @@ from tests.rawclient import (
 FETCH_VERSION = 11
 LONG_POLL_MS = 600_000
 CLEAN_MARK = ".kafka_cleanshutdown"
-UNCLEAN = "the last stop was not a clean one"
+UNCLEAN = "was not closed cleanly"
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -251,7 +251,7 @@ def test_what_a_crash_has_torn_is_cut(start_broker: StartBroker, name: str) -> N
     segment.write_bytes(torn)
 
     again = start_broker()
-    assert f"{len(torn) - len(whole)} bytes dropped" in again.log()
+    assert f"{len(torn) - len(whole)} bytes are removed" in again.log()
     assert segment.read_bytes() == whole
     with RawClient(again.address) as client:
         assert numbers_in(client, "torn") == list(range(10))

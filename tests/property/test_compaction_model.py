@@ -1,10 +1,11 @@
-"""Compaction against a dict: random keys, delete markers, codecs and segment sizes, and a crash at every step."""
+"""Compare a compacted log with a dict: random keys, tombstones, codecs and segment sizes, and a crash at every step."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,8 @@ def fill(house: CompactedHouse, batches: list[tuple[list[Pair], int, bool]], seq
     """Append the batches; idempotent ones continue their producer's sequence."""
     log = house.manager.logs["t", 0]
     for pairs, codec, idempotent in batches:
-        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]} if idempotent else {}
+        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]}
+        options: dict[str, Any] = producer if idempotent else {}
         put(house, log, *pairs, compression=codec, **options)
         sequences[0] += len(pairs) * idempotent
 
@@ -65,7 +67,7 @@ def test_the_compacted_log_equals_a_dict(
 
 
 def filled(fs: MemoryFileSystem) -> CompactedHouse:
-    """The same log each time: several groups of several segments, of which one is compacted already."""
+    """Create the same log each time: several groups of several segments, one of which is compacted already."""
     house = CompactedHouse(fs, delete_retention_ms=0)
     log = house.create()
     for at in range(40):
@@ -74,12 +76,12 @@ def filled(fs: MemoryFileSystem) -> CompactedHouse:
             house.clean()
     log.flush()
     house.manager.checkpoint()
-    read_all(log)  # what the caches hold is a part of "the same"
+    read_all(log)  # so that the caches have the same contents each time
     return house
 
 
 def operations() -> int:
-    """How many calls on the file system one compaction makes."""
+    """Return how many calls of the file system one compaction makes."""
     fs = MemoryFileSystem()
     house = filled(fs)
     before = len(fs.calls)
@@ -88,7 +90,7 @@ def operations() -> int:
 
 
 class Crash(BaseException):
-    """The machine stops here."""
+    """The machine stops at this call."""
 
 
 @pytest.mark.parametrize("ending", [MemoryFileSystem.kill, MemoryFileSystem.lose_power], ids=["kill", "power"])
@@ -159,7 +161,7 @@ def test_a_disk_that_fails_at_any_step_loses_nothing(error: int) -> None:
 
 
 def _fail_once_after(fs: MemoryFileSystem, count: int, action: Callable[[], object], error: int = errno.EIO) -> None:
-    """Run the action with one call on the file system failing."""
+    """Run the action while one call of the file system fails."""
     call, limit = fs._call, len(fs.calls) + count
 
     def failing(operation: str, path: str):  # type: ignore[no-untyped-def]
@@ -175,7 +177,7 @@ def _fail_once_after(fs: MemoryFileSystem, count: int, action: Callable[[], obje
         fs._call = call  # type: ignore[method-assign]
 
 
-def test_a_start_that_is_cut_off_completes_the_next_time() -> None:
+def test_an_interrupted_start_is_completed_by_the_next() -> None:
     fs = MemoryFileSystem()
     house = filled(fs)
     state = final(read_all(house.manager.logs["t", 0]))
@@ -212,7 +214,7 @@ def _manager(house: CompactedHouse) -> LogManager:
 
 
 def _stop_after(fs: MemoryFileSystem, count: int, action: Callable[[], object]) -> bool:
-    """Run until so many calls were made; whether it was cut off there."""
+    """Run the action until so many calls were made; return whether it was interrupted there."""
     call, limit = fs._call, len(fs.calls) + count
 
     def failing(operation: str, path: str):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""A log against a list: whatever is done to it, in any order, it holds what the list holds and its files are right.
+"""Compare a log with a list: after any operations, in any order, both have the same records, and the files are valid.
 
 The machine appends, rolls, reads, truncates, deletes, lets time pass, stops, is killed and loses power; a second one
 does the same while the file system fails.
@@ -115,7 +115,7 @@ class LogMachine(RuleBasedStateMachine):
         self.flushed = max(self.flushed, self.log.recovery_point)
 
     def follow_start(self) -> None:
-        """Retention may have moved the start; it took only what is old enough."""
+        """Retention may have moved the start; check that it removed only what is old enough."""
         now, limit = self.house.now_ms, self.log.config.retention_ms
         gone = [entry for entry in self.model if entry[0] < self.log.log_start_offset]
         assert not gone or (limit >= 0 and all(now - when > limit for _, _, when in gone))
@@ -140,7 +140,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.recovery_point == self.flushed == self.end)
     @rule()
     def lose_power(self) -> None:
-        """All that was flushed is there."""
+        """Check that everything that was flushed is there."""
         self.log.flush()
         self.house.manager.checkpoint()
         self.house.lose_power()
@@ -162,11 +162,11 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class FaultyMachine(LogMachine):
-    """The same on a disk that fails: half-way through a write at any byte, at a sync, for want of room, at a start."""
+    """The same on a disk that fails: after any byte of a write, at a sync, because it is full, or during a start."""
 
     @rule(torn=st.integers(0, 300), zeros=st.booleans())
     def lose_power_any_time(self, torn: int, zeros: bool) -> None:
-        """What is there then is the beginning of what was appended, and all of it that was flushed."""
+        """Check that the log has a prefix of what was appended, which includes all that was flushed."""
         flushed = self.log.recovery_point
         self.house.lose_power(torn, zeros=zeros)
         if ("t", 0) not in self.house.manager.logs:
@@ -187,7 +187,7 @@ class FaultyMachine(LogMachine):
         error=st.sampled_from([errno.EIO, errno.ENOSPC]),
     )
     def sync_fails(self, operation: str, after: int, error: int) -> None:
-        """That is the end of the data directory until the next start."""
+        """A failed sync takes the data directory offline until the next start."""
         self.house.manager.checkpoint()
         with self.house.fs.failing(operation, error, path="/t-0", after=after, lasting=True):
             before = self.log.recovery_point
@@ -207,7 +207,7 @@ class FaultyMachine(LogMachine):
 
     @rule(values=VALUES, suffix=st.sampled_from([".log", ".index", ".timeindex", ".snapshot.tmp", "checkpoint.tmp"]))
     def no_room_for_a_file(self, values: list[bytes], suffix: str) -> None:
-        """A new segment, an index, a snapshot: what can't be made now can be made later."""
+        """A segment, index or snapshot that can't be created now is created later."""
         stamp = self.house.now_ms
         with self.house.fs.failing("open", errno.ENOSPC, path=suffix, lasting=True):
             try:
@@ -224,7 +224,7 @@ class FaultyMachine(LogMachine):
         after=st.integers(0, 6),
     )
     def start_fails(self, operation: str, after: int) -> None:
-        """A start on a disk that fails changes nothing that a better one would miss."""
+        """A start on a disk that fails loses nothing that a later start needs."""
         self.house.manager.checkpoint()
         self.house.fs.kill()
         with self.house.fs.failing(operation, errno.EIO, after=after, lasting=True), suppress(StorageError):

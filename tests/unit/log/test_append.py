@@ -1,4 +1,4 @@
-"""Appends: what is accepted, what is refused, and that a refusal leaves nothing behind."""
+"""Appends: which batches are accepted and which refused, and that a refused append changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_offsets_and_epoch_are_written_into_the_batch() -> None:
     house.check()
 
 
-def test_batches_of_one_request_are_written_in_one_go() -> None:
+def test_batches_of_one_request_are_written_together() -> None:
     house = House()
     log = house.create()
     append(log, b"first")
@@ -106,10 +106,10 @@ def test_a_bad_batch_is_refused_and_leaves_nothing(data: bytes, error: type[Inva
 
 @pytest.mark.parametrize("policy", [{"compact"}, {"compact", "delete"}])
 @pytest.mark.parametrize("codec", CompressionType)
-def test_a_compacted_log_takes_no_record_without_a_key(policy: set[str], codec: CompressionType) -> None:
+def test_a_compacted_log_refuses_records_without_keys(policy: set[str], codec: CompressionType) -> None:
     house = House(cleanup_policy=frozenset(policy), max_message_bytes=1000)
     log = house.create()
-    for _ in range(2):  # into an empty segment, and into one where the short way would do
+    for _ in range(2):  # to an empty segment, and to one where the fast path applies
         log.append(batch(b"a" * 200, b"b", key=b"", compression=codec), leader_epoch=0)
         with pytest.raises(InvalidRecord, match="without a key"):
             log.append(batch(b"c", key=None, compression=codec), leader_epoch=0)
@@ -133,7 +133,7 @@ def test_a_compacted_log_takes_no_record_without_a_key(policy: set[str], codec: 
     ],
     ids=["cut", "too few", "too many", "not compressed", "a bomb"],
 )
-def test_a_compacted_log_takes_no_records_that_it_can_not_read(data: bytes, error: type[InvalidAppend]) -> None:
+def test_a_compacted_log_refuses_records_that_can_not_be_decoded(data: bytes, error: type[InvalidAppend]) -> None:
     house = House(cleanup_policy=frozenset({"compact"}), max_message_bytes=1000)
     log = house.create()
     with pytest.raises(error):
@@ -151,7 +151,7 @@ def test_a_time_stamp_too_old() -> None:
     house.check()
 
 
-def test_records_without_time_stamps_are_taken() -> None:
+def test_records_without_time_stamps_are_accepted() -> None:
     house = House(message_timestamp_before_max_ms=1000)
     log = house.create()
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_a_coordinator_may_write_control_batches() -> None:
     house.check()
 
 
-def test_disk_full_appends_nothing_and_space_helps() -> None:
+def test_a_full_disk_appends_nothing_until_there_is_space() -> None:
     house = House()
     log = house.create()
     append(log, b"a")
@@ -239,7 +239,7 @@ def test_a_short_write_is_finished() -> None:
     house.check()
 
 
-def test_a_short_write_that_can_not_be_finished_is_cut_off() -> None:
+def test_a_short_write_that_can_not_be_finished_is_truncated() -> None:
     house = House()
     log = house.create()
     append(log, b"a")
@@ -253,7 +253,7 @@ def test_a_short_write_that_can_not_be_finished_is_cut_off() -> None:
     house.check()
 
 
-def test_what_can_not_be_cut_off_is_overwritten() -> None:
+def test_a_failed_write_that_can_not_be_truncated_is_overwritten() -> None:
     house = House()
     log = house.create()
     append(log, b"a")
@@ -270,7 +270,7 @@ def test_what_can_not_be_cut_off_is_overwritten() -> None:
     house.check()
 
 
-def test_a_closed_log_takes_nothing() -> None:
+def test_a_closed_log_refuses_appends() -> None:
     house = House()
     log = house.create()
     append(log, b"a")

@@ -1,17 +1,21 @@
-"""Compaction of a log on the memory file system: what stays, where, and what readers see meanwhile."""
+"""Compaction of a log on the memory file system: which records are kept, and what readers see meanwhile."""
 
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
-from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, Throttle, cleanable
-from pylogd.log.compaction import SourcesChanged, compact
+from pylogd.log.compaction.candidates import log_to_clean
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.jobs import CleanerStopped, SourcesChanged
+from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.compaction.offset_map import ENTRY_BYTES, NOT_FOUND, OffsetMap
+from pylogd.log.compaction.rewrite import delete_horizon
+from pylogd.log.compaction.throttle import Throttle
 from pylogd.log.errors import InvalidRecord, KeylessRecords, LogClosed
-from pylogd.log.keymap import ENTRY_BYTES, NOT_FOUND, KeyMap
 from pylogd.log.log import Log
-from pylogd.log.rewrite import delete_horizon
 from pylogd.log.truncation import truncate_to
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import CONTROL, HEADER_SIZE, TRANSACTIONAL, BatchHeader, encode_batch, iter_batches
@@ -20,19 +24,19 @@ from tests.fakes.storage import DATA, append, fix_crc, flip_byte, names, read_al
 
 
 def batches(log: Log) -> list[BatchHeader]:
-    """The headers of all batches, empty ones too."""
+    """Return the headers of all batches, including empty ones."""
     return [header for segment in log.segments for _, header in segment.headers(0, allow_cold=True)]
 
 
 def roll(house: CompactedHouse, log: Log) -> None:
-    """Seal what was appended, so that it may be compacted."""
+    """Seal the active segment, so that it may be compacted."""
     with log.lock:
         log.roll(log.log_end_offset, house.now_ms)
 
 
-class TestKeyMap:
-    def test_is_a_dict_of_the_last_offsets(self) -> None:
-        keys = KeyMap(ENTRY_BYTES * 5000)
+class TestOffsetMap:
+    def test_returns_the_last_offset_of_each_key(self) -> None:
+        keys = OffsetMap(ENTRY_BYTES * 5000)
         names = [b"%d" % (n % 1500) for n in range(4000)]
         keys.put_all(names, range(4000))
         model = {name: at for at, name in enumerate(names)}
@@ -42,23 +46,23 @@ class TestKeyMap:
         assert keys.latest(model) == [NOT_FOUND] * 1500
         assert not len(keys)
 
-    def test_takes_24_bytes_an_entry_in_one_block(self) -> None:
-        keys = KeyMap(1 << 20)
+    def test_takes_24_bytes_per_entry(self) -> None:
+        keys = OffsetMap(1 << 20)
         assert keys.nbytes == keys.slots * 24 <= 1 << 20
         assert keys.slots > (1 << 20) / 24 - 100
         assert keys.capacity == int(keys.slots * 0.9)
 
     def test_is_full_at_its_load_factor(self) -> None:
-        keys = KeyMap(ENTRY_BYTES * 101, 0.99)
-        keys.put_all([b"%d" % n for n in range(keys.room)], range(100))
-        assert keys.room == 0
+        keys = OffsetMap(ENTRY_BYTES * 101, 0.99)
+        keys.put_all([b"%d" % n for n in range(keys.available)], range(100))
+        assert keys.available == 0
         keys.put_all([b"0"], [7])
         assert keys.latest([b"0"]) == [7]
         with pytest.raises(MemoryError):
             keys.put_all([b"one more"], [8])
 
 
-def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
+def test_the_last_record_of_each_key_keeps_its_offset() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -72,10 +76,10 @@ def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
     assert final(read_all(log)) == {key: value for _, key, value in before}
     assert log.log_end_offset == end
     assert cleaned.bytes_written < cleaned.bytes_read
-    assert log.cleaned_offset == cleaned.end == log.active.base_offset
+    assert log.cleaned_offset == cleaned.end_offset == log.active.base_offset
     house.check()
     assert contents_of(house.restart()) == after
-    assert house.manager.logs["t", 0].cleaned_offset == cleaned.end
+    assert house.manager.logs["t", 0].cleaned_offset == cleaned.end_offset
     assert house.clean() == []
     house.check()
 
@@ -93,11 +97,11 @@ def test_a_read_inside_a_hole_gets_the_next_higher_batch() -> None:
         assert piece is not None
         header, _ = next(iter_batches(piece.read()))
         assert header.last_offset >= offset
-        assert header.record_count  # an answer of nothing but empty batches makes librdkafka give up
+        assert header.record_count  # librdkafka fails on a response with only empty batches
         assert read_all(log, offset)[0].offset == min(other for other in left if other >= offset)
 
 
-def test_small_segments_are_put_together() -> None:
+def test_small_segments_are_merged() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(60):
@@ -112,7 +116,7 @@ def test_small_segments_are_put_together() -> None:
     house.check()
 
 
-def test_batches_with_nothing_to_drop_are_copied_as_they_are() -> None:
+def test_batches_that_keep_all_records_are_copied_unchanged() -> None:
     house = CompactedHouse()
     log = house.create()
     put(house, log, (b"a", b"1" * 150), (b"b", b"2" * 150), compression=4)
@@ -144,7 +148,7 @@ def test_codecs_and_headers_are_kept(codec: int) -> None:
     house.check()
 
 
-def test_delete_markers_stay_for_their_time_and_then_go() -> None:
+def test_tombstones_are_removed_after_delete_retention_ms() -> None:
     house = CompactedHouse(delete_retention_ms=1000)
     log = house.create()
     put(house, log, (b"a", b"1"), (b"b", b"2"))
@@ -165,10 +169,10 @@ def test_delete_markers_stay_for_their_time_and_then_go() -> None:
     assert final(read_all(log)) == {b"b": b"2", b"c": b"2"}
 
 
-def test_producers_are_known_after_their_records_are_gone() -> None:
+def test_producers_are_known_after_their_records_were_removed() -> None:
     house = CompactedHouse()
     log = house.create()
-    ids = {"producer_id": 9, "producer_epoch": 0}
+    ids: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
     put(house, log, (b"a", b"1"), base_sequence=0, **ids)
     result = put(house, log, (b"a", b"2"), base_sequence=1, **ids)
     for at in range(10):
@@ -184,7 +188,7 @@ def test_producers_are_known_after_their_records_are_gone() -> None:
     house.check()
 
 
-def test_transactions_that_were_aborted_go_and_open_ones_are_not_passed() -> None:
+def test_aborted_transactions_are_removed_and_compaction_ends_at_open_ones() -> None:
     house = CompactedHouse(delete_retention_ms=10)
     log = house.create()
     put(house, log, (b"a", b"kept"))
@@ -225,7 +229,7 @@ def test_transactions_that_were_aborted_go_and_open_ones_are_not_passed() -> Non
     house.check()
 
 
-def test_min_lag_holds_records_back_and_max_lag_brings_them_on() -> None:
+def test_min_lag_delays_compaction_and_max_lag_forces_it() -> None:
     house = CompactedHouse(min_compaction_lag_ms=500, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=900)
     log = house.create()
     for at in range(10):
@@ -238,12 +242,12 @@ def test_min_lag_holds_records_back_and_max_lag_brings_them_on() -> None:
     roll(house, log)
     house.pass_time(600)
     put(house, log, (b"b", b"y" * 300))
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     log.seal()
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None and not found.is_due
     house.pass_time(301)
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None and found.overdue and found.is_due
     assert len(house.clean()) == 1
 
@@ -262,14 +266,14 @@ def test_the_dirtiest_log_comes_first() -> None:
         roll(house, log)
         log.seal()
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
-    worker = cleaner.worker()
+    runner = cleaner.new_runner()
     order = []
-    while cleaner.clean_one(worker) is not None:
+    while cleaner.clean_one(runner) is not None:
         order.append([log.partition for log in logs if log.cleaned_offset == log.log_end_offset])
     assert order == [[1], [1, 2], [0, 1, 2]]
 
 
-def test_a_small_key_map_takes_several_rounds() -> None:
+def test_a_small_offset_map_takes_several_rounds() -> None:
     house = CompactedHouse(keys=8)
     log = house.create()
     for at in range(50):
@@ -280,7 +284,7 @@ def test_a_small_key_map_takes_several_rounds() -> None:
     house.check()
 
 
-def test_a_batch_that_no_map_holds_leaves_the_log_as_it_is() -> None:
+def test_a_batch_larger_than_the_offset_map_leaves_the_log_unchanged() -> None:
     house = CompactedHouse(keys=5)
     log = house.create()
     put(house, log, *((b"k%d" % at, b"v") for at in range(9)))
@@ -290,7 +294,7 @@ def test_a_batch_that_no_map_holds_leaves_the_log_as_it_is() -> None:
     assert contents_of(log) == before
 
 
-def test_readers_in_flight_are_undisturbed() -> None:
+def test_readers_are_not_affected() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -310,7 +314,7 @@ def test_readers_in_flight_are_undisturbed() -> None:
     house.check()
 
 
-def test_damage_stops_the_compaction_of_that_log_alone() -> None:
+def test_damage_stops_only_the_compaction_of_that_log() -> None:
     house = CompactedHouse()
     for partition in range(2):
         log = house.create("t", partition)
@@ -325,16 +329,16 @@ def test_damage_stops_the_compaction_of_that_log_alone() -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "delete", "close"])
-def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
+def test_a_log_that_changes_during_compaction(change: str) -> None:
     house = CompactedHouse(cleanup_policy=frozenset({"compact", "delete"}))
     log = house.create()
     for at in range(30):
         put(house, log, (b"a", b"%d" % at))
     log.seal()
-    found = cleanable(log, house.now_ms)
+    found = log_to_clean(log, house.now_ms)
     assert found is not None
-    worker = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).worker()
-    done = []
+    runner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).new_runner()
+    done: list[int] = []
 
     def meddle(_count: int) -> None:
         if names(house.fs, ".cleaned") and not done:
@@ -348,7 +352,7 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
                 log.close()
 
     with pytest.raises(LogClosed if change == "close" else SourcesChanged):
-        compact(log, found.first_dirty, found.end, worker.passes, now_ms=house.now_ms, check=meddle)
+        compact(log, found.first_dirty_offset, found.end_offset, runner.run, now_ms=house.now_ms, on_progress=meddle)
     assert not names(house.fs, ".cleaned")
     if change == "close":
         log = house.restart()
@@ -356,15 +360,16 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
     house.check()
 
 
-def test_a_segment_that_retention_took_is_no_failing_disk() -> None:
-    """Between the choice of a log and the reading of its first segment that is deleted: its file is not there."""
+def test_a_segment_deleted_by_retention_is_not_a_disk_failure() -> None:
+    """The segment is deleted after the log was chosen and before the cleaner opens its file."""
     house = CompactedHouse(cleanup_policy=frozenset({"compact", "delete"}), file_delete_delay_ms=0)
     log = house.create()
     for at in range(30):
         put(house, log, (b"a", b"%d" % at))
     log.seal()
     first = log.segments[0].path
-    call, taken = house.fs._call, []
+    call = house.fs._call
+    taken: list[str] = []
 
     def take(operation: str, path: str) -> None:
         if operation == "open" and path == first and not taken:
@@ -383,8 +388,8 @@ def test_a_segment_that_retention_took_is_no_failing_disk() -> None:
     house.check()
 
 
-def test_a_swap_that_finds_its_files_gone_is_a_failing_disk() -> None:
-    """Nothing but the swap may touch the files from its commit on: without them nobody knows what the log holds."""
+def test_missing_files_during_a_swap_are_a_disk_failure() -> None:
+    """After the commit only the swap changes these files: if they are missing, the contents of the log are unknown."""
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -395,7 +400,7 @@ def test_a_swap_that_finds_its_files_gone_is_a_failing_disk() -> None:
     assert log.closed and not house.manager.healthy
 
 
-def test_a_full_disk_changes_nothing_and_it_goes_on_later() -> None:
+def test_a_full_disk_changes_nothing_and_the_compaction_is_repeated() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -410,7 +415,7 @@ def test_a_full_disk_changes_nothing_and_it_goes_on_later() -> None:
     house.check()
 
 
-def test_stopping_leaves_nothing_half_done() -> None:
+def test_stopping_the_cleaner_leaves_no_incomplete_files() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -419,12 +424,12 @@ def test_stopping_leaves_nothing_half_done() -> None:
     cleaner = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms)
     cleaner.stop()
     with pytest.raises(CleanerStopped):
-        cleaner.clean_one(cleaner.worker())
+        cleaner.clean_one(cleaner.new_runner())
     assert not names(house.fs, ".cleaned")
     assert not log.cleaned_offset
 
 
-def test_threads_start_clean_and_stop() -> None:
+def test_threads_start_compact_and_stop() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(30):
@@ -433,7 +438,7 @@ def test_threads_start_clean_and_stop() -> None:
     config = CleanerConfig(threads=2, dedupe_buffer_bytes=1 << 16, backoff_ms=1)
     cleaner = Cleaner(house.manager, config, now_ms=lambda: 0)
     cleaner.start()
-    while not cleaner.cleaned:
+    while not cleaner.completed:
         pass
     cleaner.stop()
     assert log.cleaned_offset
@@ -443,7 +448,7 @@ def test_threads_start_clean_and_stop() -> None:
     house.check()
 
 
-def test_the_throttle_pays_for_every_byte() -> None:
+def test_the_throttle_accounts_for_every_byte() -> None:
     now, pauses = [0.0], []
 
     def wait(seconds: float) -> None:
@@ -464,7 +469,7 @@ def test_keyless_records_are_refused_where_the_log_is_compacted() -> None:
     for codec in range(5):
         with pytest.raises(KeylessRecords) as caught:
             log.append(encode_batch(rows, compression=codec), leader_epoch=0)
-        assert caught.value.places == [1]
+        assert caught.value.record_indexes == [1]
     with pytest.raises(InvalidRecord):
         good = encode_batch([rows[0]])
         log.append(fix_crc(good[:HEADER_SIZE] + b"\x20" + good[HEADER_SIZE + 1 :]), leader_epoch=0)

@@ -1,4 +1,4 @@
-"""Disks that fail: which failures take a data directory offline, which pass, and that neither loses what was synced."""
+"""Disk failures: which take a data directory offline and which are temporary; none loses what was synced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Disks:
         return self.manager
 
     def writes_to(self, path: str) -> list[str]:
-        """The calls that would change something below `path`."""
+        """Return the calls that would change something below `path`."""
         changing = ("pwritev", "fsync", "ftruncate", "rename", "unlink", "rmdir", "mkdir")
         return [call for call in self.fs.calls if call.startswith(changing) and f" {path}" in call]
 
@@ -65,7 +65,7 @@ def test_a_sync_that_fails_takes_its_directory_offline_alone() -> None:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("operation", ["fsync", "fsync_dir"])
-def test_whatever_the_reason_of_a_failed_sync(operation: str, error: int) -> None:
+def test_a_failed_sync_is_fatal_whatever_its_error(operation: str, error: int) -> None:
     disks = Disks()
     append(disks.a, b"1")
     with disks.fs.failing(operation, error, path="/a/t-0"), pytest.raises(StorageFailure) as caught:
@@ -78,7 +78,7 @@ def test_whatever_the_reason_of_a_failed_sync(operation: str, error: int) -> Non
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE])
-def test_trouble_that_passes_takes_nothing_offline(error: int) -> None:
+def test_temporary_errors_take_no_directory_offline(error: int) -> None:
     disks = Disks()
     append(disks.a, b"1")
     with disks.fs.failing("pwritev", error, path="/a", partial=20), pytest.raises(StorageFailure) as caught:
@@ -88,7 +88,7 @@ def test_trouble_that_passes_takes_nothing_offline(error: int) -> None:
     assert values(disks.a) == [b"1", b"3"]
 
 
-def test_a_full_disk_at_a_roll_and_at_a_flush_is_got_over() -> None:
+def test_a_log_recovers_from_a_full_disk_at_a_roll_and_at_a_flush() -> None:
     house = House(segment_bytes=200)
     log = house.create()
     append(log, b"1" * 60)
@@ -109,7 +109,7 @@ def test_a_full_disk_at_a_roll_and_at_a_flush_is_got_over() -> None:
     assert values(house.manager.logs["t", 0]) == [b"1" * 60, b"2" * 60, b"3" * 60]
 
 
-def test_new_partitions_go_to_the_directories_that_are_left() -> None:
+def test_new_partitions_go_to_online_directories() -> None:
     disks = Disks()
     with disks.fs.failing("mkdir", errno.EROFS, path="/a/u-0"), pytest.raises(StorageFailure):
         disks.manager.create("u", 0, TOPIC_ID)
@@ -148,7 +148,7 @@ def test_a_log_whose_disk_fails_in_recovery() -> None:
     assert values(disks.start().logs["t", 0]) == [b"1"]
 
 
-def test_with_no_directory_left_there_is_no_start() -> None:
+def test_a_start_without_a_working_directory_fails() -> None:
     disks = Disks()
     disks.manager.close()
     with disks.fs.failing("listdir", errno.EIO, lasting=True), pytest.raises(StorageFailure, match="/a"):
@@ -156,7 +156,7 @@ def test_with_no_directory_left_there_is_no_start() -> None:
     assert not disks.fs.open_paths()
 
 
-def test_a_flush_that_an_offline_directory_overtakes_is_no_flush() -> None:
+def test_a_flush_fails_if_its_directory_goes_offline_meanwhile() -> None:
     disks = Disks()
     append(disks.a, b"1")
     fsync = disks.fs.fsync
@@ -173,8 +173,8 @@ def test_a_flush_that_an_offline_directory_overtakes_is_no_flush() -> None:
 
 @pytest.mark.parametrize("operation", ["pwritev", "fsync", "rename", "open"])
 @pytest.mark.parametrize("after", range(0, 12, 2))
-def test_a_disk_that_dies_at_any_time_keeps_what_was_flushed(operation: str, after: int) -> None:
-    """Every call of a kind fails from some moment on; then the power goes, too."""
+def test_flushed_records_survive_a_disk_failure_at_any_call(operation: str, after: int) -> None:
+    """All calls of one kind fail from some moment on; then the power is lost as well."""
     house = House(segment_bytes=300, index_interval_bytes=50)
     log: Log = house.create()
     append(log, b"0" * 30)

@@ -1,4 +1,4 @@
-"""The real file system, and what storage builds on descriptors and small files."""
+"""The operating system's file system, and the classes and functions of storage that use it."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_a_descriptor_is_closed_with_its_last_reference(tmp_path: Path) -> None:
         os.fstat(fd)
 
 
-def test_a_file_that_was_cut_gives_fewer_bytes(tmp_path: Path) -> None:
+def test_a_truncated_file_returns_fewer_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"0123")
     file = SegmentFile(FS, str(path))
     assert FileSlice(file, 2, 5).read() == b"23"
-    assert file.read_warm(2, 5) == b"23"
+    assert file.read_warm(2, 5) == bytearray(b"23")
     assert not FileSlice(file, 2, 5).is_warm(10, 1)
 
 
-def test_a_file_that_is_not_there_holds_no_descriptor(tmp_path: Path) -> None:
+def test_a_missing_file_holds_no_descriptor(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         SegmentFile(FS, str(tmp_path / "none"))
 
@@ -88,7 +88,7 @@ def test_an_atomic_write_leaves_the_old_or_the_new() -> None:
     assert read_file(fs, "/d/f") == b"new"
 
 
-def test_all_is_written_in_pieces() -> None:
+def test_all_bytes_are_written_in_several_calls() -> None:
     fs = MemoryFileSystem()
     fd = fs.open("/f", os.O_CREAT)
     with fs.failing("pwritev", 0, partial=3):
@@ -98,7 +98,7 @@ def test_all_is_written_in_pieces() -> None:
         write_all(fs, fd, b"x")
 
 
-def test_the_cache_drops_the_longest_unused() -> None:
+def test_the_cache_drops_the_least_recently_used() -> None:
     cache: LruCache[str] = LruCache(4, len)
     cache.put("a", "aa")
     cache.put("b", "bb")

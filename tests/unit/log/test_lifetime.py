@@ -1,4 +1,4 @@
-"""Truncation, deletion of records, retention, and the manager's care for directories."""
+"""Truncation, deletion of records, retention, and how the manager treats data directories."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pylogd.log.manager import LogManager
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
 from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, names, read_all, values
 
-SEGMENT = 200  # bytes: two small batches
+SEGMENT = 200  # bytes, for two small batches
 
 
-def small(**settings: object) -> House:
+def small(**settings: Any) -> House:
     """A house of small segments."""
     return House(LogConfig(segment_bytes=SEGMENT, index_interval_bytes=50), **settings)
 
 
 def fill(house: House, count: int = 10) -> list[bytes]:
-    """A log of `count` one-record batches."""
+    """Create a log of `count` batches with one record each; return the values."""
     log = house.create()
     expected = []
     for at in range(count):
@@ -63,7 +63,7 @@ def test_truncation_inside_a_batch_drops_the_batch() -> None:
     house.check()
 
 
-def test_a_log_that_was_only_truncated_keeps_its_topic_id_in_a_power_cut() -> None:
+def test_a_truncated_log_keeps_its_topic_id_after_a_power_loss() -> None:
     house = House()
     append(house.create(), b"a")
     assert house.manager.truncate_to("t", 0, 0) == 0
@@ -72,7 +72,7 @@ def test_a_log_that_was_only_truncated_keeps_its_topic_id_in_a_power_cut() -> No
     house.check()
 
 
-def test_starting_over() -> None:
+def test_restarting_at_an_offset() -> None:
     house = small()
     fill(house)
     log = house.manager.logs["t", 0]
@@ -123,7 +123,7 @@ def test_retention_by_time() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [-600_000, 70_000, 3_600_000])
-def test_a_step_of_the_wall_clock_hurries_and_delays_nothing(step_ms: int) -> None:
+def test_a_step_of_the_wall_clock_does_not_change_delays(step_ms: int) -> None:
     house = small(file_delete_delay_ms=60_000, flush_ms=60_000, retention_bytes=SEGMENT)
     fill(house)
     house.create("gone")
@@ -175,7 +175,7 @@ def test_retention_by_size_never_goes_below_the_limit() -> None:
     house.check()
 
 
-def test_retention_respects_what_is_not_yet_committed() -> None:
+def test_retention_keeps_uncommitted_records() -> None:
     house = small(retention_ms=0)
     expected = fill(house)
     log = house.manager.logs["t", 0]
@@ -221,7 +221,7 @@ def test_a_sync_that_fails_is_no_flush() -> None:
     house.check()
 
 
-def test_a_deleted_partition_frees_its_name_at_once() -> None:
+def test_the_name_of_a_deleted_partition_is_available_at_once() -> None:
     house = small(file_delete_delay_ms=500)
     fill(house)
     house.manager.delete("t", 0)
@@ -291,7 +291,7 @@ def test_a_cluster_id_is_adopted() -> None:
     assert (properties.node_id, properties.cluster_id) == (1, "new")
 
 
-def test_a_directory_is_suspect_after_the_machine_stopped_and_not_after_the_process_was_killed() -> None:
+def test_a_directory_is_suspect_after_a_machine_crash_but_not_after_a_process_crash() -> None:
     house = House()
     house.manager.close()
 
@@ -301,14 +301,14 @@ def test_a_directory_is_suspect_after_the_machine_stopped_and_not_after_the_proc
         return manager
 
     manager = start("first")
-    assert not manager.suspect  # it was stopped in order
+    assert not manager.suspect  # it was stopped cleanly
     manager.trust()
     house.fs.kill()
     assert not start("first").suspect
     house.fs.lose_power()
     manager = start("second")
     assert manager.suspect == manager.directory_ids
-    house.fs.kill()  # before anybody was told
+    house.fs.kill()  # before the boot id was written
     manager = start("second")
     assert manager.suspect
     manager.trust()
@@ -319,10 +319,10 @@ def test_a_directory_is_suspect_after_the_machine_stopped_and_not_after_the_proc
     manager.close()
     assert not start("third").suspect
     house.fs.kill()
-    assert start(None).suspect  # nobody can tell
+    assert start(None).suspect  # without a boot id that is unknown
 
 
-def test_a_directory_gets_an_id_and_an_empty_one_another() -> None:
+def test_each_directory_gets_an_id_of_its_own() -> None:
     house = House()
     house.manager.close()
     house.fs.files[f"{DATA}/meta.properties"].data[:] = b"# old\nversion=0\nbroker.id=1\n"
@@ -369,7 +369,7 @@ def test_partitions_spread_over_directories() -> None:
     manager.close()
 
 
-def test_one_partition_in_two_places_is_refused() -> None:
+def test_a_partition_in_two_directories_is_offline() -> None:
     house = House()
     append(house.create())
     house.manager.close()
@@ -390,7 +390,7 @@ def test_create_is_idempotent() -> None:
 
 
 @pytest.mark.parametrize("appended", [1, 12])
-def test_what_is_appended_while_retention_judges_stays(monkeypatch: pytest.MonkeyPatch, appended: int) -> None:
+def test_records_appended_during_retention_are_kept(monkeypatch: pytest.MonkeyPatch, appended: int) -> None:
     house = small(retention_ms=1000)
     fill(house, 3)
     log = house.manager.logs["t", 0]
@@ -412,7 +412,7 @@ def test_what_is_appended_while_retention_judges_stays(monkeypatch: pytest.Monke
     house.check()
 
 
-def test_no_more_logs_are_opened_than_there_are_descriptors_for() -> None:
+def test_logs_beyond_the_partition_limit_are_not_opened() -> None:
     house = House()
     for topic in ("a", "b", "c", "__own"):
         append(house.create(topic), b"value")

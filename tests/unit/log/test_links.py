@@ -1,4 +1,4 @@
-"""Symbolic links in a data directory are named and not followed, and what is there is nobody else's to read."""
+"""Symbolic links in a data directory are reported and not followed, and others can't read its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def load(path: Path) -> LogManager:
-    """The logs in a directory, loaded."""
+    """Return a manager that has loaded the logs in a directory."""
     manager = LogManager([str(path)], now_ms=lambda: NOW_MS, node_id=1)
     manager.load()
     return manager
@@ -32,7 +32,7 @@ def load(path: Path) -> LogManager:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory with two partitions, after a clean stop."""
+    """Return a data directory with two partitions, after a clean stop."""
     path = tmp_path / "data"
     manager = load(path)
     for topic in ("t", "u"):
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_link_for_a_partition_takes_only_that_partition_offline(
+def test_a_link_in_place_of_a_partition_takes_only_that_one_offline(
     data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data / "t-0").rename(tmp_path / "elsewhere")
@@ -60,7 +60,7 @@ def test_a_link_for_a_partition_takes_only_that_partition_offline(
     assert any("t-0 is offline" in record.getMessage() for record in caplog.records)
 
 
-def test_a_link_that_comes_meanwhile_is_no_new_partition(data: Path, tmp_path: Path) -> None:
+def test_a_link_that_appears_later_is_not_used_for_a_new_partition(data: Path, tmp_path: Path) -> None:
     manager = load(data)
     (tmp_path / "elsewhere").mkdir()
     (data / "new-0").symlink_to(tmp_path / "elsewhere")
@@ -133,7 +133,7 @@ def test_the_data_directory_itself_may_be_a_link(data: Path, tmp_path: Path) -> 
     manager.close()
 
 
-def test_files_are_the_owners_and_the_groups(data: Path) -> None:
+def test_files_are_readable_by_owner_and_group_only(data: Path) -> None:
     before = os.umask(0)
     try:
         manager = load(data)
@@ -146,7 +146,7 @@ def test_files_are_the_owners_and_the_groups(data: Path) -> None:
     assert modes == {0o640, 0o750}
 
 
-def test_the_metadata_store_is_the_owners(tmp_path: Path) -> None:
+def test_the_metadata_store_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     path.touch(0o644)  # as earlier releases left it
     store = SqliteStore(path, worker=InlineWorker())
@@ -160,5 +160,5 @@ def test_the_metadata_store_is_the_owners(tmp_path: Path) -> None:
         result_of(SqliteStore(path, worker=InlineWorker()).start())
 
 
-def test_a_link_is_no_failure_of_the_disk() -> None:
+def test_a_link_is_not_a_disk_failure() -> None:
     assert not StorageFailure("/data/t-0", OSError(errno.ELOOP, "Too many levels of symbolic links")).is_fatal

@@ -1,6 +1,8 @@
-"""Idempotent producers: retries are known, gaps and ghosts refused, and a restart forgets neither."""
+"""Idempotent producers: duplicates are detected, gaps and old epochs refused, also after a restart."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,11 @@ from tests.fakes.storage import START_MS, House, append, batch, flip_byte, names
 
 
 def send(log: Log, sequence: int, *data: bytes, producer: int = 7, epoch: int = 0) -> AppendResult:
-    """Append as an idempotent producer."""
+    """Append a batch of an idempotent producer."""
     return append(log, *(data or (b"v",)), producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_a_retry_is_answered_with_the_first_offsets() -> None:
+def test_a_duplicate_is_answered_with_the_first_offsets() -> None:
     house = House()
     log = house.create()
     append(log, b"other")
@@ -31,7 +33,7 @@ def test_a_retry_is_answered_with_the_first_offsets() -> None:
     house.check()
 
 
-def test_gaps_and_half_repeats_are_refused() -> None:
+def test_gaps_and_partial_duplicates_are_refused() -> None:
     house = House()
     log = house.create()
     send(log, 0, b"a", b"b")
@@ -80,7 +82,7 @@ def test_sequences_start_over() -> None:
 def test_several_batches_of_one_producer_in_one_append() -> None:
     house = House()
     log = house.create()
-    options = {"producer_id": 7, "producer_epoch": 0}
+    options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
     pair = batch(b"a", b"b", base_sequence=0, **options) + batch(b"c", base_sequence=2, **options)
     log.append(pair, leader_epoch=0)
     assert log.append(pair, leader_epoch=0).duplicate
@@ -111,7 +113,7 @@ def test_state_survives_a_clean_stop_a_crash_and_a_lost_snapshot() -> None:
     house.check()
 
 
-def test_truncation_takes_the_state_back() -> None:
+def test_truncation_restores_the_state_of_producers() -> None:
     house = House(segment_bytes=200)
     log = house.create()
     for sequence in range(8):
@@ -139,7 +141,7 @@ def test_retention_leaves_the_state() -> None:
     house.check()
 
 
-def test_silent_producers_are_forgotten() -> None:
+def test_inactive_producers_are_removed() -> None:
     house = House(producer_id_expiration_ms=1000)
     log = house.create()
     send(log, 0)
@@ -169,7 +171,7 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
             read_snapshot(bad)
 
 
-def test_who_is_not_idempotent_costs_nothing() -> None:
+def test_other_producers_have_no_state() -> None:
     house = House()
     log = house.create()
     append(log)

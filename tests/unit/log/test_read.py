@@ -1,4 +1,4 @@
-"""Reads: the right batch first, the limits honoured, and no waiting for the disk unless it is allowed."""
+"""Reads: they start with the right batch, respect the limits, and wait for the disk only if that is allowed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pylogd.wire.records import iter_batches, parse_header
 from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
 
 
-def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, **how: int) -> int | None:
-    """The base offset of the first batch that a read brings."""
-    found = log.read(offset, max_bytes, allow_cold=True, **how)
+def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, *, end_offset: int | None = None) -> int | None:
+    """Return the base offset of the first batch of a read."""
+    found = log.read(offset, max_bytes, allow_cold=True, end_offset=end_offset)
     return None if found is None else parse_header(found.read()).base_offset
 
 
 def filled(house: House, batches: int = 30) -> Log:
-    """A log of batches of three records in segments of four batches."""
+    """Create a log of batches with three records each, in segments of four batches."""
     log = house.create()
     for at in range(batches):
         append(log, b"%d" % at, b"x" * 10, b"y")
@@ -39,7 +39,7 @@ def test_every_offset_is_found_in_its_batch() -> None:
     for _ in range(2):
         for offset in range(log.log_end_offset):
             assert first_offset(log, offset) == offset // 3 * 3
-        log.seal()  # the second time by index files
+        log.seal()  # the second time the index files are used
     house.check()
 
 
@@ -54,7 +54,7 @@ def test_the_end_and_beyond() -> None:
     house.check()
 
 
-def test_a_reader_of_the_end_goes_on_where_it_stopped() -> None:
+def test_a_reader_at_the_end_continues_where_it_stopped() -> None:
     house = House()
     log = filled(house, 2)
     offset = 3
@@ -90,7 +90,7 @@ def test_the_first_batch_is_whole_whatever_the_limit_and_others_fit_whole() -> N
 
 
 @pytest.mark.parametrize("max_bytes", [1, 250, 1000])
-def test_a_reader_who_goes_on_looks_nothing_up(max_bytes: int) -> None:
+def test_a_reader_that_continues_needs_no_look_up(max_bytes: int) -> None:
     house = House(LogConfig(index_interval_bytes=100))
     log = filled(house, 30)
     found = log.read(0, max_bytes)
@@ -105,7 +105,7 @@ def test_a_reader_who_goes_on_looks_nothing_up(max_bytes: int) -> None:
     house.check()
 
 
-def test_where_a_reader_would_go_on_is_forgotten_with_what_was_there() -> None:
+def test_truncation_forgets_where_readers_continue() -> None:
     house = House(LogConfig(index_interval_bytes=100))
     log = filled(house, 9)
     size = log.size // 9
@@ -121,7 +121,7 @@ def test_where_a_reader_would_go_on_is_forgotten_with_what_was_there() -> None:
 
 
 @pytest.mark.parametrize("end", range(31))
-def test_nothing_behind_the_end_offset_is_shown(end: int) -> None:
+def test_batches_after_the_end_offset_are_not_returned(end: int) -> None:
     house = House(LogConfig(index_interval_bytes=100, segment_bytes=460))
     log = filled(house, 10)
     offset = seen = 0
@@ -134,7 +134,7 @@ def test_nothing_behind_the_end_offset_is_shown(end: int) -> None:
     house.check()
 
 
-def test_a_hole_is_passed_over() -> None:
+def test_a_gap_is_skipped() -> None:
     house = House(segment_bytes=200)
     log = house.create()
     for base in (0, 10, 20, 30, 40):
@@ -164,7 +164,7 @@ def test_a_slice_outlives_its_segment() -> None:
     house.check()
 
 
-def test_a_reader_that_retention_overtakes_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_a_deleted_segment_is_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(segment_bytes=200)
     log = filled(house, 5)
     path = log.segments[0].path
@@ -185,7 +185,7 @@ def test_a_reader_that_retention_overtakes_is_told_so(monkeypatch: pytest.Monkey
     house.check()
 
 
-def test_a_closed_log_shows_nothing() -> None:
+def test_a_closed_log_refuses_reads() -> None:
     house = House()
     log = filled(house, 2)
     house.manager.delete("t", 0)
@@ -195,7 +195,7 @@ def test_a_closed_log_shows_nothing() -> None:
     house.check()
 
 
-def test_a_cold_page_is_not_waited_for() -> None:
+def test_a_read_does_not_wait_for_a_cold_page() -> None:
     house = House()
     log = filled(house, 5)
     house.fs.cold.add(log.active.path)

@@ -1,4 +1,4 @@
-"""What a crash, or a careless hand, may do to the files, and what the loader makes of it."""
+"""What the loader does with files that a crash or a person has damaged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def filled(count: int = 10) -> tuple[House, list[bytes]]:
 
 
 def segment(log: Log, at: int) -> str:
-    """The path of a segment's log."""
+    """Return the path of the log file of a segment."""
     return log.segments[at].path
 
 
@@ -50,20 +50,20 @@ def test_a_killed_process_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 92, 7))
-def test_a_torn_tail_is_cut_at_the_batch(cut: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_end_is_truncated_at_the_batch(cut: int, caplog: pytest.LogCaptureFixture) -> None:
     house, expected = filled()
     path = segment(house.manager.logs["t", 0], -1)
     truncate(house.fs, path, house.fs.size(path) - cut)
     log = house.kill()
     assert values(log) == expected[:9]
-    assert "cut there" in caplog.text
+    assert "Truncating" in caplog.text
     append(log, b"new", epoch=5)
     assert values(house.restart()) == [*expected[:9], b"new"]
     house.check()
 
 
 @pytest.mark.parametrize("position", range(0, 90, 8))
-def test_a_damaged_tail_is_cut_at_the_batch(position: int) -> None:
+def test_a_damaged_end_is_truncated_at_the_batch(position: int) -> None:
     house, expected = filled()
     path = segment(house.manager.logs["t", 0], -1)
     damaged = house.fs.size(path) // 2 + position
@@ -74,7 +74,7 @@ def test_a_damaged_tail_is_cut_at_the_batch(position: int) -> None:
         house.check()
 
 
-def test_zeros_at_the_end_are_cut() -> None:
+def test_zeros_at_the_end_are_truncated() -> None:
     house, expected = filled()
     path = segment(house.manager.logs["t", 0], -1)
     house.fs.files[path].data += bytes(4096)
@@ -82,7 +82,7 @@ def test_zeros_at_the_end_are_cut() -> None:
     house.check()
 
 
-def test_segments_behind_damage_are_put_aside(caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_after_damage_are_set_aside(caplog: pytest.LogCaptureFixture) -> None:
     house, expected = filled()
     log = house.manager.logs["t", 0]
     path, lost = segment(log, 2), segment(log, 3)
@@ -91,12 +91,12 @@ def test_segments_behind_damage_are_put_aside(caplog: pytest.LogCaptureFixture) 
     log = house.kill()
     assert values(log) == expected[:5]
     assert contents(house.fs, f"{lost}.orphaned") == kept
-    assert "can't be offered" in caplog.text
+    assert "can't be served" in caplog.text
     append(log, b"new", epoch=5)
     assert values(house.kill()) == [*expected[:5], b"new"]
 
 
-def test_what_was_flushed_is_not_scanned() -> None:
+def test_segments_before_the_recovery_point_are_not_scanned() -> None:
     house, expected = filled()
     log = house.manager.logs["t", 0]
     log.flush()
@@ -110,7 +110,7 @@ def test_what_was_flushed_is_not_scanned() -> None:
     house.check()
 
 
-def test_a_start_that_is_called_off_ends_between_two_segments() -> None:
+def test_a_cancelled_start_ends_between_two_segments() -> None:
     house, expected = filled()
     second = segment(house.manager.logs["t", 0], 1)
     house.fs.kill()
@@ -173,7 +173,7 @@ def test_power_loss_before_the_first_flush() -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("harm", ["missing", "cut", "empty", "garbage", "beyond"])
-def test_a_harmed_index_is_rebuilt(suffix: str, harm: str) -> None:
+def test_a_damaged_index_is_rebuilt(suffix: str, harm: str) -> None:
     house, expected = filled()
     house.manager.close()
     for name in names(house.fs, suffix):
@@ -188,13 +188,13 @@ def test_a_harmed_index_is_rebuilt(suffix: str, harm: str) -> None:
     assert values(log) == expected
     for at in range(10):
         assert log.offset_for_timestamp(START_MS + at, allow_cold=True) == (START_MS + at, at, at // 3)
-    if harm != "empty":  # an index without entries is poor, but no reason to read the whole segment
+    if harm != "empty":  # an index without entries is valid, so it is not rebuilt
         house.check()
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("operation", ["open", "pwritev", "rename"])
-def test_a_crash_while_an_index_is_rebuilt_leaves_none_that_is_half_there(operation: str, suffix: str) -> None:
+def test_a_crash_while_an_index_is_rebuilt_leaves_no_incomplete_one(operation: str, suffix: str) -> None:
     house, expected = filled()
     log = house.manager.logs["t", 0]
     log.flush()
@@ -228,10 +228,10 @@ def test_a_segment_under_the_wrong_name_is_refused() -> None:
     log = house.manager.logs["t", 0]
     house.fs.rename(segment(log, -1), f"{PARTITION}/{50:020d}.log")
     house.fs.kill()
-    assert "does not belong here" in str(house.start().offline["t", 0])
+    assert "does not belong to this log" in str(house.start().offline["t", 0])
 
 
-def test_a_gap_is_said_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gap_is_logged_and_kept(caplog: pytest.LogCaptureFixture) -> None:
     house, expected = filled()
     house.fs.unlink(segment(house.manager.logs["t", 0], 2))
     log = house.kill()
@@ -262,7 +262,7 @@ def test_a_zero_length_file_is_an_empty_segment() -> None:
     house.check()
 
 
-def test_foreign_files_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_files_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     house, expected = filled()
     for path in (f"{PARTITION}/notes.txt", f"{DATA}/lost+found", f"{PARTITION}/12.log"):
         overwrite(house.fs, path, b"mine")
@@ -288,7 +288,7 @@ def test_a_checkpoint_of_garbage(name: str, garbage: bytes) -> None:
     house.check()
 
 
-def test_all_segments_lost_is_said_and_offsets_are_not_given_twice(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loss_of_all_segments_is_logged_and_offsets_are_not_reused(caplog: pytest.LogCaptureFixture) -> None:
     house, _ = filled()
     house.manager.close()
     for name in names(house.fs, ".log"):
@@ -296,11 +296,11 @@ def test_all_segments_lost_is_said_and_offsets_are_not_given_twice(caplog: pytes
     with caplog.at_level(logging.ERROR):
         log = house.start().logs["t", 0]
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
-    assert "they are gone" in caplog.text
+    assert "these are lost" in caplog.text
     house.check()
 
 
-def test_a_log_shorter_than_its_start_goes_on_there() -> None:
+def test_a_log_that_ends_before_its_start_offset_continues_there() -> None:
     house, _ = filled()
     log = house.manager.logs["t", 0]
     log.delete_records_before(9)

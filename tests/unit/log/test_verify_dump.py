@@ -1,4 +1,4 @@
-"""The check finds what was planted and says where; the dump reads every kind of file."""
+"""`verify-log` finds damage and says where; `dump-log` reads every kind of file."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def filled() -> House:
 
 
 def found(house: House) -> list[Finding]:
-    """What the check finds."""
+    """Return the findings of the check."""
     return [finding for finding in verify_log_dir(DATA, records=True, fs=house.fs) if is_bad(finding)]
 
 
-def test_nothing_is_found_in_a_good_log() -> None:
+def test_a_valid_log_has_no_findings() -> None:
     house = filled()
     assert len(names(house.fs, ".log")) == 5
     assert found(house) == []
     assert list(verify_log_dir(PARTITION, fs=house.fs)) == []
 
 
-def test_a_bad_crc_is_found_with_its_place() -> None:
+def test_a_bad_crc_is_found_with_its_position() -> None:
     house = filled()
     flip_byte(house.fs, f"{SECOND}.log", 92 + 50)
     (finding,) = found(house)
@@ -64,13 +64,13 @@ def test_a_bad_crc_is_found_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("position", [*range(12), *range(16, 92)])  # the leader epoch between them has no CRC
-def test_no_damage_to_a_batch_goes_unseen(position: int) -> None:
+def test_any_damage_to_a_batch_is_found(position: int) -> None:
     house = filled()
     flip_byte(house.fs, f"{SECOND}.log", 92 + position)
     assert any(finding.path.startswith(SECOND) for finding in found(house))
 
 
-def test_a_cut_log_is_found() -> None:
+def test_a_truncated_log_file_is_found() -> None:
     house = filled()
     truncate(house.fs, f"{SECOND}.log", 200)
     first = found(house)[0]
@@ -125,7 +125,7 @@ def test_checkpoints_that_contradict_the_log_are_found() -> None:
     assert f"{PARTITION}/leader-epoch-checkpoint" in {finding.path for finding in found(house)}
 
 
-def test_what_does_not_belong_is_named() -> None:
+def test_unknown_files_are_reported() -> None:
     house = filled()
     for path in (f"{DATA}/notes", f"{PARTITION}/notes", f"{PARTITION}/{3:020d}.index"):
         overwrite(house.fs, path, b"")
@@ -168,7 +168,7 @@ def test_an_epoch_that_goes_back_is_found() -> None:
 
 
 def dump(house: House, name: str, *, records: bool = False) -> list[str]:
-    """The lines of a file's dump."""
+    """Return the lines of the dump of a file."""
     return list(dump_file(f"{PARTITION}/{name}", records=records, fs=house.fs))
 
 
@@ -183,16 +183,16 @@ def test_a_log_is_dumped() -> None:
     flip_byte(house.fs, f"{SECOND}.log", 80)
     assert "WRONG" in dump(house, f"{4:020d}.log")[0]
     truncate(house.fs, f"{SECOND}.log", 100)
-    assert dump(house, f"{4:020d}.log")[-1].startswith("no batch at byte 92 of 100")
+    assert dump(house, f"{4:020d}.log")[-1].startswith("no valid batch at byte 92 of 100")
 
 
-def test_records_that_can_not_be_decoded_are_said_so() -> None:
+def test_the_dump_says_if_records_can_not_be_decoded() -> None:
     house = filled()
     overwrite(house.fs, f"{SECOND}.log", with_header(batch(b"v"), attributes=0x31))
     lines = dump(house, f"{4:020d}.log", records=True)
     assert "compression gzip" in lines[0]
     assert "transactional, control" in lines[0]
-    assert "can't be read" in lines[1]
+    assert "can't be decoded" in lines[1]
 
 
 def test_indexes_snapshots_and_text_files_are_dumped() -> None:
@@ -210,7 +210,7 @@ def test_indexes_snapshots_and_text_files_are_dumped() -> None:
         assert list(dump_file(f"{DATA}/{name}", fs=house.fs))
     overwrite(house.fs, f"{SECOND}.index", b"123")
     overwrite(house.fs, f"{SECOND}.snapshot", b"123")
-    assert dump(house, f"{4:020d}.index") == ["3 bytes are left behind the last whole entry"]
-    assert dump(house, f"{4:020d}.snapshot")[0].startswith("no snapshot")
-    with pytest.raises(ValueError, match="a name that ends in one of"):
+    assert dump(house, f"{4:020d}.index") == ["3 bytes follow the last complete entry"]
+    assert dump(house, f"{4:020d}.snapshot")[0].startswith("invalid snapshot")
+    with pytest.raises(ValueError, match="the name must end with one of"):
         dump(house, "notes.txt")

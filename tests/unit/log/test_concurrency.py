@@ -1,4 +1,4 @@
-"""Many threads at the data directories at once."""
+"""Several threads use the data directories at the same time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pylogd.log.manager import LogManager
 from tests.fakes.parts import NOW_MS, batch
 
 
-def test_logs_are_truncated_side_by_side(tmp_path: Path) -> None:
-    """A failover has many threads at it, and one checkpoint."""
+def test_several_threads_truncate_logs(tmp_path: Path) -> None:
+    """After a failover many logs are truncated at the same time, and share one write of the checkpoints."""
     manager = LogManager([str(tmp_path)], now_ms=lambda: NOW_MS)
     manager.load()
     keys = [("t", index) for index in range(24)]
@@ -22,7 +22,7 @@ def test_logs_are_truncated_side_by_side(tmp_path: Path) -> None:
             log.append(batch(b"v"), leader_epoch=0)
         log.flush()
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda key: manager.truncate_to(*key, 1), keys)) == [1] * len(keys)
+        assert list(pool.map(lambda key: manager.truncate_to(key[0], key[1], 1), keys)) == [1] * len(keys)
     assert manager.healthy
     points = read_offsets(RealFileSystem(), str(tmp_path), RECOVERY_POINTS)
     assert points == dict.fromkeys(keys, 1)

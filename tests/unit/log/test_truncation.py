@@ -1,4 +1,4 @@
-"""What a log that is cut, begun anew or compacted still knows, and what its replicas get of it."""
+"""The state of a log after a truncation, a restart at an offset or a compaction, and what replicas fetch of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from pylogd.log.compaction import Cleaned, SourcesChanged, compact
+from pylogd.log.compaction.jobs import CompactionResult, SourcesChanged
+from pylogd.log.compaction.log_compaction import compact
 from pylogd.log.log import Log
 from pylogd.log.reading import SegmentsView
 from pylogd.log.truncation import truncate_to
@@ -19,7 +20,7 @@ from tests.fakes.storage import TOPIC_ID, House, append, names, values
 
 
 def with_producer() -> tuple[House, Log]:
-    """A log of an idempotent producer's, with snapshots."""
+    """Create a log with batches and snapshots of an idempotent producer."""
     house = House(segment_bytes=300)
     log = house.create()
     for at in range(8):
@@ -30,7 +31,7 @@ def with_producer() -> tuple[House, Log]:
 
 
 @pytest.mark.parametrize("offset", [4, 50])
-def test_a_log_that_begins_anew_knows_no_producer(offset: int) -> None:
+def test_a_restarted_log_has_no_producers(offset: int) -> None:
     house, log = with_producer()
     house.manager.begin_at("t", 0, offset)
     assert not len(log.producers)
@@ -40,7 +41,7 @@ def test_a_log_that_begins_anew_knows_no_producer(offset: int) -> None:
     house.check()
 
 
-def test_a_snapshot_that_waits_to_be_written_is_forgotten_too() -> None:
+def test_a_restarted_log_drops_snapshots_not_yet_written() -> None:
     house = House(segment_bytes=300)
     log = house.create()
     for at in range(8):
@@ -51,7 +52,7 @@ def test_a_snapshot_that_waits_to_be_written_is_forgotten_too() -> None:
     house.check()
 
 
-def test_what_is_appended_behind_a_cut_has_not_been_compacted() -> None:
+def test_records_appended_after_a_truncation_are_not_marked_as_compacted() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(60):
@@ -67,7 +68,7 @@ def test_what_is_appended_behind_a_cut_has_not_been_compacted() -> None:
     house.check()
 
 
-def test_a_log_that_is_cut_while_it_is_compacted_is_not_compacted() -> None:
+def test_a_log_truncated_during_compaction_is_not_marked_as_compacted() -> None:
     house = CompactedHouse()
     log = house.create()
     for at in range(60):
@@ -75,17 +76,17 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_compacted() -> None:
     log.seal()
     bound = log.active.base_offset
 
-    def passes(*_: object) -> Cleaned:
+    def run_job(*_: object) -> CompactionResult:
         truncate_to(log, 5)
-        return Cleaned(0, bound)  # nothing was to be dropped, so nothing was swapped
+        return CompactionResult(0, bound)  # nothing was dropped, so no segment was installed
 
     with pytest.raises(SourcesChanged):
-        compact(log, 0, bound, passes, now_ms=house.now_ms, check=lambda _: None)
+        compact(log, 0, bound, run_job, now_ms=house.now_ms, on_progress=lambda _: None)
     assert log.cleaned_offset == 0
     house.check()
 
 
-def test_a_replica_gets_the_emptied_batch_that_has_a_producers_last_sequence() -> None:
+def test_a_replica_fetches_empty_batches_with_the_last_sequence_of_a_producer() -> None:
     house = CompactedHouse()
     log = house.create()
     put(house, log, (b"k", b"1"), producer_id=5, producer_epoch=0, base_sequence=0)
@@ -96,7 +97,7 @@ def test_a_replica_gets_the_emptied_batch_that_has_a_producers_last_sequence() -
     leader = Partition("t", TOPIC_ID, 0, log, 1)
     leader.change_role(RoleEvent.LEAD)
     replica = house.create("replica")
-    while replica.log_end_offset < log.log_end_offset:  # a batch at a time
+    while replica.log_end_offset < log.log_end_offset:  # one batch at a time
         found = leader.read_for_follower(replica.log_end_offset, 1, min_one=True, allow_cold=True)
         assert found is not None
         replica.append(found.read(), leader_epoch=0, origin=AppendOrigin.REPLICATION)
@@ -105,7 +106,7 @@ def test_a_replica_gets_the_emptied_batch_that_has_a_producers_last_sequence() -
     consumed = leader.log.read(0, 1, allow_cold=True)
     assert consumed is not None
     assert [header.record_count > 0 for header, _ in iter_batches(consumed.read())] == [True]
-    house.manager.delete("replica", 0)  # its holes are those of its leader
+    house.manager.delete("replica", 0)  # it has the gaps of its leader, which `check` would report
     house.check()
 
 

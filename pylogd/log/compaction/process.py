@@ -1,14 +1,13 @@
-"""The two passes of a compaction in a process of their own, so that they don't hold the broker's interpreter.
+"""Do compaction jobs in a child process, so that they do not hold the broker's interpreter.
 
-Strategy: a cleaner thread starts `python -m pylogd.log.cleaning`, sends it one `Stretch` after the other, and answers
-what it asks: may I go on, having done so many bytes (the limit of bytes a second is the thread's to keep), and may this
-new segment take its place (the swap is the broker's). The process has the key map; it reads and writes the segments'
-files by their paths and knows nothing else of the broker. It runs at a lower priority than the broker.
+A cleaner thread starts `python -m pylogd.log.compaction.process`, sends it one job after another, and answers two kinds
+of messages: "progress" (so many bytes were processed; the answer is delayed to keep the limit of bytes per second) and
+"install" (a new segment is complete; the thread installs it in the log). The child has the offset map. It reads and
+writes segment files by their paths, knows nothing else of the broker, and runs at a lower priority.
 
-Rules: the process ends with its thread's end of the pipe, and is killed with the broker. Whatever it did until then
-is in `.cleaned` files, which count for nothing. What fails in it is raised in the thread as if it had happened there;
-a process that is lost in the middle is `ProcessLost`.
-Must not know: `Log`, the reactor, which log is next.
+Rules: the child ends when the pipe is closed, and is killed when the broker dies. Until a segment is installed there
+are only `.cleaned` files, which the next start removes. An error in the child is raised in the thread; if the child
+ends before a job is done, the thread raises ProcessLost.
 """
 
 from __future__ import annotations
@@ -23,10 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pylogd
-from pylogd.log.compaction import Check, Cleaned, CleanerStopped, KeyMapTooSmall, Made, Place, Stretch, run_passes
+from pylogd.log.compaction.jobs import (
+    CleanerStopped,
+    CompactedSegment,
+    CompactionJob,
+    CompactionResult,
+    InstallSegment,
+    OffsetMapTooSmall,
+    OnProgress,
+)
+from pylogd.log.compaction.offset_map import OffsetMap
+from pylogd.log.compaction.passes import run_job
 from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
 from pylogd.log.files import RealFileSystem, SyncFailed
-from pylogd.log.keymap import KeyMap
 from pylogd.log.segment import Storage
 
 if TYPE_CHECKING:
@@ -35,44 +43,48 @@ if TYPE_CHECKING:
 _NICE = 10
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 10
-#: A name for what was sent, and what goes with it.
+#: The kind of a message from the child, and its value.
 _Message: TypeAlias = "tuple[str, Any]"
 
 
 class ProcessLost(StorageError):
-    """The process that compacted a log is gone: killed, or out of memory. Nothing was changed by what it did."""
+    """The child process ended in the middle of a job: it was killed, or ran out of memory. Nothing was changed."""
 
 
-class CleaningProcess:
-    """The thread's side: `passes` as `compaction.Passes` has it. One thread uses it; `close` ends the process."""
+class CompactionProcess:
+    """A child process as its cleaner thread sees it. It is started by the first job and ended by `close`.
 
-    def __init__(self, key_map_bytes: int, load_factor: float) -> None:
-        self._memory = key_map_bytes
+    Only one thread may use it. The arguments are those of `OffsetMap`.
+    """
+
+    def __init__(self, offset_map_bytes: int, load_factor: float) -> None:
+        self._memory = offset_map_bytes
         self._load_factor = load_factor
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection[Any, Any] | None = None
 
-    def passes(self, stretch: Stretch, check: Check, place: Place) -> Cleaned:
-        """Both passes over the stretch, there. Raises as `run_passes` does, and `ProcessLost`."""
+    def run(self, job: CompactionJob, on_progress: OnProgress, install: InstallSegment) -> CompactionResult:
+        """Have the job done in the child. Raises as `run_job` does, and ProcessLost."""
         try:
-            return self._talk(stretch, {"check": check, "place": place})
+            return self._converse(job, {"progress": on_progress, "install": install})
         except (EOFError, OSError) as error:
             status = self._end()
             raise ProcessLost(
-                f"{stretch.directory}: the process that compacted it ended with status {status} before it was done"
+                f"{job.directory}: the process that compacted it ended too early, with exit status {status}"
             ) from error
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the child, if it is running."""
         if self._process is not None:
             self._end()
 
-    def _talk(self, stretch: Stretch, asked: dict[str, Callable[[Any], None]]) -> Cleaned:
+    def _converse(self, job: CompactionJob, callbacks: dict[str, Callable[[Any], None]]) -> CompactionResult:
+        """Send the job, call the callback that each message asks for, and return the result."""
         pipe = self._pipe or self._start()
-        pipe.send(stretch)
+        pipe.send(job)
         refused: BaseException | None = None
         while True:
             kind, value = pipe.recv()
@@ -81,9 +93,9 @@ class CleaningProcess:
             if kind == "failed":
                 raise refused or _failure(value)
             try:
-                asked[kind](value)
+                callbacks[kind](value)
             except (CleanerStopped, StorageError) as error:
-                refused = error  # it clears up behind itself, and says that it has failed
+                refused = error  # the child removes its files, and then reports that it failed
             pipe.send(refused is None)
 
     def _start(self) -> Connection[Any, Any]:
@@ -101,6 +113,7 @@ class CleaningProcess:
         return ours
 
     def _end(self) -> int | None:
+        """Close the pipe and wait for the child; return its exit status, None if there is no child."""
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
         if pipe is not None:
             pipe.close()
@@ -114,50 +127,51 @@ class CleaningProcess:
 
 
 def _failure(value: tuple[str, Any]) -> StorageError:
+    """Return the error that the child reported by a "failed" message."""
     kind, detail = value
-    if kind == "files":
+    if kind == "file system":
         path, number, text, syncing = detail
         return StorageFailure(path, (SyncFailed if syncing else OSError)(number, text, path))
-    return KeyMapTooSmall(detail) if kind == "keys" else CorruptLog(detail)
+    return OffsetMapTooSmall(detail) if kind == "offset map" else CorruptLog(detail)
 
 
-# In the process -------------------------------------------------------------------------------------------------------
+# In the child process -------------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection[Any, Any], keys: KeyMap) -> None:
-    """Compact what is sent until the pipe ends."""
+def serve(pipe: Connection[Any, Any], offset_map: OffsetMap) -> None:
+    """Do the jobs that come through the pipe. Raises EOFError when it is closed."""
 
     def ask(kind: str, value: Any) -> None:
         pipe.send((kind, value))
         if not pipe.recv():
             raise CleanerStopped
 
-    def check(count: int) -> None:
-        ask("check", count)
+    def on_progress(count: int) -> None:
+        ask("progress", count)
 
-    def place(made: Made) -> None:
-        ask("place", made)
+    def install(compacted: CompactedSegment) -> None:
+        ask("install", compacted)
 
     while True:
-        stretch: Stretch = pipe.recv()
+        job: CompactionJob = pipe.recv()
         try:
-            message: _Message = ("done", run_passes(Storage(RealFileSystem()), keys, stretch, check, place))
+            message: _Message = ("done", run_job(Storage(RealFileSystem()), offset_map, job, on_progress, install))
         except CleanerStopped:
             message = ("failed", ("stopped", ""))
-        except KeyMapTooSmall as error:
-            message = ("failed", ("keys", str(error)))
+        except OffsetMapTooSmall as error:
+            message = ("failed", ("offset map", str(error)))
         except StorageFailure as error:
             cause = error.cause
             detail = error.path, cause.errno, cause.strerror or str(cause), isinstance(cause, SyncFailed)
-            message = ("failed", ("files", detail))
+            message = ("failed", ("file system", detail))
         except CorruptLog as error:
             message = ("failed", ("corrupt", str(error)))
         pipe.send(message)
 
 
 def main() -> None:
-    """What `python -m pylogd.log.cleaning DESCRIPTOR MEMORY LOAD_FACTOR` does."""
-    import ctypes  # noqa: PLC0415 - the process's, not the broker's
+    """Run `python -m pylogd.log.compaction.process DESCRIPTOR MEMORY LOAD_FACTOR`."""
+    import ctypes  # noqa: PLC0415 - only the child needs it
     from multiprocessing.connection import Connection  # noqa: PLC0415
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the broker too, which ends this process
@@ -166,7 +180,7 @@ def main() -> None:
     os.nice(_NICE)
     descriptor, memory, load_factor = sys.argv[1:]
     with Connection(int(descriptor)) as pipe, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(pipe, KeyMap(int(memory), float(load_factor)))
+        serve(pipe, OffsetMap(int(memory), float(load_factor)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The passes of a compaction in a process of their own: the same files as in a thread, nothing left of a lost one."""
+"""Compaction in a child process: it writes the same files as in a thread, and leaves nothing if it is killed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,25 @@ from pathlib import Path
 import pytest
 
 import pylogd
-from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, cleanable
-from pylogd.log.cleaning import CleaningProcess, ProcessLost
-from pylogd.log.compaction import Check, Cleaned, KeyMapTooSmall, Passes, SourcesChanged, compact, run_passes
+from pylogd.log.compaction.candidates import log_to_clean
+from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
+from pylogd.log.compaction.jobs import (
+    CleanerStopped,
+    CompactionJob,
+    CompactionResult,
+    InstallSegment,
+    OffsetMapTooSmall,
+    OnProgress,
+    RunJob,
+    SourcesChanged,
+)
+from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.compaction.offset_map import OffsetMap
+from pylogd.log.compaction.passes import run_job
+from pylogd.log.compaction.process import CompactionProcess, ProcessLost
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import CorruptLog, StorageFailure
 from pylogd.log.files import RealFileSystem
-from pylogd.log.keymap import KeyMap
 from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
 from pylogd.log.segment import Storage
@@ -33,14 +45,14 @@ SECONDS = 120
 
 
 @pytest.fixture
-def process() -> Iterator[CleaningProcess]:
-    cleaning = CleaningProcess(1 << 20, 0.9)
+def process() -> Iterator[CompactionProcess]:
+    cleaning = CompactionProcess(1 << 20, 0.9)
     yield cleaning
     cleaning.close()
 
 
 def filled(directory: Path, codec: int = 0, records: int = 600) -> tuple[LogManager, Log]:
-    """A log of several segments on real files, the same each time, sealed."""
+    """Return a log with several sealed segments on real files, with the same contents each time."""
     config = LogConfig(segment_bytes=20_000, index_interval_bytes=1000, cleanup_policy=COMPACT, delete_retention_ms=0)
     manager = LogManager([str(directory)], config=config, now_ms=lambda: NOW, node_id=1, cluster_id="c")
     manager.load()
@@ -58,30 +70,40 @@ def filled(directory: Path, codec: int = 0, records: int = 600) -> tuple[LogMana
     return manager, log
 
 
-def run(log: Log, passes: Passes, check: Check = lambda count: None) -> Cleaned:
-    found = cleanable(log, NOW)
+def run(log: Log, run_job: RunJob, on_progress: OnProgress = lambda count: None) -> CompactionResult:
+    found = log_to_clean(log, NOW)
     assert found is not None
-    return compact(log, found.first_dirty, found.end, passes, now_ms=NOW, check=check, check_bytes=10_000)
+    return compact(
+        log,
+        found.first_dirty_offset,
+        found.end_offset,
+        run_job,
+        now_ms=NOW,
+        on_progress=on_progress,
+        check_bytes=10_000,
+    )
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """What the partition's directory holds."""
+    """Return the contents of the files in the directory of the partition, by name."""
     return {path.name: path.read_bytes() for path in sorted((directory / "t-0").iterdir())}
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_process_makes_the_same_files_as_a_thread(tmp_path: Path, process: CleaningProcess, codec: int) -> None:
+def test_a_process_writes_the_same_files_as_a_thread(tmp_path: Path, process: CompactionProcess, codec: int) -> None:
     results = []
     for name in ("thread", "process"):
         manager, log = filled(tmp_path / name, codec)
-        keys = KeyMap(1 << 20)
+        offset_map = OffsetMap(1 << 20)
 
-        def here(stretch, check, place, keys=keys):  # type: ignore[no-untyped-def]
-            return run_passes(Storage(RealFileSystem()), keys, stretch, check, place)
+        def in_thread(
+            job: CompactionJob, on_progress: OnProgress, install: InstallSegment, offset_map: OffsetMap = offset_map
+        ) -> CompactionResult:
+            return run_job(Storage(RealFileSystem()), offset_map, job, on_progress, install)
 
         told: list[int] = []
-        cleaned = run(log, here if name == "thread" else process.passes, told.append)
-        assert log.cleaned_offset == cleaned.end == 600
+        cleaned = run(log, in_thread if name == "thread" else process.run, told.append)
+        assert log.cleaned_offset == cleaned.end_offset == 600
         found = {key: value for key, value in files(tmp_path / name).items() if not key.endswith(".deleted")}
         results.append((cleaned, found, sum(told)))
         manager.close()
@@ -89,14 +111,14 @@ def test_a_process_makes_the_same_files_as_a_thread(tmp_path: Path, process: Cle
     assert results[0][0].records_kept < 60
 
 
-def test_one_process_does_one_log_after_the_other(tmp_path: Path, process: CleaningProcess) -> None:
+def test_one_process_does_several_jobs(tmp_path: Path, process: CompactionProcess) -> None:
     for name in "ab":
         manager, log = filled(tmp_path / name)
-        assert run(log, process.passes).end == 600
+        assert run(log, process.run).end_offset == 600
         manager.close()
 
 
-def test_a_process_that_is_killed_has_changed_nothing(tmp_path: Path, process: CleaningProcess) -> None:
+def test_a_process_that_is_killed_has_changed_nothing(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
     before = files(tmp_path)
 
@@ -106,14 +128,14 @@ def test_a_process_that_is_killed_has_changed_nothing(tmp_path: Path, process: C
             process._process.send_signal(signal.SIGKILL)
 
     with pytest.raises(ProcessLost, match="status -9"):
-        run(log, process.passes, kill)
+        run(log, process.run, kill)
     assert not log.cleaned_offset
     assert {name: data for name, data in files(tmp_path).items() if ".cleaned" not in name} == before
-    assert run(log, process.passes).end == 600, "with a new process"
+    assert run(log, process.run).end_offset == 600, "with a new process"
     manager.close()
 
 
-def test_a_stop_leaves_nothing_half_written(tmp_path: Path, process: CleaningProcess) -> None:
+def test_a_stop_leaves_no_incomplete_files(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
     for stop in range(100):
         left = [stop]
@@ -124,18 +146,18 @@ def test_a_stop_leaves_nothing_half_written(tmp_path: Path, process: CleaningPro
                 raise CleanerStopped
 
         try:
-            done = run(log, process.passes, check)
+            done = run(log, process.run, check)
         except CleanerStopped:
             assert not [name for name in files(tmp_path) if ".cleaned" in name or ".swap" in name]
             assert not log.cleaned_offset
         else:
             break
     assert stop > 5
-    assert done.end == 600
+    assert done.end_offset == 600
     manager.close()
 
 
-def test_sources_that_were_taken_away_refuse_the_swap(tmp_path: Path, process: CleaningProcess) -> None:
+def test_segments_deleted_meanwhile_prevent_the_swap(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
 
     def meddle(count: int) -> None:
@@ -144,33 +166,33 @@ def test_sources_that_were_taken_away_refuse_the_swap(tmp_path: Path, process: C
             manager.tick()
 
     with pytest.raises(SourcesChanged):
-        run(log, process.passes, meddle)
+        run(log, process.run, meddle)
     assert not [name for name in files(tmp_path) if ".cleaned" in name]
     manager.close()
 
 
-def test_failures_are_raised_as_they_happened_there(tmp_path: Path, process: CleaningProcess) -> None:
+def test_errors_in_the_process_are_raised_in_the_thread(tmp_path: Path, process: CompactionProcess) -> None:
     manager, log = filled(tmp_path)
     segment = log.segments[1]
     data = Path(segment.path).read_bytes()
     Path(segment.path).write_bytes(data[:100] + b"\xff" + data[101:])
     with pytest.raises(CorruptLog, match=r"can't be compacted: byte 0: .* fails its CRC"):
-        run(log, process.passes)
+        run(log, process.run)
     Path(segment.path).unlink()
     with pytest.raises(StorageFailure) as caught:
-        run(log, process.passes)
+        run(log, process.run)
     assert isinstance(caught.value.cause, FileNotFoundError)
     assert caught.value.path == segment.path
     Path(segment.path).write_bytes(data)
-    small = CleaningProcess(24 * 3, 0.9)
-    with pytest.raises(KeyMapTooSmall, match=r"log\.cleaner\.dedupe\.buffer\.size"):
-        run(log, small.passes)
+    small = CompactionProcess(24 * 3, 0.9)
+    with pytest.raises(OffsetMapTooSmall, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        run(log, small.run)
     small.close()
-    assert run(log, process.passes).end == 600
+    assert run(log, process.run).end_offset == 600
     manager.close()
 
 
-def test_a_cleaner_uses_a_process_for_what_takes_a_while_and_ends_it(tmp_path: Path) -> None:
+def test_a_cleaner_starts_a_process_for_a_large_job_and_ends_it(tmp_path: Path) -> None:
     manager, log = filled(tmp_path, records=12_000)
     assert log.size > 1 << 20
     before = set(children())  # of other tests, if any
@@ -187,7 +209,7 @@ def test_a_cleaner_uses_a_process_for_what_takes_a_while_and_ends_it(tmp_path: P
     cleaner._throttle.take = watch  # type: ignore[method-assign]
     cleaner.start()
     assert seen.wait(SECONDS)
-    until(lambda: cleaner.cleaned > 0)
+    until(lambda: cleaner.completed > 0)
     until(lambda: not pids & set(children()))
     assert len(pids) == 1
     cleaner.stop()
@@ -196,13 +218,13 @@ def test_a_cleaner_uses_a_process_for_what_takes_a_while_and_ends_it(tmp_path: P
 
 
 def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
-    """The script is a broker as far as this goes: it dies with -9 while its process compacts."""
+    """The script acts as the broker: it is killed while its child process compacts."""
     script = (
-        "import sys; from pathlib import Path; from tests.unit.log import test_cleaning as t; "
-        "from pylogd.log.cleaning import CleaningProcess\n"
+        "import sys; from pathlib import Path; from tests.unit.log import test_compaction_process as t; "
+        "from pylogd.log.compaction.process import CompactionProcess\n"
         "manager, log = t.filled(Path(sys.argv[1]))\n"
         "def check(count): print(t.children()[0], flush=True); sys.stdin.read()\n"
-        "t.run(log, CleaningProcess(1 << 20, 0.9).passes, check)\n"
+        "t.run(log, CompactionProcess(1 << 20, 0.9).run, check)\n"
     )
     command = [sys.executable, "-P", "-c", script, str(tmp_path)]
     path = os.pathsep.join([str(Path(pylogd.__file__).resolve().parents[1]), str(CHECKOUT)])
@@ -215,7 +237,7 @@ def test_a_killed_broker_leaves_no_process(tmp_path: Path) -> None:
 
 
 def children() -> list[int]:
-    """The cleaning processes of this process."""
+    """Return the ids of the compaction processes that are children of this process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -224,7 +246,7 @@ def children() -> list[int]:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-            if parent == os.getpid() and b"pylogd.log.cleaning" in command:
+            if parent == os.getpid() and b"pylogd.log.compaction.process" in command:
                 found.append(int(entry.name))
     return found
 
@@ -237,10 +259,10 @@ def is_running(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, within bounds."""
+    """Wait until the condition holds; fail after a while."""
     pause = threading.Event()
     for _ in range(SECONDS * 100):
         if condition():
             return
         pause.wait(0.01)
-    raise AssertionError("it did not come to that")
+    raise AssertionError("the condition was not met in time")

@@ -1,13 +1,14 @@
-"""Which offset is the last of each key: the memory of a compaction, 24 bytes an entry and not one more.
+"""A map from keys to the last offset of each, with 24 bytes of memory per entry.
 
-Strategy: one block of anonymous memory, taken once, is an open-addressed table. An entry is the 16-byte BLAKE2b hash of
-a key and its offset, which is kept plus one so that zeroed memory is an empty table. A second value from the same hash
-is the distance between tries, and the number of entries is a prime, so every probe reaches every entry. Two keys with
-one hash would be taken for one; for 16 bytes of BLAKE2b nobody can find such a pair, let alone meet one.
+It is an open-addressing hash table in one block of anonymous memory, which is allocated once. An entry is the 16-byte
+BLAKE2b hash of a key, and its offset plus one, so that zeroed memory is an empty table. The step between probes comes
+from the second half of the hash, and the number of entries is a prime, so that a probe sequence visits every entry.
+Keys with equal hashes would be taken for one; with 16 bytes of BLAKE2b that does not happen in practice, nor can
+somebody make it happen.
 
-Rules: nothing is ever removed but all at once, which also gives the memory back to the system. It is full at
-`load_factor` of its entries; the caller asks `room` before it puts. One thread uses a map.
-Must not know: batches, files.
+Rules: entries are only removed all at once, which also returns the memory to the operating system. The map is full at
+`load_factor` of its entries; check `available` before a `put_all`. Not safe for use by several threads.
+Kafka's counterpart is SkimpyOffsetMap.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from hashlib import blake2b
 ENTRY_BYTES = 24
 NOT_FOUND = -1
 
-_WORDS = 3  # of 8 bytes: two of hash, one of offset + 1
+_WORDS = 3  # of 8 bytes in an entry: two of hash, one of offset + 1
 _HASH_BYTES = 16
-_LEAST_SLOTS = 3
+_MIN_SLOTS = 3
 _split = struct.Struct("QQ").unpack
 
 
-class KeyMap:
-    """See the module. `nbytes` is at most `memory`; `capacity` is how many keys it takes."""
+class OffsetMap:
+    """A map with at most `memory` bytes; `nbytes` is what it takes, `capacity` the number of keys it can hold."""
 
     def __init__(self, memory: int, load_factor: float = 0.9) -> None:
         self.slots = _prime_up_to(memory // ENTRY_BYTES)
@@ -44,12 +45,15 @@ class KeyMap:
         return self.count
 
     @property
-    def room(self) -> int:
-        """How many more keys it takes."""
+    def available(self) -> int:
+        """The number of keys that can still be added."""
         return self.capacity - self.count
 
     def put_all(self, keys: Iterable[bytes | None], offsets: Iterable[int]) -> None:
-        """Say for each key that its last offset is this one; of a key that comes twice the later counts."""
+        """Set the last offset of each key; null keys are ignored. Of a key that occurs twice the later offset counts.
+
+        Raises MemoryError when the map is full.
+        """
         words, slots = self._words, self.slots
         limit = slots * _WORDS
         for key, offset in zip(keys, offsets, strict=False):
@@ -67,14 +71,14 @@ class KeyMap:
                     words[at + 2] = offset + 1
                     continue
             if self.count >= self.capacity:
-                raise MemoryError(f"a key map of {self.capacity} keys is full")
+                raise MemoryError(f"an offset map of {self.capacity} keys is full")
             self.count += 1
             words[at] = low
             words[at + 1] = high
             words[at + 2] = offset + 1
 
     def latest(self, keys: Iterable[bytes | None]) -> list[int]:
-        """The last offset of each key, `NOT_FOUND` of those that were never put and of null."""
+        """Return the last offset of each key; NOT_FOUND for null and for keys that are not in the map."""
         words, slots = self._words, self.slots
         limit = slots * _WORDS
         found: list[int] = []
@@ -97,14 +101,14 @@ class KeyMap:
         return found
 
     def clear(self) -> None:
-        """Forget all and let the system have the memory until it is used again."""
+        """Remove all entries and return the memory to the operating system until it is used again."""
         self.count = 0
-        self._memory.madvise(mmap.MADV_DONTNEED)  # private and anonymous: it reads as zeros from now on
+        self._memory.madvise(mmap.MADV_DONTNEED)  # private and anonymous: it reads as zeros afterwards
 
 
 def _prime_up_to(number: int) -> int:
-    """The largest prime not above `number`, and at least 3."""
-    candidate = max(number, _LEAST_SLOTS)
+    """Return the largest prime that is not above `number`, and at least 3."""
+    candidate = max(number, _MIN_SLOTS)
     while any(candidate % divisor == 0 for divisor in range(2, int(candidate**0.5) + 1)):
         candidate -= 1
     return candidate

@@ -1,0 +1,133 @@
+"""Open many logs, in several threads: at start, and when a data directory is reopened. `loader` opens a single one.
+
+A log that can't be opened does not stop the others: it is listed as offline, with the reason. So are logs beyond the
+limit of partitions; these are left as the last stop left them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pylogd.log.checkpoints import TopicPartition
+from pylogd.log.config import LogConfig
+from pylogd.log.directories import LogDirectories
+from pylogd.log.errors import CorruptLog, LoadCancelled, StorageError, TooManyPartitions
+from pylogd.log.loader import FoundLog, load_log
+from pylogd.log.registry import LogRegistry, OfflineLog
+from pylogd.log.segment import Storage
+
+_log = logging.getLogger(__name__)
+
+#: What the names of the broker's own topics start with.
+INTERNAL_PREFIX = "__"
+
+#: Called with the number of logs that are open, that of all, and the name of the log that was opened last.
+Progress = Callable[[int, int, str], None]
+#: Returns the settings of a topic.
+ConfigOf = Callable[[str], LogConfig]
+
+
+class BulkLoader:
+    """See the module.
+
+    config: the settings of logs for whose topic there are none. now_ms: the wall clock. threads: how many logs are
+    opened at the same time.
+    """
+
+    def __init__(
+        self,
+        registry: LogRegistry,
+        directories: LogDirectories,
+        storage: Storage,
+        config: LogConfig,
+        *,
+        now_ms: Callable[[], int],
+        threads: int,
+    ) -> None:
+        self._registry = registry
+        self._directories = directories
+        self._storage = storage
+        self._config = config
+        self._now_ms = now_ms
+        self._threads = threads
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Make a `load` in another thread end soon, with LoadCancelled."""
+        self._cancelled = True
+
+    def check_cancelled(self) -> None:
+        """Raise LoadCancelled after a `cancel`."""
+        if self._cancelled:
+            raise LoadCancelled("the start was cancelled")
+
+    def load(
+        self, found: list[FoundLog], limit: int, progress: Progress | None = None, config_of: ConfigOf | None = None
+    ) -> None:
+        """Open the logs, and add them to the registry. Raises LoadCancelled.
+
+        limit: the number of logs that may be open in total. config_of: settings by topic; without it all logs have
+        the default settings.
+        """
+        paths: dict[TopicPartition, list[str]] = {}
+        for one in found:
+            paths.setdefault((one.topic, one.partition), []).append(one.directory)
+        unique = self._within_limit([one for one in found if len(paths[one.topic, one.partition]) == 1], limit)
+        with ThreadPoolExecutor(self._threads, "log-recovery") as pool:
+            for done, one in enumerate(pool.map(lambda one: self._load_one(one, config_of), unique), 1):
+                if progress is not None:
+                    progress(done, len(unique), os.path.basename(one.directory))
+        for key, several in paths.items():
+            if len(several) > 1:
+                listed = ", ".join(several)
+                self._set_offline(key, several, CorruptLog(f"the partition has more than one directory: {listed}. "
+                                                           "Keep one and restart the broker"))  # fmt: skip
+
+    def _within_limit(self, found: list[FoundLog], limit: int) -> list[FoundLog]:
+        """Return the logs that may be opened, internal topics first, and list the others as offline."""
+        left = max(limit - len(self._registry.logs), 0)
+        if len(found) <= left:
+            return found
+        found.sort(key=lambda one: not one.topic.startswith(INTERNAL_PREFIX))
+        error = TooManyPartitions(limit)
+        rest = found[left:]
+        for one in rest:
+            self._registry.offline[one.topic, one.partition] = OfflineLog(
+                error, [os.path.dirname(one.directory)], unopened_path=one.directory, needs_recovery=not one.clean
+            )
+        _log.critical("%d of %d partitions are offline, starting with %s-%d: %s",
+                      len(rest), len(found), rest[0].topic, rest[0].partition, error)  # fmt: skip
+        return found[:left]
+
+    def _load_one(self, found: FoundLog, config_of: ConfigOf | None) -> FoundLog:
+        """Open one log, or list it as offline."""
+        key = found.topic, found.partition
+        config = self._config if config_of is None else config_of(found.topic)
+        self.check_cancelled()
+        try:
+            log = load_log(found, config, storage=self._storage, now_ms=self._now_ms, check=self.check_cancelled)
+        except LoadCancelled:
+            raise
+        except StorageError as error:
+            self._set_offline(key, [found.directory], error)
+            self._registry.offline[key].needs_recovery = not found.is_link
+            self._directories.storage_failed(error)
+            return found
+        log.cleaned_offset = min(self._directories.cleaned_offsets.get(key, 0), log.log_end_offset)
+        entry = self._directories.directory_of(log)
+        with self._registry.lock:
+            failure = entry.failure
+            if failure is None:
+                self._registry.logs[key] = log
+                entry.open_logs += 1
+        if failure is not None:
+            log.abandon()
+            self._set_offline(key, [found.directory], failure)
+        return found
+
+    def _set_offline(self, key: TopicPartition, paths: list[str], error: StorageError) -> None:
+        _log.error("%s-%d is offline: %s", *key, error)
+        self._registry.offline[key] = OfflineLog(error, [os.path.dirname(path) for path in paths])

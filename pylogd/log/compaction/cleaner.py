@@ -1,0 +1,261 @@
+"""The cleaner threads of a broker: choose the next log to compact, and compact it.
+
+Each thread takes the log that needs compaction most and compacts it, again and again; when no log needs it, the thread
+waits `log.cleaner.backoff.ms`. Logs with a record older than `max.compaction.lag.ms` come first, then those with the
+largest share of bytes that are not compacted yet, if it exceeds `min.cleanable.dirty.ratio`. The memory for offset maps
+is divided among the threads; all share one limit of bytes per second. Large jobs are done in a child process
+(`process`): a thread that goes through records would hold the interpreter that the reactor needs. The process ends
+when there is nothing to do.
+
+Rules: a log is compacted by one thread at a time. How far it was compacted is written to `cleaner-offset-checkpoint`
+after the new segments are installed, so that a crash at worst has something compacted twice. A log with damaged
+batches is skipped until the next start; a log for which the disk is full is tried again later; any other failure of
+the file system takes the data directory offline. `stop` waits until each thread has reached a safe point, at which no
+incomplete file is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pylogd.log.checkpoints import TopicPartition
+from pylogd.log.compaction.candidates import LogToClean, log_to_clean
+from pylogd.log.compaction.jobs import (
+    CleanerStopped,
+    CompactionJob,
+    CompactionResult,
+    InstallSegment,
+    OnProgress,
+    SourcesChanged,
+)
+from pylogd.log.compaction.log_compaction import compact
+from pylogd.log.compaction.offset_map import OffsetMap
+from pylogd.log.compaction.passes import run_job
+from pylogd.log.compaction.process import CompactionProcess, ProcessLost
+from pylogd.log.compaction.throttle import UNLIMITED, Throttle
+from pylogd.log.errors import CorruptLog, StorageError, StorageFailure
+from pylogd.log.files import FileSystem, RealFileSystem
+from pylogd.log.log import Log
+from pylogd.log.manager import LogManager
+from pylogd.log.segment import Storage
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 60.0
+#: Smaller jobs are done in the thread: they are over before a process would have started.
+_MIN_PROCESS_BYTES = 1 << 20
+_MAX_CHECK_BYTES = 16 << 20
+_MIN_CHECK_BYTES = 1 << 16
+
+
+@dataclass(slots=True, frozen=True)
+class CleanerConfig:
+    """The settings `log.cleaner.…`. Sizes in bytes; `dedupe_buffer_bytes` is for all threads together."""
+
+    enabled: bool = True
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    io_buffer_bytes: int = 512 << 10
+    max_bytes_per_second: float = UNLIMITED
+    backoff_ms: int = 15_000
+
+
+class JobRunner:
+    """Does the jobs of one cleaner thread: small ones in the thread, large ones in a child process.
+
+    Jobs on a file system other than the operating system's are always done in the thread.
+    """
+
+    def __init__(self, fs: FileSystem, config: CleanerConfig) -> None:
+        memory = config.dedupe_buffer_bytes // max(config.threads, 1)
+        self.offset_map = OffsetMap(memory, config.load_factor)
+        self._fs = fs
+        self._process = CompactionProcess(memory, config.load_factor)
+
+    def run(self, job: CompactionJob, on_progress: OnProgress, install: InstallSegment) -> CompactionResult:
+        """Do the job; see `jobs.RunJob`."""
+        if job.size >= _MIN_PROCESS_BYTES and isinstance(self._fs, RealFileSystem):
+            return self._process.run(job, on_progress, install)
+        return run_job(Storage(self._fs), self.offset_map, job, on_progress, install)
+
+    def close(self) -> None:
+        """End the process, if one is running. The next large job starts a new one."""
+        self._process.close()
+
+
+class Cleaner:
+    """The threads of a broker. Call `start` and `stop` once each; `clean_one` is one step of a thread.
+
+    now_ms: the wall clock. seconds: a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        manager: LogManager,
+        config: CleanerConfig,
+        *,
+        now_ms: Callable[[], int],
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.completed = 0  # compactions
+        self._manager = manager
+        self._now_ms = now_ms
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._throttle = Throttle(config.max_bytes_per_second, seconds, self._stopping.wait)
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()  # of choosing a log, and of the checkpoint
+        self._in_progress: set[TopicPartition] = set()
+        self._skipped_until: dict[int, float] = {}  # by the id() of a log
+
+    def start(self) -> None:
+        """Start the threads."""
+        if not self.config.enabled:
+            return
+        for number in range(self.config.threads):
+            thread = threading.Thread(target=self._run, name=f"log-cleaner-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads and wait until they have ended. Blocks: call it in a thread."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def new_runner(self) -> JobRunner:
+        """Return a runner for one thread, which is to be closed."""
+        return JobRunner(self._manager.fs, self.config)
+
+    def _run(self) -> None:
+        runner = self.new_runner()
+        try:
+            while not self._stopping.is_set():
+                if self._next(runner) is None:
+                    runner.close()
+                    self._stopping.wait(self.config.backoff_ms / 1000)
+        except CleanerStopped:
+            return
+        finally:
+            runner.close()
+
+    def _next(self, runner: JobRunner) -> CompactionResult | None:
+        try:
+            return self.clean_one(runner)
+        except CleanerStopped:
+            raise
+        except Exception:
+            _log.exception("Unexpected error while compacting a log; the cleaner thread continues")
+            return None
+
+    def clean_one(self, runner: JobRunner) -> CompactionResult | None:
+        """Compact the log that needs it most; return the result, None if no log needs it or can be compacted."""
+        while (chosen := self._choose()) is not None:
+            result = self._clean(chosen, runner)
+            if result is not None:
+                return result
+        return None
+
+    def _clean(self, chosen: LogToClean, runner: JobRunner) -> CompactionResult | None:
+        log = chosen.log
+        try:
+            result = compact(
+                log, chosen.first_dirty_offset, chosen.end_offset, runner.run,
+                now_ms=self._now_ms(), on_progress=self._on_progress, io_buffer_bytes=self.config.io_buffer_bytes,
+                check_bytes=self._check_bytes(),
+            )  # fmt: skip
+            with self._lock:
+                self._manager.checkpoint_cleaned(log)
+        except (SourcesChanged, ProcessLost) as error:
+            _log.log(logging.INFO if isinstance(error, SourcesChanged) else logging.ERROR, "%s", error)
+            self._retry_later(log)
+            return None
+        except StorageError as error:
+            self._failed(log, error)
+            return None
+        finally:
+            with self._lock:
+                self._in_progress.discard((log.topic, log.partition))
+        if result.end_offset <= result.first_dirty_offset:
+            self._retry_later(log)  # an open transaction prevents it
+            return None
+        self.completed += 1
+        _log.info(
+            "Compacted %s-%d up to offset %d: kept %d of %d records, %d of %d bytes",
+            log.topic, log.partition, result.end_offset,
+            result.records_kept, result.records_read, result.bytes_written, result.bytes_read,
+        )  # fmt: skip
+        return result
+
+    def _on_progress(self, count: int) -> None:
+        if self._stopping.is_set():
+            raise CleanerStopped
+        self._throttle.take(count)
+
+    def _check_bytes(self) -> int:
+        """Return `CompactionJob.check_bytes`: large, as each report wakes a thread that competes with the reactor."""
+        return int(min(_MAX_CHECK_BYTES, max(self._throttle.rate / 8, _MIN_CHECK_BYTES)))
+
+    def _failed(self, log: Log, error: StorageError) -> None:
+        """Handle a failed compaction: take the data directory offline, or skip the log for a while or for good."""
+        if isinstance(error, StorageFailure):
+            if isinstance(error.cause, FileNotFoundError) and self._was_removed(log):
+                _log.info("%s-%d was deleted or truncated while it was being compacted: %s",
+                          log.topic, log.partition, error)  # fmt: skip
+                self._retry_later(log)
+                return
+            if self._manager.storage_failed(error):
+                return
+            _log.error("Could not compact %s-%d, will retry in %d s: %s",
+                       log.topic, log.partition, _RETRY_SECONDS, error)  # fmt: skip
+            self._retry_later(log)
+        elif not log.closed:
+            reason = "it is damaged: " if isinstance(error, CorruptLog) else ""
+            _log.error("%s-%d is not compacted until the next start: %s%s", log.topic, log.partition, reason, error)
+            self._skipped_until[id(log)] = math.inf
+
+    def _was_removed(self, log: Log) -> bool:
+        """Return whether a missing file can be explained by retention, truncation or deletion.
+
+        It can't if the log is closed and the manager still has it: then a failed replacement of segments closed it.
+        """
+        return not log.closed or self._manager.logs.get((log.topic, log.partition)) is not log
+
+    def _retry_later(self, log: Log) -> None:
+        self._skipped_until[id(log)] = self._seconds() + _RETRY_SECONDS
+
+    def _choose(self) -> LogToClean | None:
+        """Choose the log that needs compaction most, and mark it as in progress."""
+        now_ms, now = self._now_ms(), self._seconds()
+        with self._lock:
+            logs = list(self._manager.logs.items())
+            known = {id(log) for _, log in logs}
+            self._skipped_until = {
+                key: until for key, until in self._skipped_until.items() if key in known and until > now
+            }
+            due = []
+            for key, log in logs:
+                if key in self._in_progress or id(log) in self._skipped_until or log.closed or not log.config.compacts:
+                    continue
+                try:
+                    if any(segment.file is not None for segment in log.segments[:-1]):
+                        log.seal()
+                    candidate = log_to_clean(log, now_ms)
+                except StorageError as error:
+                    self._failed(log, error)
+                    continue
+                if candidate is not None and candidate.is_due:
+                    due.append(candidate)
+            if not due:
+                return None
+            chosen = max(due, key=lambda candidate: (candidate.overdue, candidate.dirty_ratio))
+            self._in_progress.add((chosen.log.topic, chosen.log.partition))
+            return chosen

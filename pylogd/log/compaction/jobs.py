@@ -1,0 +1,95 @@
+"""The data that describes one compaction: the job, its result, and the callbacks that connect it to the broker.
+
+A job has no reference to the open log, so it can be pickled and sent to a child process (`process`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pylogd.log.errors import StorageError
+
+
+class SourcesChanged(StorageError):
+    """Retention, truncation or deletion removed a segment while it was being compacted. Nothing was changed."""
+
+
+class CleanerStopped(Exception):
+    """The cleaner is stopping. A progress callback raises this to end a compaction."""
+
+
+class OffsetMapTooSmall(StorageError):
+    """A single batch has more records than the offset map can hold."""
+
+
+@dataclass(slots=True, frozen=True)
+class CompactionJob:
+    """Which part of a log to compact, and how.
+
+    directory: the directory of the partition.
+    sources: (base offset, size in bytes) of each sealed segment that starts before `bound`, ascending.
+    first_dirty_offset: records at and after it have not been compacted yet.
+    bound: records at and after it are kept unchanged.
+    last_offsets: for each producer id with state, the last offset of its latest batch.
+    now_ms, delete_retention_ms: the wall clock, and how long a tombstone stays after it was first compacted.
+    segment_bytes, index_interval_bytes: limits of the new segments.
+    io_buffer_bytes: how many bytes are collected for one write.
+    check_bytes: how many bytes are read or written between two calls of the progress callback.
+    """
+
+    directory: str
+    sources: tuple[tuple[int, int], ...]
+    first_dirty_offset: int
+    bound: int
+    last_offsets: dict[int, int]
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    io_buffer_bytes: int
+    check_bytes: int
+
+    @property
+    def size(self) -> int:
+        """The size of the source segments in bytes."""
+        return sum(size for _, size in self.sources)
+
+
+@dataclass(slots=True)
+class CompactionResult:
+    """The outcome of a job: offsets `first_dirty_offset` to `end_offset` (exclusive) are compacted now."""
+
+    first_dirty_offset: int
+    end_offset: int
+    dirty_bytes: int = 0  # read by the first pass
+    bytes_read: int = 0  # by the second pass
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    keys: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class CompactedSegment:
+    """A new segment, written and synced under its `.cleaned` names.
+
+    replaces: the base offsets of the segments that it replaces.
+    size: in bytes.
+    largest_timestamp: the largest time stamp, and the last offset of the batch that has it.
+    first_timestamp: the largest time stamp of the first batch.
+    """
+
+    replaces: tuple[int, ...]
+    size: int
+    largest_timestamp: tuple[int, int]
+    first_timestamp: int
+
+
+#: Called with the number of bytes read or written since the last call. It may sleep, or raise to end the compaction.
+OnProgress: TypeAlias = Callable[[int], None]
+#: Puts a compacted segment in place of those that it replaces.
+InstallSegment: TypeAlias = Callable[[CompactedSegment], None]
+#: Does a job, calling `InstallSegment` for each new segment.
+RunJob: TypeAlias = Callable[[CompactionJob, OnProgress, InstallSegment], CompactionResult]

@@ -1,0 +1,196 @@
+"""Remove records from one record batch.
+
+The records are read as columns: keys are looked at, values are not. What is kept is cut out of the batch as bytes and
+joined again, since offsets and time stamps in a batch are relative to its header, and the header keeps base offset,
+last offset delta and sequence. Only a batch that gets a delete horizon has the time stamps of its records rewritten,
+because the horizon is stored in place of the base time stamp.
+
+Rules: a batch covers the same offsets afterwards and keeps its codec. A batch without records keeps producer id, epoch
+and sequence, and its largest time stamp only if it has a producer id.
+
+Source: Kafka documentation, "Log Compaction"; KIP-534 (delete horizon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pylogd.log.errors import CorruptRecord
+from pylogd.wire.compression import MAX_DECOMPRESSED, compress, decompress
+from pylogd.wire.records import (
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Buffer,
+    crc32c,
+    varint,
+)
+
+_NULL = 1  # the varint of -1, as a byte
+_MAX_SHIFT = 63
+_COMPRESSION = 0x07
+
+
+class RecordColumns(NamedTuple):
+    """The records of one batch as columns.
+
+    data: the decompressed records.
+    starts: where each record starts in `data`, and at the end the length of `data`.
+    offset_deltas: the offset of each record less the base offset.
+    keys: the key of each record; None for null.
+    tombstones: whether the value of each record is null.
+    """
+
+    data: bytes
+    starts: list[int]
+    offset_deltas: list[int]
+    keys: list[bytes | None]
+    tombstones: list[bool]
+
+
+def read_columns(batch: Buffer, header: BatchHeader, max_decompressed: int = MAX_DECOMPRESSED) -> RecordColumns:
+    """Read the records of one whole batch, whose decompressed size may be at most `max_decompressed` bytes.
+
+    Raises CorruptRecord or another ProtocolError if the records contradict the header.
+    """
+    payload = memoryview(batch)[HEADER_SIZE:]
+    data = decompress(header.compression, payload, max_decompressed) if header.compression else bytes(payload)
+    try:
+        columns = _read_columns(data, header.record_count)
+    except IndexError:
+        raise CorruptRecord("a record exceeds the end of its batch") from None
+    end, deltas = columns.starts[-1], columns.offset_deltas
+    if end != len(data):
+        raise CorruptRecord(f"the records of a batch take {end} bytes, and the batch has {len(data)}")
+    if deltas and deltas[-1] > header.last_offset_delta:
+        raise CorruptRecord(
+            f"a record has offset delta {deltas[-1]}, the last of its batch is {header.last_offset_delta}"
+        )
+    return columns
+
+
+def _read_columns(data: bytes, count: int) -> RecordColumns:
+    """Read `count` records. The frequent short varints are decoded in place: this loop takes most of a compaction."""
+    columns = RecordColumns(data, [], [], [], [])
+    _, starts, deltas, keys, tombstones = columns
+    position, last = 0, -1
+    for _ in range(count):
+        starts.append(position)
+        n = data[position]
+        if n < 128:
+            position += 2  # the length and the attributes
+        elif (m := data[position + 1]) < 128:
+            n += (m << 7) - 128
+            position += 3
+        else:
+            n, position = _varint(data, position)
+            position += 1
+        end = position + (n >> 1) - 1
+        while data[position] > 127:  # the time stamp
+            position += 1
+        delta = data[position + 1]
+        if delta < 128:
+            position += 2
+        else:
+            delta, position = _varint(data, position + 1)
+        if delta <= last or delta & 1 or n & 1:
+            raise CorruptRecord("the offsets of the records in a batch do not ascend")
+        last = delta
+        deltas.append(delta >> 1)
+        n = data[position]
+        position += 1
+        if n == _NULL:
+            keys.append(None)
+        else:
+            if n > 127:
+                n, position = _varint(data, position - 1)
+            if n & 1:
+                raise CorruptRecord("a record has a key of negative length")
+            start, position = position, position + (n >> 1)
+            keys.append(data[start:position])
+        tombstones.append(data[position] == _NULL)
+        if position >= end:
+            raise CorruptRecord("the fields of a record exceed its length")
+        position = end
+    starts.append(position)
+    return columns
+
+
+def keep_records(header: BatchHeader, columns: RecordColumns, kept: Sequence[int], horizon_ms: int | None) -> bytes:
+    """Return the batch with only the records at the indexes `kept`, at least one.
+
+    horizon_ms: the delete horizon to set, in milliseconds since 1970; None to leave the time stamps as they are.
+    """
+    data, starts = columns.data, columns.starts
+    records = [data[starts[at] : starts[at + 1]] for at in kept]
+    stamps = [_timestamp_delta(record) + header.base_timestamp for record in records]
+    if horizon_ms is not None:
+        pairs = zip(records, stamps, strict=True)
+        records = [_with_timestamp_delta(record, stamp - horizon_ms) for record, stamp in pairs]
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
+    if not header.attributes & LOG_APPEND_TIME:
+        header = header._replace(max_timestamp=max(stamps))
+    payload = b"".join(records)
+    if header.compression:
+        payload = compress(header.compression, payload)
+    return _encode(header._replace(record_count=len(records)), payload)
+
+
+def drop_records(header: BatchHeader) -> bytes:
+    """Return the batch without records. It still tells the last sequence of its producer, or the end of a segment."""
+    stamp = header.max_timestamp if header.producer_id >= 0 else NO_TIMESTAMP
+    return _encode(
+        header._replace(
+            attributes=header.attributes & ~(_COMPRESSION | DELETE_HORIZON),
+            base_timestamp=stamp,
+            max_timestamp=stamp,
+            record_count=0,
+        ),
+        b"",
+    )
+
+
+def delete_horizon(header: BatchHeader) -> int | None:
+    """Return when the tombstones of a batch may be removed, in milliseconds since 1970; None if that is not yet set."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def _encode(header: BatchHeader, payload: bytes) -> bytes:
+    """Return header and payload as a batch, with the right length and CRC."""
+    header = header._replace(batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(payload))
+    covered = HEADER.pack(*header)[CRC_START:]
+    return HEADER.pack(*header._replace(crc=crc32c(payload, crc32c(covered)))) + payload
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the varint at `position`, still zigzag-encoded, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value, position
+        shift += 7
+        if shift > _MAX_SHIFT:
+            raise CorruptRecord("a varint has more than ten bytes")
+
+
+def _timestamp_delta(record: bytes) -> int:
+    _, position = _varint(record, 0)
+    value, _ = _varint(record, position + 1)
+    return value >> 1 if not value & 1 else -(value >> 1) - 1
+
+
+def _with_timestamp_delta(record: bytes, delta: int) -> bytes:
+    """Return the encoded record with another time stamp delta."""
+    _, attributes = _varint(record, 0)
+    _, rest = _varint(record, attributes + 1)
+    body = record[attributes : attributes + 1] + varint(delta) + record[rest:]
+    return varint(len(body)) + body

@@ -1,0 +1,104 @@
+"""Make one log durable: sync its segments, and write their indexes, the producer snapshots and the leader epochs.
+
+An append writes only batches, to the page cache. Everything else is written here, when a segment was sealed, when a
+flush is due, and when the log is closed. The functions wait for the disk and run in a thread; their caller holds
+`Log.maintenance`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
+from pylogd.log.errors import LogClosed, StorageFailure
+from pylogd.log.files import sync_directory
+from pylogd.log.snapshots import write_snapshot
+
+if TYPE_CHECKING:
+    from pylogd.log.log import Log
+
+
+def seal_segments(log: Log) -> None:
+    """Make all segments but the active one durable, and move the recovery point to the start of the active one.
+
+    Raises LogClosed if the log was abandoned, and StorageFailure.
+    """
+    with log.lock:
+        _check_open(log)
+        sealed = [segment for segment in log.segments[:-1] if segment.file is not None]
+        snapshots = list(log.unwritten_snapshots)
+        base = log.active.base_offset
+    fs = log.storage.fs
+    try:
+        with log.lock:
+            log.active.truncate_torn()
+        if not log.names_synced:
+            sync_partition_metadata(fs, log.directory)  # before the name of its directory is made durable
+        for segment in sealed:
+            segment.persist()
+        for offset, data in snapshots:
+            write_snapshot(fs, log.directory, offset, data)
+        _write_epochs(log)
+        if sealed:
+            sync_directory(fs, log.directory)
+    except OSError as error:
+        raise StorageFailure(log.directory, error) from error
+    with log.lock:
+        log.unwritten_snapshots = [snapshot for snapshot in log.unwritten_snapshots if snapshot not in snapshots]
+    _move_recovery_point(log, base)
+
+
+def flush_log(log: Log) -> None:
+    """Make everything durable that was appended so far, and move the recovery point there.
+
+    Raises LogClosed if the log was abandoned, and StorageFailure.
+    """
+    end = log.log_end_offset
+    log.last_flush = log.storage.seconds()
+    active = log.active  # if it is rolled from here on, it is sealed below
+    seal_segments(log)
+    if end <= log.recovery_point and log.names_synced:
+        return
+    active.sync()
+    try:
+        _sync_names(log)
+    except OSError as error:
+        raise StorageFailure(log.directory, error) from error
+    _move_recovery_point(log, end)
+
+
+def write_closing_state(log: Log) -> None:
+    """Write the indexes of the active segment and a producer snapshot, so that the next start need not scan."""
+    log.active.persist(sync=False)
+    write_snapshot(log.storage.fs, log.directory, log.log_end_offset, log.producers.to_snapshot())
+
+
+def _check_open(log: Log) -> None:
+    """Raise LogClosed if the log was abandoned: its directory may have another name by now."""
+    if log.abandoned:
+        raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
+
+
+def _write_epochs(log: Log) -> None:
+    if log.epochs.dirty:
+        log.epochs.dirty = False
+        try:
+            write_leader_epochs(log.storage.fs, log.directory, log.epochs.entries())
+        except OSError:
+            log.epochs.dirty = True
+            raise
+
+
+def _move_recovery_point(log: Log, offset: int) -> None:
+    _check_open(log)  # if it was abandoned meanwhile, its files may have been closed before they were synced
+    log.recovery_point = max(log.recovery_point, offset)
+
+
+def _sync_names(log: Log) -> None:
+    """Make the file names in the log's directory durable, and the first time the name of the directory itself."""
+    fs = log.storage.fs
+    sync_directory(fs, log.directory)
+    if not log.names_synced:
+        sync_directory(fs, os.path.dirname(log.directory))
+        log.names_synced = True

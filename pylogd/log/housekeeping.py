@@ -1,0 +1,98 @@
+"""The regular maintenance of all logs: flushing, retention, removal of deleted files, checkpoints.
+
+Everything here waits for the disk: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pylogd.log.checkpoint_writer import CheckpointWriter
+from pylogd.log.checkpoints import TopicPartition
+from pylogd.log.directories import LogDirectories
+from pylogd.log.errors import StorageError, StorageFailure
+from pylogd.log.files import FileSystem, remove_tree
+from pylogd.log.log import Log
+from pylogd.log.log_directory import LogDirectory
+from pylogd.log.registry import LogRegistry
+from pylogd.log.retention import retain, unlink_deleted
+
+_log = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """See the module. `now_ms` is the wall clock, `seconds` a monotonic one; `checkpoint_ms` is the time between two
+    checkpoints.
+    """
+
+    def __init__(
+        self,
+        registry: LogRegistry,
+        directories: LogDirectories,
+        checkpoints: CheckpointWriter,
+        fs: FileSystem,
+        *,
+        now_ms: Callable[[], int],
+        seconds: Callable[[], float],
+        checkpoint_ms: int,
+    ) -> None:
+        self._registry = registry
+        self._directories = directories
+        self._checkpoints = checkpoints
+        self._fs = fs
+        self._now_ms = now_ms
+        self._seconds = seconds
+        self._checkpoint_seconds = checkpoint_ms / 1000
+        self._next_checkpoint = 0.0
+
+    def tick(self) -> list[TopicPartition]:
+        """Do what is due; return the partitions whose log start offset has moved."""
+        now_ms, now = self._now_ms(), self._seconds()
+        moved = []
+        for key, log in list(self._registry.logs.items()):
+            start = log.log_start_offset
+            try:
+                _maintain(log, now_ms, now)
+            except StorageError as error:
+                if not self._directories.storage_failed(error) and not log.closed:
+                    _log.error("Maintenance of %s-%d failed and will be tried again: %s", *key, error)
+            if log.log_start_offset != start:
+                moved.append(key)
+        for entry in self._directories.entries:
+            self._remove_deleted(entry, now)
+        if now >= self._next_checkpoint:
+            self._next_checkpoint = now + self._checkpoint_seconds
+            try:
+                self._checkpoints.write()
+            except StorageError as error:
+                _log.error("Could not write the checkpoints, will try again: %s", error)
+        return moved
+
+    def _remove_deleted(self, entry: LogDirectory, now: float) -> None:
+        """Remove the directories of deleted partitions whose delay has passed."""
+        due = [path for when, path in entry.pending_removals if when <= now]
+        entry.pending_removals = [pending for pending in entry.pending_removals if pending[0] > now]
+        for path in due:
+            try:
+                remove_tree(self._fs, path)
+            except OSError as error:
+                if not self._directories.storage_failed(StorageFailure(path, error)):
+                    _log.error("Could not remove %s; the next start removes it: %s", path, error)
+
+
+def _maintain(log: Log, now_ms: int, now: float) -> None:
+    """Do what is due for one log. `now_ms` is the wall clock, `now` the monotonic one, in seconds."""
+    config = log.config
+    if (
+        log.log_end_offset - log.recovery_point >= config.flush_messages
+        or (now - log.last_flush) * 1000 >= config.flush_ms
+    ):
+        log.flush()
+    else:
+        log.seal()
+    retain(log, now_ms)
+    unlink_deleted(log)
+    if len(log.producers):
+        with log.lock:
+            log.producers.expire(now_ms - config.producer_id_expiration_ms)

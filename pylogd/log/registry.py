@@ -1,0 +1,49 @@
+"""The logs of a broker: those that are open, and those that can't be used, with the reason for each.
+
+Every change of the set of open logs holds `lock`; looking a log up needs no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from pylogd.log.checkpoints import TopicPartition
+from pylogd.log.errors import StorageError
+from pylogd.log.log import Log
+
+
+@dataclass(slots=True)
+class OfflineLog:
+    """A log that can't be used.
+
+    error: why. directories: the data directories that have it: more than one if its partition was found several times.
+    unopened_path: its directory, if it was not opened because there are too many partitions.
+    needs_recovery: False if its files are as the last clean stop left them.
+    """
+
+    error: StorageError
+    directories: list[str]
+    unopened_path: str | None = None
+    needs_recovery: bool = True
+
+
+class LogRegistry:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, Log] = {}
+        self.offline: dict[TopicPartition, OfflineLog] = {}
+        self.lock = threading.Lock()
+
+    def open_logs(self) -> list[Log]:
+        """Return the open logs at this moment."""
+        return list(self.logs.values())
+
+    def unopened(self) -> set[TopicPartition]:
+        """Return the logs that were not opened because there are too many partitions."""
+        return {key for key, log in self.offline.items() if log.unopened_path is not None}
+
+    def clear(self) -> None:
+        """Forget the open logs."""
+        self.logs = {}
