@@ -26,7 +26,7 @@ from twisted.python.threadpool import ThreadPool
 
 from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.context import RequestContext
-from pylogd.api.produce_one import produce_run
+from pylogd.api.fast.produce import produce_run
 from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
@@ -53,8 +53,8 @@ from pylogd.replica.outages import OutageReporter
 from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.wire.fast.request_batch import ProduceRun
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
-from pylogd.wire.runs import ProduceRun
 from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
 log = Logger()

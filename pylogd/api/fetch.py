@@ -34,7 +34,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import FETCH_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
-from pylogd.api.fetch_one import NONE_ABORTED, NOTHING_YET, READ_COMMITTED, fetch_one
+from pylogd.api.fast.fetch import NONE_ABORTED, NOTHING_YET, READ_COMMITTED, fetch_one
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
@@ -45,7 +45,7 @@ from pylogd.replica.purgatory import Operation
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
 from pylogd.wire.compression import CompressionType
-from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,

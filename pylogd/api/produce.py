@@ -28,7 +28,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
-from pylogd.api.produce_one import NO_LEADER, failure, produce_one
+from pylogd.api.fast.produce import NO_LEADER, failure, produce_one
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
@@ -36,7 +36,7 @@ from pylogd.log.log import AppendResult
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition, Role
 from pylogd.replica.waiting import PendingAppend, shield
-from pylogd.wire.hot import FIRST_TOPIC_ID
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,

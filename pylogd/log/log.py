@@ -32,9 +32,9 @@ from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
+from pylogd.log.fast_accept import PlainBatches
 from pylogd.log.files import Buffer, FileSlice, sync_directory
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
-from pylogd.log.plain import PlainBatches
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage

@@ -33,7 +33,7 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.receiving import Receiver
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
-from pylogd.wire.runs import ProduceRun
+from pylogd.wire.fast.request_batch import ProduceRun
 from pylogd.wire.schema import Part
 from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
 

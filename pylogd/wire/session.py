@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pylogd.wire import hot, schema
+from pylogd.wire import fast, schema
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.fast.request_batch import PRODUCE, ProduceRun, find_run
 from pylogd.wire.framing import FrameDecoder, FrameMemory
 from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
-from pylogd.wire.runs import PRODUCE, ProduceRun, find_run
 from pylogd.wire.schema import Part
 
 _API_VERSIONS = 18
@@ -218,13 +218,13 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def _request_decoder(api_key: int, version: int) -> tuple[bool, _Decode]:
-    plain = schema.request_codec(api_key, version).decode_leniently
-    return schema.request_header_version(api_key, version) >= 2, hot.request_decoder(api_key, version, plain)
+    general = schema.request_codec(api_key, version).decode_leniently
+    return schema.request_header_version(api_key, version) >= 2, fast.request_decoder(api_key, version, general)
 
 
 def _response_encoder(api_key: int, version: int) -> tuple[bool, _Encode]:
-    plain = schema.response_codec(api_key, version).encode
-    return schema.response_header_version(api_key, version) >= 1, hot.response_encoder(api_key, version, plain)
+    general = schema.response_codec(api_key, version).encode
+    return schema.response_header_version(api_key, version) >= 1, fast.response_encoder(api_key, version, general)
 
 
 def _prepend(head: bytes, parts: list[Part]) -> list[Part]:

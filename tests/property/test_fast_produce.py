@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
+from pylogd.api.fast.produce import produce_one
 from pylogd.api.produce import produce_all
-from pylogd.api.produce_one import produce_one
 from pylogd.wire import schema
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.fakes.parts import Parts, batch

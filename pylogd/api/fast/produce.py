@@ -3,12 +3,12 @@
 Strategy: one partition that is appended to and done is a look-up, an append, a look-up of who waits, and the bytes of
 the answer. Everything else is left to the general way before anything was done, and batches that are refused too: that
 has changed nothing, and they are refused there once more, in words. Only what the disk did is not asked for twice.
-tests/property/test_produce_one.py proves that both answer alike.
+tests/property/test_fast_produce.py proves that both answer alike.
 
 Requests that came together and differ in their records only (`wire.runs`) are appended with one write and answered
 with one string of bytes. Those from the first on with which that can't be done are left to go one by one; after a
 failed write all are, since nothing was appended: each is told by itself what the disk did.
-tests/property/test_produce_run.py proves that a client can't tell the difference.
+tests/property/test_request_batches.py proves that a client can't tell the difference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pylogd.errors import ErrorCode, PylogdError
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
-from pylogd.wire.hot import FIRST_PRODUCED, FIRST_TOPIC_ID, produced, produced_run
+from pylogd.wire.fast.produce import FIRST_PRODUCED, FIRST_TOPIC_ID, produced, produced_run
+from pylogd.wire.fast.request_batch import ProduceRun
 from pylogd.wire.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
@@ -27,7 +28,6 @@ from pylogd.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from pylogd.wire.runs import ProduceRun
 
 NO_LEADER = LeaderIdAndEpoch()  # shared by all answers that have nothing to say there; never changed
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 
-from pylogd.wire.hot import END_TAGS, FIRST_PRODUCED, FIRST_TOPIC_ID
+from pylogd.wire.fast.produce import END_TAGS, FIRST_PRODUCED, FIRST_TOPIC_ID
 from pylogd.wire.values import ZERO_UUID
 
 PRODUCE = 0

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.context import RequestContext
-from pylogd.api.fetch_one import FIRST_VERSION, NOTHING_YET, fetch_one
+from pylogd.api.fast.fetch import FIRST_VERSION, NOTHING_YET, fetch_one
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tests.fakes.parts import Parts
 

@@ -3,7 +3,7 @@
 Strategy: a client that reads one partition, without a session, where enough lies warm, is answered by one function and
 three objects; where there is nothing to read yet, that is said, and the job need not look for itself. Everything else,
 errors included, is left to the job, which looks at it anew: what is not decided here has no second rule here.
-tests/property/test_fetch_one.py proves that both answer alike.
+tests/property/test_fast_fetch.py proves that both answer alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pylogd.api.context import RequestContext
 from pylogd.errors import PylogdError
 from pylogd.replica.partition import NO_EPOCH, Role
 from pylogd.replica.sessions import FINAL_EPOCH
-from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.wire import hot
+from pylogd.wire import fast
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -95,19 +95,19 @@ def outcome(decode: Any, body: bytes) -> Any:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    body = b"".join(plain.encode(data.draw(requests(version))))
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    body = b"".join(general.encode(data.draw(requests(version))))
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    body = bytearray(b"".join(plain.encode(data.draw(requests(version)))))
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    body = bytearray(b"".join(general.encode(data.draw(requests(version)))))
     for _ in range(data.draw(st.integers(1, 3))):
         if not body:
             break
@@ -119,7 +119,7 @@ def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> Non
             del body[at:]
         else:
             body.insert(at, data.draw(st.integers(0, 255)))
-    assert outcome(fast, bytes(body)) == outcome(plain.decode_leniently, bytes(body))
+    assert outcome(quick, bytes(body)) == outcome(general.decode_leniently, bytes(body))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -127,9 +127,9 @@ def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> Non
 @given(body=st.binary(max_size=64))
 @example(body=b"")
 def test_any_bytes_decode_alike(version: int, body: bytes) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
 
 
 def test_the_usual_request_takes_the_fast_path() -> None:
@@ -137,7 +137,7 @@ def test_the_usual_request_takes_the_fast_path() -> None:
         topic = TopicProduceData("", b"i" * 16) if version >= 13 else TopicProduceData("t")
         topic.partition_data = [PartitionProduceData(3, b"r" * 200)]
         body = memoryview(b"".join(request_codec(PRODUCE, version).encode(ProduceRequest(None, -1, 1000, [topic]))))
-        decoded = hot.request_decoder(PRODUCE, version, lambda body: None)(body)
+        decoded = fast.request_decoder(PRODUCE, version, lambda body: None)(body)
         assert decoded == ProduceRequest(None, -1, 1000, [topic])
 
 
@@ -145,14 +145,14 @@ def test_the_usual_request_takes_the_fast_path() -> None:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_responses_encode_alike(version: int, data: st.DataObject) -> None:
-    plain = response_codec(PRODUCE, version)
-    fast = hot.response_encoder(PRODUCE, version, plain.encode)
+    general = response_codec(PRODUCE, version)
+    quick = fast.response_encoder(PRODUCE, version, general.encode)
     response = data.draw(responses(version))
-    assert b"".join(fast(response)) == b"".join(plain.encode(response))  # type: ignore[arg-type]
+    assert b"".join(quick(response)) == b"".join(general.encode(response))  # type: ignore[arg-type]
 
 
 def test_the_usual_response_takes_the_fast_path() -> None:
     answer = PartitionProduceResponse(1, 0, 17, -1, 0)
     for version in VERSIONS:
         response = ProduceResponse([TopicProduceResponse("topic", partition_responses=[answer])])
-        assert hot.response_encoder(PRODUCE, version, lambda response: [])(response)
+        assert fast.response_encoder(PRODUCE, version, lambda response: [])(response)

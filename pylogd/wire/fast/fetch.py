@@ -1,9 +1,9 @@
-"""Fast paths, with `struct`, for Fetch requests and their answers from version 13 on, where topics go by id.
+"""Read Fetch requests, and write the responses to them, with `struct`, from version 13 on, where topics go by id.
 
-Strategy and rules as in `hot`. The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged
-fields; in the answer, no aborted transactions and nothing but numbers and records. What an answer does not have to say
-is known by identity: whoever answers puts the shared objects below there, and one that is equal but another takes the
-codec's way to the same bytes.
+The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged fields; in the response, no aborted
+transactions and nothing but numbers and records. Empty structures of a response are recognised by identity: handlers
+put the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT` there. An equal but different object is encoded by the
+general codec, to the same bytes.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ _NOT_TOLD = (1 << 63) - 1  # the high watermark that the client knows
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
 
 
-def request_decoder(version: int, plain: Decode) -> Decode:
-    """`plain` with the fast path for Fetch requests of `version` in front of it."""
+def request_decoder(version: int, general: Decode) -> Decode:
+    """`general` with the fast path for Fetch requests of `version` in front of it."""
     if version < FIRST_FAST:
-        return plain
-    return partial(_fetch, plain, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
+        return general
+    return partial(_fetch, general, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
 
 
-def _fetch(plain: Decode, head: struct.Struct, body: memoryview) -> Any:
+def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
     at = head.size
     if len(body) <= at:
-        return plain(body)
+        return general(body)
     numbers = head.unpack_from(body)
     replica = -1 if head is _HEAD_15 else numbers[0]
     wait, least, most, isolation, session, epoch, topics, topic_id, count = numbers[-9:]
     end = at + (count - 1) * _PARTITION.size
     if topics != 2 or not 0 < count <= _MOST_PARTITIONS + 1 or body[end:] != _END:
-        return plain(body)
+        return general(body)
     partitions = []
     for index, leader_epoch, offset, last_epoch, start, limit, tags in _PARTITION.iter_unpack(body[at:end]):
         if tags:
-            return plain(body)
+            return general(body)
         partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_TOLD))
     return FetchRequest(
         None, replica, _NO_REPLICA, wait, least, most, isolation, session, epoch,
@@ -86,11 +86,11 @@ _NO_TAGS = b"\0"  # behind each partition
 _ANSWER_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
 
 
-def response_encoder(version: int, plain: Encode) -> Encode:
-    """`plain` with the fast path for answers to Fetch of `version` in front of it."""
+def response_encoder(version: int, general: Encode) -> Encode:
+    """`general` with the fast path for answers to Fetch of `version` in front of it."""
     if version < FIRST_FAST:
-        return plain
-    return lambda response: _answer(response) or plain(response)
+        return general
+    return lambda response: _answer(response) or general(response)
 
 
 def _answer(response: FetchResponse) -> list[Part] | None:

@@ -1,8 +1,6 @@
-"""Fast paths, with `struct`, for the messages that carry the load: Produce here, Fetch in `hot_fetch`.
+"""Read Produce requests of one partition, and write the responses to them, with `struct`.
 
-Strategy: each path covers the usual shape only (one topic with one partition, no transaction, no tagged fields, no
-error text) and hands everything else, malformed bytes included, to the construct codec that it stands in front of.
-A property test proves each equal to that codec. Measured before and after in `bench/`.
+The usual shape: one topic with one partition, no transaction, no tagged fields, and in the response no error.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pylogd.wire import hot_fetch
 from pylogd.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -25,7 +22,6 @@ from pylogd.wire.values import ZERO_UUID
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
-_PRODUCE, _FETCH = 0, 1
 _FIRST_FLEXIBLE = FIRST_PRODUCED = 9
 FIRST_TOPIC_ID = 13
 
@@ -43,33 +39,29 @@ _unpack_id_head = _ID_HEAD.unpack_from
 _unpack_flexible_partition = _FLEXIBLE_PARTITION.unpack_from
 
 
-def request_decoder(api_key: int, version: int, plain: Decode) -> Decode:
-    """`plain`, or the fast path in front of it where there is one."""
-    if api_key == _FETCH:
-        return hot_fetch.request_decoder(version, plain)
-    if api_key != _PRODUCE:
-        return plain
+def request_decoder(version: int, general: Decode) -> Decode:
+    """Return a decoder of Produce requests of `version` that leaves unusual ones to `general`."""
     if version < _FIRST_FLEXIBLE:
-        return partial(_classic_produce, plain)
-    return partial(_flexible_produce, plain, version >= FIRST_TOPIC_ID)
+        return partial(_classic_produce, general)
+    return partial(_flexible_produce, general, version >= FIRST_TOPIC_ID)
 
 
-def _classic_produce(plain: Decode, body: memoryview) -> Any:
+def _classic_produce(general: Decode, body: memoryview) -> Any:
     """Produce 3 to 8."""
     try:
         transactional, acks, timeout, topics, length = _CLASSIC_HEAD.unpack_from(body)
         at = 14 + length
         partitions, index, size = _CLASSIC_PARTITION.unpack_from(body, at)
         if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or at + 12 + size != len(body):
-            return plain(body)
+            return general(body)
         name = str(body[14:at], "utf-8")
     except (struct.error, ValueError):
-        return plain(body)
+        return general(body)
     records = PartitionProduceData(index, body[at + 12 :])
     return ProduceRequest(None, acks, timeout, [TopicProduceData(name, ZERO_UUID, [records])])
 
 
-def _flexible_produce(plain: Decode, by_id: bool, body: memoryview) -> Any:
+def _flexible_produce(general: Decode, by_id: bool, body: memoryview) -> Any:
     """Produce 9 up, where the topic goes by its name or, from 13 on, by its id."""
     try:
         if by_id:
@@ -79,7 +71,7 @@ def _flexible_produce(plain: Decode, by_id: bool, body: memoryview) -> Any:
             transactional, acks, timeout, topics, length = _unpack_flexible_head(body)
             at = 8 + length
             if not 1 <= length < _VARINT_MORE:
-                return plain(body)
+                return general(body)
             name, topic_id = str(body[9:at], "utf-8"), ZERO_UUID
         partitions, index, size = _unpack_flexible_partition(body, at)
         at += 6
@@ -93,10 +85,10 @@ def _flexible_produce(plain: Decode, by_id: bool, body: memoryview) -> Any:
             size |= byte << shift
             at += 1
     except (struct.error, ValueError, IndexError):
-        return plain(body)
+        return general(body)
     end = at + size - 1
     if transactional or topics != 2 or partitions != 2 or not size or body[end:] != END_TAGS:
-        return plain(body)
+        return general(body)
     return ProduceRequest(
         None, acks, timeout, [TopicProduceData(name, topic_id, [PartitionProduceData(index, body[at:end])])]
     )
@@ -112,13 +104,9 @@ _BEHIND_BASE = 25  # bytes of it behind the base offset
 _CLASSIC_TOPIC = struct.Struct(">ih")
 
 
-def response_encoder(api_key: int, version: int, plain: Encode) -> Encode:
-    """`plain`, or the fast path in front of it where there is one."""
-    if api_key == _FETCH:
-        return hot_fetch.response_encoder(version, plain)
-    if api_key != _PRODUCE:
-        return plain
-    return lambda response: _produce_answer(response, version) or plain(response)
+def response_encoder(version: int, general: Encode) -> Encode:
+    """Return an encoder of Produce responses of `version` that leaves unusual ones to `general`."""
+    return lambda response: _produce_answer(response, version) or general(response)
 
 
 def _produce_answer(response: ProduceResponse, version: int) -> list[Part] | None:
