@@ -17,8 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pylogd.api.registry import overlapping_apis, served_versions
-from pylogd.broker import Broker
+from pylogd.api.dispatch import Dispatcher
 from pylogd.log.files import RealFileSystem
 from pylogd.net.sender import Sender
 from pylogd.net.server import BrokerFactory, ServerLimits
@@ -55,11 +54,9 @@ class HotPath:
         self.parts.create(TOPIC)
         self._factory = BrokerFactory(
             self.parts.clock,
-            partial(Broker._dispatch, self.parts),  # type: ignore[arg-type]
-            served_versions(),
+            Dispatcher(self.parts),
             lambda source, position, length: self.parts.threads(source.read),
             _LIMITS,
-            overlapping=overlapping_apis(),
         )
         self.transport = self.connect(_BUFFER_BYTES)
         self._producer = self.connect(_BUFFER_BYTES)

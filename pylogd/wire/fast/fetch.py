@@ -30,7 +30,7 @@ from pylogd.wire.values import ZERO_UUID
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
-#: Shared by all answers that have nothing to say here; never changed.
+#: Shared by all responses that have no such information; never changed.
 NO_DIVERGENCE = EpochEndOffset()
 NO_LEADER = LeaderIdAndEpoch()
 NO_SNAPSHOT = SnapshotId()
@@ -45,12 +45,12 @@ _HEAD_15 = struct.Struct(">iiibiiB16sB")  # the replica id is in a tagged field
 # index, leader epoch, offset, last fetched epoch, log start, most bytes, tagged fields
 _PARTITION = struct.Struct(">iiqiqiB")
 _END = b"\0\1\1\0"  # no tagged fields of the topic, nothing forgotten, no rack, no tagged fields of the request
-_NOT_TOLD = (1 << 63) - 1  # the high watermark that the client knows
+_NOT_KNOWN = (1 << 63) - 1  # where the client does not say which it knows
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
 
 
 def request_decoder(version: int, general: Decode) -> Decode:
-    """`general` with the fast path for Fetch requests of `version` in front of it."""
+    """Return a decoder of Fetch requests of `version` that leaves unusual ones to `general`."""
     if version < FIRST_FAST:
         return general
     return partial(_fetch, general, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
@@ -70,7 +70,7 @@ def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
     for index, leader_epoch, offset, last_epoch, start, limit, tags in _PARTITION.iter_unpack(body[at:end]):
         if tags:
             return general(body)
-        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_TOLD))
+        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_KNOWN))
     return FetchRequest(
         None, replica, _NO_REPLICA, wait, least, most, isolation, session, epoch,
         [FetchTopic("", topic_id, partitions)], [], "",
@@ -78,23 +78,23 @@ def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
 
 
 # throttle time, error code, session id, topics + 1, the topic's id, partitions + 1
-_ANSWER_HEAD = struct.Struct(">ihiB16sB")
+_RESPONSE_HEAD = struct.Struct(">ihiB16sB")
 # index, error code, high watermark, last stable offset, log start, whether there is a list of aborted transactions,
 # preferred replica
-_ANSWER_PARTITION = struct.Struct(">ihqqqBi")
+_RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
 _NO_TAGS = b"\0"  # behind each partition
-_ANSWER_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
+_RESPONSE_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
 
 
 def response_encoder(version: int, general: Encode) -> Encode:
-    """`general` with the fast path for answers to Fetch of `version` in front of it."""
+    """Return an encoder of Fetch responses of `version` that leaves unusual ones to `general`."""
     if version < FIRST_FAST:
         return general
-    return lambda response: _answer(response) or general(response)
+    return lambda response: _encode_usual(response) or general(response)
 
 
-def _answer(response: FetchResponse) -> list[Part] | None:
-    """`response` encoded when it is of the usual shape, else None."""
+def _encode_usual(response: FetchResponse) -> list[Part] | None:
+    """Return `response` encoded if it is of the usual shape, else None."""
     topics = response.responses
     if len(topics) != 1 or response.node_endpoints:
         return None
@@ -102,7 +102,7 @@ def _answer(response: FetchResponse) -> list[Part] | None:
     if topics[0].topic or len(topic_id) != UUID_SIZE or len(partitions) > _MOST_PARTITIONS:
         return None
     try:
-        run = _ANSWER_HEAD.pack(
+        pending = _RESPONSE_HEAD.pack(
             response.throttle_time_ms, response.error_code, response.session_id, 2, topic_id, len(partitions) + 1
         )
         parts: list[Part] = []
@@ -116,18 +116,18 @@ def _answer(response: FetchResponse) -> list[Part] | None:
                 or aborted
             ):
                 return None
-            run += _ANSWER_PARTITION.pack(
+            pending += _RESPONSE_PARTITION.pack(
                 data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset,
                 data.log_start_offset, aborted is not None, data.preferred_read_replica,
             )  # fmt: skip
             size = len(records)
-            run += unsigned_varint(size + 1)
+            pending += unsigned_varint(size + 1)
             if size:
-                parts += (run, records)
-                run = _NO_TAGS
+                parts += (pending, records)
+                pending = _NO_TAGS
             else:
-                run += _NO_TAGS
+                pending += _NO_TAGS
     except struct.error:
         return None
-    parts.append(run + _ANSWER_END)
+    parts.append(pending + _RESPONSE_END)
     return parts

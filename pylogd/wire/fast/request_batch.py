@@ -1,9 +1,9 @@
-"""Runs: Produce requests behind each other in what was received that differ in correlation id and records only.
+"""Find Produce requests that come behind each other and differ only in correlation id and records.
 
-Strategy: a client that sends each message by itself sends the same bytes around each. The first request of a run is
-taken apart; of each one behind it, it is enough that all before the size of its records is the same, and that they
-end where it ends. The usual shape only, as in `hot`; a run ends before any other request, which goes the plain way.
-A property test proves that a client can't tell the difference.
+Strategy: a client that sends each message by itself repeats the same bytes around each. The first request of a batch
+is parsed; each further one only has to repeat the bytes between its correlation id and its records, and to end where
+its records end. The usual shape only, as in `produce`; a batch ends before the first request of any other.
+`tests/property/test_request_batches.py` proves that a client cannot tell the difference.
 
 Source: KIP-482 (flexible versions).
 """
@@ -11,106 +11,133 @@ Source: KIP-482 (flexible versions).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
-from pylogd.wire.fast.produce import END_TAGS, FIRST_PRODUCED, FIRST_TOPIC_ID
+from pylogd.wire.fast.produce import (
+    BASE_OFFSET_TAIL,
+    END_TAGS,
+    FIRST_FLEXIBLE,
+    FIRST_TOPIC_ID,
+    LAST,
+    VARINT_MORE,
+    encode_response,
+    records_size,
+)
+from pylogd.wire.headers import RESPONSE_V1
 from pylogd.wire.values import ZERO_UUID
 
-PRODUCE = 0
-_MOST = 256  # requests in a run
-_HEAD = struct.Struct(">iiih")  # length, API and version, correlation id, length of the client's id
-_SAME_FROM = 12  # behind the correlation id
-_unpack_head = _HEAD.unpack_from
+_LENGTH_SIZE = 4
+_HEAD_SIZE = 10
+_COMMON_FROM = 8  # in a request without its length: behind the correlation id
+_unpack_head = struct.Struct(">iih").unpack_from  # API and version, correlation id, length of the client id
+_unpack_lengths = struct.Struct(">iii").unpack_from  # length of the request, API and version, correlation id
 _unpack_body = struct.Struct(">bbhib").unpack_from  # no header tags, transactional id, acks, timeout, topics + 1
 _unpack_partition = struct.Struct(">bi").unpack_from  # partitions + 1, index
-_BODY_SIZE, _PARTITION_SIZE = 9, 5
+_pack_head = RESPONSE_V1.pack
+_HEAD_REST = 5  # bytes of a response's head that its length counts
+_BODY_SIZE, _PARTITION_SIZE, _UUID_SIZE = 9, 5, 16
 _ONE = 2  # of what is counted from 1
-_VARINT_MORE = 0x80
 
 
-class ProduceRun:
-    """What the requests of a run have in common, and, once `collect` was called, each one's correlation id and records.
+class ProduceRequestBatch:
+    """Produce requests for one partition that differ only in correlation id and records.
 
-    `topic` or, from version 13 on, `topic_id` names the topic.
+    version, acks, topic, topic_id, index: of every request. The topic goes by its name, from version 13 on by its id.
+    correlation_ids, records: of each request, in order.
+    ends: the position behind each request in the bytes given to `collect`; 0 for the first.
     """
 
     __slots__ = (
-        "_at", "_chunk", "_max_bytes", "_size_at", "acks", "client_id", "correlation_ids", "ends", "index", "records",
-        "topic", "topic_id", "version",
+        "_common", "acks", "correlation_ids", "ends", "index", "records", "topic", "topic_id", "version",
     )  # fmt: skip
 
     def __init__(
-        self, chunk: memoryview, at: int, size_at: int, max_bytes: int, version: int, client_id: str | None, acks: int,
-        topic: str, topic_id: bytes, index: int,
+        self, version: int, acks: int, topic: str, topic_id: bytes, index: int, common: memoryview,
+        correlation_id: int, records: memoryview,
     ) -> None:  # fmt: skip
-        self._chunk = chunk
-        self._at = at
-        self._size_at = size_at  # where in a request the size of its records stands
-        self._max_bytes = max_bytes
+        """`common`: the bytes of the first request between its correlation id and the size of its records."""
         self.version = version
-        self.client_id = client_id
         self.acks = acks
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
-        self.correlation_ids: list[int] = []
-        self.records: list[memoryview] = []
-        self.ends: list[int] = []  # places in what was received
+        self._common = common
+        self.correlation_ids = [correlation_id]
+        self.records = [records]
+        self.ends = [0]
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.records)
 
-    def collect(self) -> None:
-        """Find the requests of the run that are there whole, if any."""
-        chunk, at, size_at = self._chunk, self._at, self._size_at
-        received, kind = len(chunk), PRODUCE << 16 | self.version
-        same = bytes(chunk[at + _SAME_FROM : at + size_at])
+    def collect(self, chunk: memoryview, at: int, max_bytes: int, most: int) -> None:
+        """Add the whole requests in `chunk` from position `at` on, up to the first that differs.
+
+        max_bytes: of a request. most: how many requests the batch may have.
+        """
+        received, common, version = len(chunk), bytes(self._common), self.version
+        size_at = _LENGTH_SIZE + _COMMON_FROM + len(common)
         ids, batches, ends = self.correlation_ids, self.records, self.ends
-        while at + size_at + 2 <= received and len(ends) < _MOST:
-            length, found, correlation_id, _ = _unpack_head(chunk, at)
+        while at + size_at + 2 <= received and len(ends) < most:
+            length, kind, correlation_id = _unpack_lengths(chunk, at)
             start = at + size_at
-            if found != kind or length > self._max_bytes or chunk[at + _SAME_FROM : start] != same:
+            if kind != version or length > max_bytes or chunk[at + 12 : start] != common:
                 break
             size = chunk[start]
             start += 1
-            if size >= _VARINT_MORE:
+            if size >= VARINT_MORE:
                 more = chunk[start]
                 start += 1
-                if more >= _VARINT_MORE:
+                if more >= VARINT_MORE:
                     break
                 size = size & 0x7F | more << 7
             end = start + size - 1
-            at += length + 4
+            at += length + _LENGTH_SIZE
             if end + 3 != at or chunk[end:at] != END_TAGS:
                 break
             ids.append(correlation_id)
             batches.append(chunk[start:end])
             ends.append(at)
 
+    def encode_responses(self, base_offsets: Sequence[int], append_time: int, log_start: int) -> bytes:
+        """Return the whole responses, with length and header, to as many requests as there are base offsets."""
+        version, ids = self.version, self.correlation_ids
+        body = encode_response(version, self.topic, self.topic_id, self.index, base_offsets[0], append_time, log_start)
+        size = len(body) + _HEAD_REST
+        if len(base_offsets) == 1:
+            return _pack_head(size, ids[0], 0) + body
+        front, back = body[: -BASE_OFFSET_TAIL - 8], body[-BASE_OFFSET_TAIL:]
+        pack = struct.Struct(f">iib{len(front)}sq{BASE_OFFSET_TAIL}s").pack
+        return b"".join([pack(size, one, 0, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
 
-def find_run(chunk: memoryview, at: int, version: int, max_bytes: int) -> ProduceRun | None:
-    """The run of requests of that version that the request at `at` may be the first of; None if it can be of none.
 
-    `max_bytes`: of a request.
-    """
-    by_id = version >= FIRST_TOPIC_ID
+def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
+    """Return a batch of the one request in `frame`, which has no length; None if it is not of the usual shape."""
     try:
-        _, kind, _, client_length = _unpack_head(chunk, at)
-        body = at + _HEAD.size + max(client_length, 0)
-        tags, transactional, acks, _, topics = _unpack_body(chunk, body)
-        named = body + _BODY_SIZE
-        name_end = named + (16 if by_id else chunk[named])
-        partitions, index = _unpack_partition(chunk, name_end)
-        if (
-            kind != PRODUCE << 16 | version
-            or version < FIRST_PRODUCED
-            or (tags, transactional, topics, partitions) != (0, 0, _ONE, _ONE)
-            or not (by_id or 1 <= chunk[named] < _VARINT_MORE)
-        ):
+        version, correlation_id, client_length = _unpack_head(frame)  # of Produce, whose API key is 0
+        if not FIRST_FLEXIBLE <= version <= LAST:
             return None
-        client_id = str(chunk[at + _HEAD.size : body], "utf-8") if client_length >= 0 else None
-        topic = "" if by_id else str(chunk[named + 1 : name_end], "utf-8")
+        body = _HEAD_SIZE
+        if client_length > 0:
+            body += client_length
+            str(frame[_HEAD_SIZE:body], "utf-8")  # raises if the general path would refuse it
+        tags, transactional, acks, _, topics = _unpack_body(frame, body)
+        at = body + _BODY_SIZE
+        if version >= FIRST_TOPIC_ID:
+            named = at + _UUID_SIZE
+            topic, topic_id = "", bytes(frame[at:named])
+        else:
+            size = frame[at]
+            if not 1 <= size < VARINT_MORE:
+                return None
+            named = at + size
+            topic, topic_id = str(frame[at + 1 : named], "utf-8"), ZERO_UUID
+        partitions, index = _unpack_partition(frame, named)
+        size_at = named + _PARTITION_SIZE
+        size, start = records_size(frame, size_at)
     except (struct.error, IndexError, UnicodeDecodeError):
         return None
-    topic_id = bytes(chunk[named:name_end]) if by_id else ZERO_UUID
-    size_at = name_end + _PARTITION_SIZE - at
-    return ProduceRun(chunk, at, size_at, max_bytes, version, client_id, acks, topic, topic_id, index)
+    end = start + size - 1
+    if tags or transactional or topics != _ONE or partitions != _ONE or size <= 1 or frame[end:] != END_TAGS:
+        return None
+    common = frame[_COMMON_FROM:size_at]
+    return ProduceRequestBatch(version, acks, topic, topic_id, index, common, correlation_id, frame[start:end])
