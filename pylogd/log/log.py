@@ -222,19 +222,15 @@ class Log:
     def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
         """Append with one write as many batches of clients, from the first on, as `fast_accept` accepts.
 
-        Return their base offsets. What is left is for `append`. Raises StorageFailure, or for a single batch anything
-        that `append` raises: nothing was appended.
+        Return their base offsets. What is left is for `append`. Raises StorageFailure: nothing was appended.
         """
         with self.lock:
-            segment, now_ms = self._active, self.now_ms()
-            if leader_epoch != self.epochs.latest:
+            segment = self._active
+            if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(batches)):
                 return []
-            if len(batches) == 1:
-                fields = self._fast_accept.check(batches[0], segment.size, self.log_end_offset, now_ms)
-                return [] if fields is None else [self._append_one(batches[0], leader_epoch, *fields).base_offset]
-            if not segment.has_entries_for(len(batches)):
-                return []
-            accepted = self._fast_accept.check_all(batches, segment.size, self.log_end_offset, now_ms, self.producers)
+            accepted = self._fast_accept.check_all(
+                batches, segment.size, self.log_end_offset, self.now_ms(), self.producers
+            )
             if not accepted:
                 return []
             parts: list[Buffer] = []
@@ -243,7 +239,7 @@ class Log:
                 length = len(records)
                 parts += (_pack_prefix(base, length - LENGTH_OVERHEAD, leader_epoch), records[_PREFIX_SIZE:])
                 size += length
-            if len(accepted) > 1 and (size < len(accepted) * _COPIED_BYTES or len(parts) > _IOV_MAX):
+            if size < len(accepted) * _COPIED_BYTES or len(parts) > _IOV_MAX:
                 parts = [b"".join(parts)]
             segment.write(parts, size)
             for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:

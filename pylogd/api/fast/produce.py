@@ -1,9 +1,9 @@
 """Answer Produce requests that append to one partition and wait for nothing, one or many with one append.
 
 Strategy: a request is a batch of one request, unless similar ones were received behind it. It is parsed without a
-message object, its partition is looked up, its records are appended, and the response is made of bytes. Record batches
-that the log accepts without a closer look are appended with one write; otherwise only the first is appended, as the
-general handler (`api.produce`) would. A single request costs a third fewer instructions this way than by a message.
+message object, its partition is looked up, its records are appended, and the response is made of bytes. Several are
+appended with one write, as many as the log accepts without a closer look; if it accepts none of them, the first request
+is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
 
 Rules: whatever is refused, is waited for or fails is left to the general handler: nothing has been done by then, and
 the client is told by that handler, request by request. tests/property/test_request_batches.py proves that neither the
@@ -39,7 +39,7 @@ def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession,
             batch.collect(chunk, at, max_bytes, most)
     acks_all, records, append_time = batch.acks == -1, batch.records, _NO_TIMESTAMP
     try:
-        bases = replicas.append_batches(partition, records, acks_all)
+        bases = replicas.append_batches(partition, records, acks_all) if len(records) > 1 else None
         if not bases:
             base, _, append_time, _, _ = replicas.append(partition, records[0], acks_all)
             bases = [base]
