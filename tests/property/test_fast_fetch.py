@@ -34,8 +34,9 @@ def said(response: Any) -> Any:
     assert isinstance(response, FetchResponse)
     for topic in response.responses:
         for data in topic.partitions:
-            if data.records:
-                data.records = (data.records.file.path, data.records.position, data.records.length)
+            records: Any = data.records
+            if records:
+                data.records = (records.file.path, records.position, records.length)
     return response
 
 
@@ -71,7 +72,7 @@ def test_both_paths_answer_alike(
         session_epoch=session[1],
         topics=[FetchTopic("", topic_id, [wanted])],
     )
-    context = RequestContext(parts, parts.connection, fast.FIRST_VERSION, "test")  # type: ignore[arg-type]
+    context = RequestContext(parts, parts.connection, fast.FIRST_VERSION, "test")
     found = fast.answer(context, request)
     if found == LEFT:
         return
@@ -92,7 +93,7 @@ def test_the_usual_request_takes_the_fast_path(parts: Parts) -> None:
     for version in range(fast.FIRST_VERSION, 19):
         topic = FetchTopic("", topic_id, [FetchPartition(0, 0, 4, -1, partition_max_bytes=1 << 20)])
         request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
-        context = RequestContext(parts, parts.connection, version, "test")  # type: ignore[arg-type]
+        context = RequestContext(parts, parts.connection, version, "test")
         response = fast.answer(context, request).response
         assert response is not None
         assert len(response.responses[0].partitions[0].records or b"") > 0

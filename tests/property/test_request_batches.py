@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from pylogd.api.dispatch import Dispatcher
 from pylogd.api.registry import served_versions
-from pylogd.metadata import image
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.fast.produce import LAST
@@ -113,6 +112,7 @@ class Side:
     def __init__(self, directory: Path, *, fast: bool) -> None:
         directory.mkdir()
         self.parts = Parts(directory)
+        configs: Any
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)
             if name not in ("twain", "empty", "keyed"):
@@ -148,12 +148,12 @@ class Side:
 
     def answers(self, reads: list[bytes]) -> bytes:
         """All replies to what one connection receives in so many reads."""
-        protocol = self._factory.buildProtocol(None)
-        transport = PairTransport(protocol, ManualReactor(), 4 << 20)
+        protocol: Any = self._factory.buildProtocol(None)
+        transport: Any = PairTransport(protocol, ManualReactor(), 4 << 20)
         protocol.makeConnection(transport)
         for data in reads:
             transport.deliver(data)
-        got = transport.pump()
+        got: bytes = transport.pump()
         transport.loseConnection()
         transport.pump()
         protocol.connectionLost()
@@ -198,7 +198,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     made = []
     for name in ("fast", "general"):
         chance = random.Random(1)  # both give the same ids to their topics
-        with patch.object(image.uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
+        with patch.object(uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
             made.append(Side(folder / name, fast=name == "fast"))
     yield made[0], made[1]
     for side in made:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -83,7 +83,8 @@ class Rig:
         self.started = ""
         self.batches: list[int] = []
         self.answer_batch: Callable[[int], BatchReply] = lambda count: BatchReply(b"r" * count, count - 1, 0)
-        self.transport = PairTransport(Protocol(), ManualReactor())
+        self.reactor = ManualReactor()
+        self.transport = PairTransport(Protocol(), self.reactor)
         self.session = ByteSession()
         self.sender = Sender(self.transport, lambda *args: Deferred(), self, max_chunk=1 << 19, max_unsent=max_unsent)
         self.pipeline: Pipeline = Pipeline(
@@ -92,7 +93,7 @@ class Rig:
             self,
             self.sender,
             max_in_flight,
-            HangupWatch(self.transport.reactor),
+            HangupWatch(self.reactor),
         )
 
     def drained(self) -> None:
@@ -125,7 +126,7 @@ class Rig:
 
     @property
     def reading(self) -> bool:
-        return self.transport in self.transport.reactor.readers
+        return self.transport in self.reactor.readers
 
     def close(self) -> None:
         self.transport.socket.close()
@@ -142,14 +143,15 @@ def rig() -> Iterator[Rig]:
 @pytest.fixture
 def logged() -> Iterator[list[dict[str, Any]]]:
     events: list[dict[str, Any]] = []
-    globalLogPublisher.addObserver(events.append)
+    observer: Any = events.append
+    globalLogPublisher.addObserver(observer)
     yield events
-    globalLogPublisher.removeObserver(events.append)
+    globalLogPublisher.removeObserver(observer)
 
 
 def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:
     rig.pipeline.receive(b"abc")
-    rig.transport.reactor.turn()
+    rig.reactor.turn()
     assert rig.transport.received() == b"abc"
 
 
@@ -230,7 +232,7 @@ def test_a_request_without_reply_takes_no_slot(rig: Rig) -> None:
 
 def test_a_deferred_without_reply_frees_its_slot(rig: Rig) -> None:
     rig.pipeline.receive(b"Xa")
-    rig.waiting["X"].callback(None)
+    rig.waiting["X"].callback(cast(Any, None))
     assert rig.transport.pump() == b"a"
 
 
