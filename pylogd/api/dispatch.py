@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from pylogd.api.api_versions import unsupported_api_versions
-from pylogd.api.context import BrokerParts, RequestContext
+from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
 from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
@@ -20,11 +20,9 @@ from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
 
-class Connection(Protocol):
-    """A client's connection: what handlers see of it, and the context of its last request."""
+class ClientConnection(Connection, Protocol):
+    """A connection that keeps the context of its last request for the next one."""
 
-    host: str
-    listener: str
     context: RequestContext | None
 
 
@@ -44,7 +42,7 @@ class Dispatcher:
         self.overlapping = overlapping_apis()
         self.batched = frozenset({ProduceRequest.API_KEY})
 
-    def handle(self, connection: Connection, event: RequestReceived | UnsupportedRequest) -> Any:
+    def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
         """Return what the handler returns: a response, a Deferred of it, or None where no reply is due.
 
         Raises CloseConnection for an API or version that is not served, except ApiVersions, which is answered at any

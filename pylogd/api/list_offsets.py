@@ -48,7 +48,7 @@ _FIRST_VERSION = {
 }
 
 
-class _Cold:
+class _ColdLookup:
     """A look-up that has to wait for the disk, and the answer that it fills."""
 
     __slots__ = ("answer", "partition", "timestamp")
@@ -64,7 +64,7 @@ def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
     """Return the offsets for every partition of the request."""
-    cold: list[_Cold] = []
+    cold: list[_ColdLookup] = []
     # With read_committed a follower is answered like a consumer: by the last stable offset.
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
     response = ListOffsetsResponse(
@@ -83,7 +83,7 @@ def list_offsets(
 
 
 def _answer(
-    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_Cold]
+    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_ColdLookup]
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
@@ -100,7 +100,7 @@ def _answer(
         else:
             _look_up(partition, wanted.timestamp, answer, allow_cold=False)
     except ColdRead:
-        cold.append(_Cold(partition, wanted.timestamp, answer))
+        cold.append(_ColdLookup(partition, wanted.timestamp, answer))
     except PylogdError as error:
         partition.note_failure(error)
         answer.error_code = explain(error)[0]
@@ -129,7 +129,7 @@ def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionR
             answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
-def _look_up_cold(cold: list[_Cold], with_epoch: bool) -> None:
+def _look_up_cold(cold: list[_ColdLookup], with_epoch: bool) -> None:
     """Fill the answers. Runs in a thread; nothing else uses them meanwhile."""
     for one in cold:
         try:

@@ -53,7 +53,7 @@ _MAX_CACHED_DELETED = 100
 _MAX_CACHED_RESPONSES = 8
 
 
-class _Described(NamedTuple):
+class _CachedTopic(NamedTuple):
     """A topic, the generation of the brokers, the response while all leaders can be reached, and those leaders."""
 
     topic: Topic
@@ -62,20 +62,20 @@ class _Described(NamedTuple):
     leaders: frozenset[int]
 
 
-_Reachable = tuple[tuple[int, str, int, str | None], ...]
-_Cache = dict[str, _Described]
+_Brokers = tuple[tuple[int, str, int, str | None], ...]
+_Cache = dict[str, _CachedTopic]
 _caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class _Whole:
+class _CachedResponses:
     """Encoded responses for all topics, by everything else that they depend on."""
 
     generation: int
     answers: dict[Hashable, bytes] = field(default_factory=dict)
 
 
-_wholes: WeakKeyDictionary[TopicRegistry, _Whole] = WeakKeyDictionary()
+_cached_responses: WeakKeyDictionary[TopicRegistry, _CachedResponses] = WeakKeyDictionary()
 
 
 @handles(MetadataRequest, 0, 13)
@@ -94,23 +94,23 @@ def metadata(
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
     registry = context.broker.topics
-    whole = _wholes.get(registry)
-    if whole is None or whole.generation != registry.generation:
-        whole = _wholes[registry] = _Whole(registry.generation)
+    cached = _cached_responses.get(registry)
+    if cached is None or cached.generation != registry.generation:
+        cached = _cached_responses[registry] = _CachedResponses(registry.generation)
     brokers = tuple(reachable_brokers(context))
     key = (
         context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id,
         request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
     )  # fmt: skip
-    found = whole.answers.get(key)
+    found = cached.answers.get(key)
     if found is None:
-        if len(whole.answers) == _MAX_CACHED_RESPONSES:
-            whole.answers.clear()
+        if len(cached.answers) == _MAX_CACHED_RESPONSES:
+            cached.answers.clear()
         describe = _describer(context, brokers)
         response = _assemble(context, request, brokers, [describe(topic) for topic in registry.all()])
         (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
         assert isinstance(encoded, bytes)
-        found = whole.answers[key] = encoded
+        found = cached.answers[key] = encoded
     return found
 
 
@@ -141,7 +141,7 @@ async def _create(
 
 
 def _answers(
-    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Reachable
+    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Brokers
 ) -> list[MetadataResponseTopic]:
     registry = context.broker.topics
     describe = _describer(context, brokers)
@@ -188,7 +188,7 @@ def _cache(registry: TopicRegistry) -> _Cache:
     return cache
 
 
-def _describer(context: RequestContext, brokers: _Reachable) -> Callable[[Topic], MetadataResponseTopic]:
+def _describer(context: RequestContext, brokers: _Brokers) -> Callable[[Topic], MetadataResponseTopic]:
     """What describes a topic to this client. Its answers are shared by requests: they must not be changed."""
     cache = _cache(context.broker.topics)
     cluster = context.broker.cluster
@@ -217,7 +217,7 @@ def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachab
     return replace(topic, partitions=[hide(partition) for partition in topic.partitions])
 
 
-def _describe(cluster: Cluster, topic: Topic) -> _Described:
+def _describe(cluster: Cluster, topic: Topic) -> _CachedTopic:
     partitions = [
         MetadataResponsePartition(
             ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
@@ -232,7 +232,7 @@ def _describe(cluster: Cluster, topic: Topic) -> _Described:
     ]
     answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
     leaders = frozenset(state.leader for state in topic.partitions) - {NO_LEADER}
-    return _Described(topic, cluster.generation, answer, leaders)
+    return _CachedTopic(topic, cluster.generation, answer, leaders)
 
 
 def _response(
@@ -246,7 +246,7 @@ def _response(
 
 
 def _assemble(
-    context: RequestContext, request: MetadataRequest, brokers: _Reachable, topics: list[MetadataResponseTopic]
+    context: RequestContext, request: MetadataRequest, brokers: _Brokers, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         topics = [

@@ -43,7 +43,7 @@ RECEIVE_BYTES = 1 << 19
 _CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
 
 
-class _Awaited:
+class _PendingReply:
     """A request whose reply is awaited, even if its caller has cancelled it."""
 
     __slots__ = ("deadline", "reply")
@@ -72,8 +72,8 @@ class BrokerConnection(Protocol):
         self._clock = clock
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
         self._negotiation = Negotiation(address)
-        self._awaited: deque[_Awaited] = deque()
-        self._unsent: deque[_Awaited] = deque()  # requests without a reply that wait for a congested transport
+        self._awaited: deque[_PendingReply] = deque()
+        self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
         self._congested = False
         self._receiver: Receiver
         self._timer: IDelayedCall | None = None
@@ -133,7 +133,7 @@ class BrokerConnection(Protocol):
         transport.writeSequence(parts)
         if not expect_reply and not self._congested:
             return succeed(None)
-        awaited = _Awaited(self._clock.seconds() + (self.timeout if timeout is None else timeout))
+        awaited = _PendingReply(self._clock.seconds() + (self.timeout if timeout is None else timeout))
         (self._awaited if expect_reply else self._unsent).append(awaited)
         self._watch(awaited.deadline)
         return awaited.reply

@@ -81,14 +81,14 @@ class RequestHandler(Protocol):
         """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
 
 
-class _State(IntEnum):
+class _ConnectionState(IntEnum):
     OPEN = 0
     FINISHING = 1  # no further request is taken; earlier ones are still being answered
     DRAINING = 2  # no further reply is made; those made are being sent
     CLOSED = 3
 
 
-_OPEN, _FINISHING, _DRAINING, _CLOSED = _State
+_OPEN, _FINISHING, _DRAINING, _CLOSED = _ConnectionState
 
 
 class _Slot:
