@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pylogd.wire import fast
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.fast.produce import FIRST_FLEXIBLE, FIRST_TOPIC_ID, LAST
+from pylogd.wire.fast.request_batch import parse_request
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -22,6 +24,7 @@ from pylogd.wire.messages.produce import (
     TopicProduceResponse,
 )
 from pylogd.wire.schema import request_codec, response_codec
+from pylogd.wire.session import ClientSession, RequestReceived, ServerSession
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -160,3 +163,35 @@ def test_the_usual_response_takes_the_fast_path() -> None:
     for version in VERSIONS:
         response = ProduceResponse([TopicProduceResponse("topic", partition_responses=[answer])])
         assert fast.response_encoder(PRODUCE, version, lambda response: [])(response)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: st.DataObject) -> None:
+    """Whatever the bytes, a frame is left to the session or has the same fields there."""
+    client = ClientSession(1 << 20, data.draw(st.sampled_from([None, "", "me"])))
+    frame = bytearray(joined(client.encode_request(data.draw(requests(version)), version))[4:])
+    for _ in range(data.draw(st.integers(0, 2))):
+        frame[data.draw(st.integers(0, min(len(frame) - 1, 60)))] = data.draw(st.integers(0, 255))
+    batch = parse_request(memoryview(frame))
+    if batch is None:
+        return
+    event = ServerSession(1 << 20, {PRODUCE: (3, LAST)}).parse(memoryview(frame))
+    assert isinstance(event, RequestReceived)
+    (correlation_id,), (records,) = batch.correlation_ids, batch.records
+    assert (event.api_key, event.version, event.correlation_id) == (PRODUCE, batch.version, correlation_id)
+    partition = PartitionProduceData(batch.index, bytes(records))
+    topic = TopicProduceData(batch.topic, batch.topic_id, [partition])
+    expected = ProduceRequest(None, batch.acks, event.request.timeout_ms, [topic])
+    assert outcome(lambda _: event.request, b"") == expected
+
+
+def test_the_usual_request_is_a_request_batch_of_one() -> None:
+    for version in range(FIRST_FLEXIBLE, LAST + 1):
+        topic = TopicProduceData("", b"i" * 16) if version >= FIRST_TOPIC_ID else TopicProduceData("t")
+        topic.partition_data = [PartitionProduceData(3, b"r" * 20_000)]
+        frame = joined(ClientSession(1 << 20, "me").encode_request(ProduceRequest(None, -1, 1000, [topic]), version))
+        batch = parse_request(memoryview(frame)[4:])
+        assert batch is not None
+        assert [bytes(records) for records in batch.records] == [b"r" * 20_000]
