@@ -95,7 +95,7 @@ lint: check
 # Branches and lines together, in per cent. A change may raise these and not lower them.
 COVERAGE_FLOORS := wire:95 log:88 client/core:85
 COVERED := $(addprefix tests/unit/,wire log client) \
-	$(addprefix tests/property/test_,$(addsuffix .py,framing hot hot_fetch log_append records speedups validation))
+	$(addprefix tests/property/test_,$(addsuffix .py,fast_fetch_codec fast_produce_codec framing log_append records speedups validation))
 
 coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, with a floor for each
 	@mkdir -p .cache

@@ -24,15 +24,12 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from pylogd.api.api_versions import unsupported_api_versions
-from pylogd.api.context import RequestContext
-from pylogd.api.produce_one import produce_run
-from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
+from pylogd.api.dispatch import Dispatcher
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
 from pylogd.controller.controller import Controller
-from pylogd.errors import BrokerUnavailable, CloseConnection
+from pylogd.errors import BrokerUnavailable
 from pylogd.groups import GroupCoordinator
 from pylogd.log.compaction.cleaner import Cleaner
 from pylogd.log.files import FileSystem, most_partitions
@@ -45,7 +42,7 @@ from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.sender import Slice
-from pylogd.net.server import BrokerFactory, BrokerProtocol, ServerLimits
+from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.outages import OutageReporter
@@ -53,9 +50,6 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
-from pylogd.wire.messages.api_versions import ApiVersionsRequest
-from pylogd.wire.runs import ProduceRun
-from pylogd.wire.session import RequestReceived, UnsupportedRequest
 
 log = Logger()
 
@@ -228,10 +222,7 @@ class Broker:
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
     async def _bind(self, listener: Listener) -> None:
-        factory = BrokerFactory(
-            self._reactor, self._dispatch, served_versions(), self._read_ahead, self._limits(), listener.name,
-            overlapping_apis(),
-        )  # fmt: skip
+        factory = BrokerFactory(self._reactor, Dispatcher(self), self._read_ahead, self._limits(), listener.name)
         description = listener.endpoint
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"
@@ -278,23 +269,6 @@ class Broker:
         Deferred.fromCoroutine(self._stop_listening())
         self.abort_connections()
         self.on_end(f"{error}; this broker stops")
-
-    # -- requests
-
-    def _dispatch(self, connection: BrokerProtocol, event: RequestReceived | UnsupportedRequest | ProduceRun) -> Any:
-        if not isinstance(event, UnsupportedRequest):
-            context = connection.context
-            if context is None or context.version != event.version or context.client_id != event.client_id:
-                context = RequestContext(self, connection, event.version, event.client_id)
-                connection.context = context
-            if isinstance(event, RequestReceived):
-                return HANDLERS[event.api_key](context, event.request)
-            return produce_run(context, event)
-        if event.api_key == ApiVersionsRequest.API_KEY:
-            return unsupported_api_versions()
-        raise CloseConnection(
-            f"client {event.client_id!r} asked for API {event.api_key} at version {event.version}, which is not served"
-        )
 
     def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
         return self.in_thread(_read_into_page_cache, source, position, length)

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pylogd.api.registry import overlapping_apis, served_versions
-from pylogd.broker import Broker
+from pylogd.api.dispatch import Dispatcher
 from pylogd.log.files import RealFileSystem
 from pylogd.net.sender import Sender
 from pylogd.net.server import BrokerFactory, ServerLimits
@@ -55,21 +54,22 @@ class HotPath:
         self.parts.create(TOPIC)
         self._factory = BrokerFactory(
             self.parts.clock,
-            partial(Broker._dispatch, self.parts),  # type: ignore[arg-type]
-            served_versions(),
-            lambda source, position, length: self.parts.threads(source.read),
+            Dispatcher(self.parts),
+            self._warm,
             _LIMITS,
-            overlapping=overlapping_apis(),
         )
         self.transport = self.connect(_BUFFER_BYTES)
         self._producer = self.connect(_BUFFER_BYTES)
-        self._protocol = self.transport.protocol
+        self._protocol: Any = self.transport.protocol
         self._client = ClientSession(100 << 20, "hotpath")
         self._buffer = bytearray(_BUFFER_BYTES)
 
+    def _warm(self, source: Any, position: int, length: int) -> Any:
+        return self.parts.threads(source.read)
+
     def connect(self, buffer_bytes: int = 1 << 16) -> PairTransport:
         """One more connection to the broker."""
-        protocol = self._factory.buildProtocol(None)
+        protocol: Any = self._factory.buildProtocol(None)
         transport = PairTransport(protocol, ManualReactor(), buffer_bytes)
         transport.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         protocol.makeConnection(transport)
@@ -77,6 +77,7 @@ class HotPath:
 
     def close(self) -> None:
         """End the connection and the broker."""
+        transport: Any
         for transport in (self.transport, self._producer):
             transport.loseConnection()
             transport.protocol.pipeline.lost()
@@ -98,7 +99,8 @@ class HotPath:
         return self._frame(request, FETCH_VERSION)
 
     def _frame(self, request: Any, version: int) -> bytes:
-        return b"".join(map(bytes, self._client.encode_request(request, version)))
+        parts: list[Any] = self._client.encode_request(request, version)
+        return b"".join(map(bytes, parts))
 
     def ask(self, frame: bytes) -> int:
         """Let the broker have a request; the size of its reply, which has all left when this returns."""
@@ -141,7 +143,8 @@ class HotPath:
     @property
     def sender(self) -> Sender:
         """The connection's sender."""
-        return self._protocol.pipeline._sender
+        sender: Sender = self._protocol.pipeline._sender
+        return sender
 
 
 def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
@@ -165,7 +168,7 @@ def cases(path: HotPath) -> dict[str, Callable[[], Any]]:
     values = [(None, b"v" * 200, path.parts.now_ms(), ())] * 50
     slices = partition.log.read(0, 1 << 16)
     assert slices is not None
-    sender = path.sender
+    sender: Any = path.sender
     return {
         "produce, a batch of 1": lambda: path.ask(one),
         "produce, 40 batches of 1 in one read": lambda: path.ask_at_once(forty, replies),

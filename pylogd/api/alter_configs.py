@@ -1,8 +1,9 @@
 """AlterConfigs (33), versions 0 to 2: replace all settings of topics and brokers.
 
-Behaviour: what the request doesn't name falls back to its default. Each resource is changed, or refused with a text, by
-itself; all of its settings or none. A broker is named by its id, all brokers by the empty name. `validate_only` checks
-all that the change would. A resource that stands twice in a request, or a setting without a value, is INVALID_REQUEST.
+Behaviour: settings that the request doesn't name return to their defaults. Each resource is changed or refused
+separately, with all of its settings or none. A broker is named by its id, all brokers by the empty name.
+`validate_only` checks all that the change would. A resource that a request names twice, or a setting without a value,
+is INVALID_REQUEST.
 Gaps: as DescribeConfigs.
 """
 

@@ -1,11 +1,11 @@
 """AlterPartitionReassignments (45), versions 0 and 1: move replicas to other brokers.
 
-Behaviour: any broker carries it out. A partition is answered once its move has begun: the new replicas copy, the
-controller drops the old ones when all that are to stay are in sync. A new target takes the place of one under way; null
-goes back to the replicas that there were before (NO_REASSIGNMENT_IN_PROGRESS if there is no move). Targets are brokers
-that are alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid that the number of replicas changes
+Behaviour: any broker carries it out. A partition is answered once its reassignment has begun: the new replicas copy,
+and the controller drops the old ones when all that stay are in sync. A new target replaces one under way; null cancels
+a reassignment and restores the replicas (NO_REASSIGNMENT_IN_PROGRESS if there is none). Targets are brokers that are
+alive or hold a replica (INVALID_REPLICA_ASSIGNMENT). Version 1 may forbid a change of the number of replicas
 (INVALID_REPLICATION_FACTOR). pylogd's own tagged field `latest_wait_ms` has new replicas begin with the latest offset.
-REQUEST_TIMED_OUT if the moves have not begun within `timeout_ms`; they will.
+REQUEST_TIMED_OUT if the reassignments have not begun within `timeout_ms`; they will begin later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pylogd.wire.messages.alter_partition_reassignments import (
 def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> Deferred[AlterPartitionReassignmentsResponse]:
-    """Begin every move of the request."""
+    """Begin every reassignment of the request."""
     return Deferred.fromCoroutine(_move(context, request))
 
 

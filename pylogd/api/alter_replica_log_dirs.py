@@ -1,9 +1,9 @@
-"""AlterReplicaLogDirs (34), versions 1 and 2: use data directories again.
+"""AlterReplicaLogDirs (34), versions 1 and 2: reopen log directories.
 
-Behaviour: each directory that the request names is opened again if it is offline, and a full one counts as one with
-room, whether or not replicas are named for it. A named replica that the directory holds then is answered with no error,
-one that is still offline with KAFKA_STORAGE_ERROR, one of an unknown directory with LOG_DIR_NOT_FOUND.
-Gaps: replicas are never moved between directories: one that lies in another one is INVALID_REQUEST.
+Behaviour: each directory that the request names is reopened if it is offline, and a full one is used again, whether or
+not replicas are named for it. A named replica that the directory then holds is answered with no error, one that is
+still offline with KAFKA_STORAGE_ERROR, one of an unknown directory with LOG_DIR_NOT_FOUND.
+Gaps: replicas are never moved between directories: a replica in another directory is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = Logger()
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Deferred[AlterReplicaLogDirsResponse]:
-    """Open the directories, and say where the replicas are."""
+    """Reopen the directories, and answer for each replica whether its directory holds it."""
     return Deferred.fromCoroutine(_alter(context, request))
 
 
@@ -47,13 +47,13 @@ async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -
 
 
 async def _reopen(context: RequestContext, path: str) -> ErrorCode:
-    """Why the directory can't be used, NONE if it can."""
+    """Return why the directory can't be used, NONE if it can."""
     try:
         await context.broker.hosting.reopen(path)
     except UnknownLogDirectory:
         return ErrorCode.LOG_DIR_NOT_FOUND
     except StorageError as error:
-        log.error("{path} can't be used again yet: {error}", path=path, error=error)
+        log.error("Could not reopen log directory {path}: {error}", path=path, error=error)
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.NONE
 

@@ -1,8 +1,8 @@
-"""ApiVersions (18), versions 0 to 4: which APIs and versions this broker serves.
+"""ApiVersions (18), versions 0 to 4: list the APIs and versions that this broker serves.
 
-Behaviour: generated from what the handlers registered, so it is never wrong about this broker. A version that is not
-served is answered in version 0 with UNSUPPORTED_VERSION and the list, so that the client can choose again (KIP-511).
-From version 3 on the client says its software's name and version; malformed ones are INVALID_REQUEST.
+Behaviour: generated from what the handlers registered. A version that is not served is answered in version 0 with
+UNSUPPORTED_VERSION and the list, so that the client can choose again (KIP-511). From version 3 on the client sends its
+software's name and version; malformed ones are INVALID_REQUEST.
 Gaps: no features are advertised, as there is no feature level to agree on.
 """
 
@@ -21,7 +21,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 @handles(ApiVersionsRequest, 0, 4)
 def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """What is served; or what is wrong with the way in which the client calls itself."""
+    """Return what is served, or INVALID_REQUEST for a malformed software name or version."""
     if context.version >= _FIRST_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
@@ -30,7 +30,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The answer, in version 0, to ApiVersions at a version that is not served."""
+    """Return the response, in version 0, to ApiVersions at a version that is not served."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served())
 
 

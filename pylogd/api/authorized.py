@@ -1,6 +1,6 @@
-"""What a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
+"""Authorized operations, the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
-Without access control everything that the resource knows is allowed. A client that doesn't ask is answered
+There is no access control, so every operation that a kind of resource has is authorized. A client that doesn't ask gets
 `NOT_ASKED`.
 """
 
@@ -12,7 +12,7 @@ NOT_ASKED = -(1 << 31)
 
 
 class AclOperation(IntEnum):
-    """Operations with their codes; each is the number of a bit."""
+    """Operations by their codes, which are bit numbers."""
 
     READ = 3
     WRITE = 4

@@ -1,4 +1,4 @@
-"""Where a client finds the brokers of the cluster, by the listener that it came in by."""
+"""The addresses of the brokers, as clients of a given listener reach them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pylogd.api.context import RequestContext
 from pylogd.metadata.image import Broker, PartitionState
 
-#: The API versions from which on an answer that names leaders says how to reach them (KIP-951).
+#: The versions of Produce and Fetch from which on responses have the addresses of the leaders they name (KIP-951).
 PRODUCE_WITH_LEADERS = 10
 FETCH_WITH_LEADERS = 16
 
 
 def reachable_brokers(context: RequestContext) -> Iterator[tuple[int, str, int, str | None]]:
-    """(id, host, port, rack) of each live broker, in order of the ids.
+    """Return (id, host, port, rack) of each live broker that has the client's listener, in order of the ids.
 
-    This broker is always among them, since it answers. Another one that has no such listener can't be reached by this
-    client and is left out.
+    This broker is always among them.
     """
     broker = context.broker
     listener = context.connection.listener
@@ -39,6 +38,6 @@ def offline_replicas(live: Mapping[int, Broker], topic_id: bytes, state: Partiti
 
 
 def endpoints_of(context: RequestContext, leaders: Iterable[int]) -> Iterator[tuple[int, str, int, str | None]]:
-    """`reachable_brokers`, of these only."""
+    """Return those of `reachable_brokers` that are in `leaders`."""
     wanted = set(leaders)
     return (found for found in reachable_brokers(context) if found[0] in wanted) if wanted else iter(())

@@ -1,7 +1,6 @@
-"""What a handler is given besides its request: the broker's parts, and who asks.
+"""What a handler gets besides its request: the broker's parts, and the client.
 
-Rules: handlers reach the broker through the attributes of `BrokerParts` only, so a test can give them a simple object
-with those it needs.
+Rules: handlers use only the attributes of `BrokerParts`, so a test can give them a simple object with those it needs.
 """
 
 from __future__ import annotations
@@ -54,18 +53,18 @@ class BrokerParts(Protocol):
     def cluster_id(self) -> str: ...
 
     def advertised(self, listener: str) -> tuple[str, int]:
-        """The (host, port) that a client of `listener` should connect to."""
+        """Return the (host, port) that clients of `listener` should connect to."""
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, and the listener that it came in by."""
+    """What handlers see of a client's connection: the peer's address, and the name of the listener."""
 
     host: str
     listener: str
 
 
 class RequestContext:
-    """Who asks, at which version. Never changed: requests of one connection that are alike in this share it."""
+    """The client of a request, and the version. Immutable: requests of one connection share it if they can."""
 
     __slots__ = ("broker", "client_id", "connection", "version")
 

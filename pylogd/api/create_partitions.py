@@ -1,9 +1,9 @@
-"""CreatePartitions (37), versions 0 to 3: give topics more partitions.
+"""CreatePartitions (37), versions 0 to 3: add partitions to topics.
 
-Behaviour: every topic of the request is answered, by itself. `count` is the new total; replicas are placed by the
-broker unless the client assigns them. A topic is answered once its new partitions can be used. A name that stands twice
-in a request is INVALID_REQUEST.
-Topics whose partitions can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they get them all the same.
+Behaviour: every topic of the request is answered separately. `count` is the new total; the broker places the replicas
+unless the client assigns them. A topic is answered once its new partitions can be used. A name that a request has twice
+is INVALID_REQUEST.
+Topics whose partitions can't be used within `timeout_ms` are REQUEST_TIMED_OUT; the partitions are added later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _create_all(context: RequestContext, request: CreatePartitionsRequest)
             result = CreatePartitionsTopicResult(wanted.name)
             try:
                 if named[wanted.name] > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
                 await _create(context, wanted, request.validate_only)
             except PylogdError as error:
                 result.error_code, result.error_message = explain(error)

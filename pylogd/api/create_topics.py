@@ -1,11 +1,10 @@
-"""CreateTopics (19), versions 0 to 7: make topics.
+"""CreateTopics (19), versions 0 to 7: create topics.
 
-Behaviour: each topic is made, or refused with a text, by itself. -1 partitions or replicas means the broker's default;
-an assignment of replicas by the client takes their place. A topic is answered once its partitions can be used. From
-version 5 on the answer has the topic's settings, defaults included. `validate_only` checks all that creation would. A
-name that stands twice in a request is INVALID_REQUEST, and so are the names of the broker's own topics, which it makes
-itself.
-Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are made all the same.
+Behaviour: each topic is created or refused separately. -1 partitions or replicas means the broker's default; a client
+may assign the replicas instead. A topic is answered once its partitions can be used. From version 5 on the response has
+the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
+twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
+Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NO_ID = bytes(16)
 
 @handles(CreateTopicsRequest, 0, 7)
 def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
-    """Make every topic of the request."""
+    """Create every topic of the request."""
     return Deferred.fromCoroutine(_create_all(context, request))
 
 
@@ -48,9 +47,9 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
         for wanted in {topic.name: topic for topic in request.topics}.values():
             try:
                 if named[wanted.name] > 1:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
                 if wanted.name in INTERNAL_TOPICS:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The broker makes this topic itself when it is needed.")
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
                 results[wanted.name] = await _create(context, wanted, request.validate_only)
             except PylogdError as error:
                 results[wanted.name] = _refused(wanted.name, *explain(error))

@@ -1,4 +1,4 @@
-"""`timeout_ms` of administrative requests: how long a client waits for a change that goes on without it."""
+"""`timeout_ms` of administrative requests: how long the client waits. The change itself is not cancelled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 async def wait_for(context: RequestContext, timeout_ms: int, change: Coroutine[Any, Any, T] | Deferred[T]) -> T:
     """Carry out a change and return its result.
 
-    timeout_ms: how long to wait for it; what is not done at once and has 0 or less is not waited for.
+    timeout_ms: how long to wait; with 0 or less, only a change that completes at once is in time.
 
-    Raises KafkaError(REQUEST_TIMED_OUT) if it takes longer. The change goes on then, and when the client disconnects.
+    Raises KafkaError(REQUEST_TIMED_OUT) if it takes longer. The change continues, also if the client disconnects.
     """
     waiting: Deferred[T] = Deferred()
 
@@ -30,7 +30,7 @@ async def wait_for(context: RequestContext, timeout_ms: int, change: Coroutine[A
         if not waiting.called:
             waiting.callback(result)  # a Failure makes it fail
         elif isinstance(result, Failure) and not result.check(PylogdError):
-            log.failure("a change that its client no longer waits for has failed", result)
+            log.failure("Unexpected error in a change that its client no longer waits for", result)
 
     running = change if isinstance(change, Deferred) else Deferred.fromCoroutine(change)
     running.addBoth(ended)

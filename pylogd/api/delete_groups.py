@@ -1,6 +1,6 @@
 """DeleteGroups (42), versions 0 to 2: delete groups that have no members, with their offsets.
 
-Behaviour: each group is deleted, or refused, by itself, and answered when its deletion is committed.
+Behaviour: each group is deleted or refused separately, and answered when its deletion is committed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pylogd.wire.messages.delete_groups import DeletableGroupResult, DeleteGroup
 
 @handles(DeleteGroupsRequest, 0, 2)
 def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
-    """Delete each."""
+    """Delete the groups of the request."""
     return Deferred.fromCoroutine(_delete_all(context, request))
 
 

@@ -1,9 +1,9 @@
-"""DeleteRecords (21), versions 0 to 2: give up all records before an offset.
+"""DeleteRecords (21), versions 0 to 2: delete all records before an offset.
 
-Behaviour: the log start moves to the offset, which must lie within the log; -1 means the high watermark. An offset
-before the log's start changes nothing and is no error. It is answered, with the new start, once every in-sync replica
-has followed; REQUEST_TIMED_OUT if that takes longer than `timeout_ms`. A topic whose `cleanup.policy`
-has no `delete` is refused with POLICY_VIOLATION. Done in a thread.
+Behaviour: the log start offset moves to the given offset, which must lie within the log; -1 means the high watermark.
+An offset before the log start changes nothing and is no error. A partition is answered, with the new start, once every
+in-sync replica has the same start; REQUEST_TIMED_OUT if that takes longer than `timeout_ms`. A topic whose
+`cleanup.policy` has no `delete` is refused with POLICY_VIOLATION. The work is done in a thread.
 Gaps: none.
 """
 
@@ -30,7 +30,7 @@ _UNKNOWN = -1
 
 @handles(DeleteRecordsRequest, 0, 2)
 def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> Deferred[DeleteRecordsResponse]:
-    """Move the start of every log asked for."""
+    """Move the start of every log that the request names."""
     return Deferred.fromCoroutine(_delete(context, request))
 
 
@@ -64,11 +64,13 @@ async def _delete_one(
 
 
 def _check(partition: Partition, offset: int) -> int:
-    """The offset before which records go. Raises for one that can't be."""
+    """Return the offset before which records are deleted. Raises PylogdError for one that is not allowed."""
     partition.check_leading()
     log = partition.log
     if not log.config.deletes:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "records can be deleted only where cleanup.policy has delete")
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, "Records can be deleted only from topics whose cleanup.policy has delete."
+        )
     if offset == HIGH_WATERMARK:
         return partition.high_watermark
     if not 0 <= offset <= partition.high_watermark:

@@ -1,9 +1,9 @@
 """DeleteTopics (20), versions 0 to 6: delete topics by name or, from version 6 on, by id.
 
-Behaviour: each topic is deleted, or refused with a text, by itself. It is answered once it is gone from here: its name
-is free again, and fetches that waited on it have been told. Unknown ids are UNKNOWN_TOPIC_ID. A topic that stands twice
-in a request, or has both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid it all.
-Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted all the same.
+Behaviour: each topic is deleted or refused separately. It is answered once this broker no longer has it: its name is
+free again, and fetches that waited on it have been answered. Unknown ids are UNKNOWN_TOPIC_ID. A topic that a request
+names twice, or by both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid deletion.
+Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int)
     result = DeletableTopicResult(wanted.name, wanted.topic_id)
     try:
         if count > 1:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic stands more than once in the request.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
         if (wanted.name is None) == (wanted.topic_id == _NO_ID):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is deleted by its name or by its id.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Give either the name or the id of a topic.")
         name = wanted.name
         if name is None:
             topic = registry.by_id(wanted.topic_id)

@@ -1,6 +1,6 @@
 """DescribeCluster (60), versions 0 to 2: the cluster's id, its brokers, its controller.
 
-Behaviour: brokers are those that live, as a client of this listener reaches them.
+Behaviour: lists the live brokers that have the client's listener.
 Gaps: the controllers as endpoints (type 2, version 1 on) are UNSUPPORTED_ENDPOINT_TYPE, since every broker carries out
 administrative requests; no broker is ever fenced, so `include_fenced_brokers` changes nothing.
 """
@@ -23,7 +23,7 @@ _BROKERS = 1
 
 @handles(DescribeClusterRequest, 0, 2)
 def describe_cluster(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """The cluster as this broker sees it."""
+    """Return the cluster as this broker knows it."""
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,

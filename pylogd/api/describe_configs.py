@@ -1,8 +1,8 @@
-"""DescribeConfigs (32), versions 0 to 4: the settings of topics and brokers, with where each value comes from.
+"""DescribeConfigs (32), versions 0 to 4: list the settings of topics and brokers, with the source of each value.
 
-Behaviour: every setting is listed, defaults too; an empty or null list of names means all. A value's source tells the
-topic's own setting, a broker's dynamic one, the configuration file or command line, and the default apart; synonyms
-(on request) are all the places that the value could come from, the one that counts first. Types and documentation come
+Behaviour: every setting is listed, defaults too; an empty or null list of names means all. A value's source is
+the topic, a dynamic setting of the broker, the configuration file or command line, or the default; synonyms (on
+request) are all sources that have a value, the one in force first. Types and documentation come
 with version 3 (the latter on request). A broker is named by its id; the empty name is for settings of all brokers, of
 which only those are listed that have been set.
 Gaps: broker loggers (type 8), client metrics (16) and groups (32) have no settings here: INVALID_REQUEST.
@@ -30,7 +30,7 @@ from pylogd.wire.messages.describe_configs import (
 
 @handles(DescribeConfigsRequest, 0, 4)
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """The settings of every resource asked for."""
+    """Return the settings of every resource of the request."""
     return DescribeConfigsResponse(results=[_describe(context, request, resource) for resource in request.resources])
 
 
@@ -64,7 +64,7 @@ def _entries(context: RequestContext, resource: DescribeConfigsResource) -> list
 
 
 def _for_all_brokers(entry: ConfigEntry) -> ConfigEntry | None:
-    """The part of a setting that was set for all brokers, None where that was not done."""
+    """Return the setting as it was set for all brokers, or None if it was not."""
     for synonym in entry.synonyms:
         if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER and synonym.name == entry.name:
             return replace(entry, value=synonym.value, source=synonym.source, synonyms=(synonym,))

@@ -1,7 +1,7 @@
-"""DescribeGroups (15), versions 0 to 6: groups with their members.
+"""DescribeGroups (15), versions 0 to 6: describe groups and their members.
 
-Behaviour: what members told and were given is shown while the group is Stable, since at other times it is of no
-generation. A group that is not there is Dead, and from version 6 on GROUP_ID_NOT_FOUND.
+Behaviour: the members' metadata and assignments are shown only while the group is Stable, since during a rebalance they
+belong to no generation. A group that does not exist is Dead, and from version 6 on GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST_WITH_NOT_FOUND = 6
 
 @handles(DescribeGroupsRequest, 0, 6)
 def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Describe each."""
+    """Return a description of each group of the request."""
     allowed = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(0, [_describe(context, group_id, allowed) for group_id in request.groups])
 

@@ -1,9 +1,9 @@
-"""DescribeLogDirs (35), versions 0 to 5: what the data directories hold and how much room they have.
+"""DescribeLogDirs (35), versions 0 to 5: list the log directories, their partitions and their free space.
 
 Behaviour: sizes are bytes of segments; from version 4 on the volume's total and usable bytes. Null topics means all
-partitions; otherwise those asked for that are here, and every directory is listed whatever it holds. A directory
-that is offline is listed with KAFKA_STORAGE_ERROR, and nothing in it. Read in a thread.
-Gaps: replicas are never moved between directories, so none is a future one; no directory is cordoned.
+partitions; otherwise those of the request that this broker has; every directory is listed in any case. An offline
+directory is listed with KAFKA_STORAGE_ERROR and without partitions. The sizes are read in a thread.
+Gaps: replicas are never moved between directories, so there are no future replicas; no directory is cordoned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @handles(DescribeLogDirsRequest, 0, 5)
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> Deferred[DescribeLogDirsResponse]:
-    """Every directory, with the partitions asked for."""
+    """Return every directory, with the partitions that the request names."""
     return Deferred.fromCoroutine(_describe(context, request))
 
 

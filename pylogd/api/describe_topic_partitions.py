@@ -1,10 +1,9 @@
-"""DescribeTopicPartitions (75), version 0: the partitions of topics, page by page (KIP-966).
+"""DescribeTopicPartitions (75), version 0: list the partitions of topics, page by page (KIP-966).
 
 Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
 `response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
-to go on. A cursor whose topic is gone goes on with the next name.
-The lists of eligible leader replicas are empty and not null where there are none: the Java client takes them apart
-without looking.
+the next page begins. A cursor whose topic is gone continues with the next name.
+The lists of eligible leader replicas are empty, never null, since the Java client does not expect null.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOST = 2000
 def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """One page."""
+    """Return one page."""
     registry = context.broker.topics
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:

@@ -1,10 +1,9 @@
-"""ElectLeaders (43), versions 0 to 2: have other replicas lead.
+"""ElectLeaders (43), versions 0 to 2: elect leaders on request.
 
-Behaviour: type 0 (and version 0) gives partitions to their preferred leaders; type 1 makes a replica that is alive the
-leader of a partition that has none, though it may lack committed records. Any broker carries it out. Each partition is
-answered by itself, once the election is written; with null for the partitions those where there was nothing to do are
-not answered. Another type is INVALID_REQUEST. REQUEST_TIMED_OUT if that takes longer than `timeout_ms`; the elections
-go on.
+Behaviour: type 0 (and version 0) elects the preferred leaders; type 1 elects a live replica for a partition without a
+leader, though it may lack committed records. Any broker carries it out. Each partition is answered separately, once the
+election is in the metadata; if the request names no partitions (null), those without a change are left out. Another
+type is INVALID_REQUEST. REQUEST_TIMED_OUT if it takes longer than `timeout_ms`; the elections continue.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PREFERRED, _UNCLEAN = 0, 1
 
 @handles(ElectLeadersRequest, 0, 2)
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Deferred[ElectLeadersResponse]:
-    """Hold the elections."""
+    """Elect leaders for the partitions of the request."""
     return Deferred.fromCoroutine(_elect(context, request))
 
 

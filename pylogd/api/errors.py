@@ -1,8 +1,7 @@
-"""The one table from what the rooms below raise to what a client is answered.
+"""The one table that maps exceptions of the packages below to error codes of the protocol.
 
-Rules: handlers catch `PylogdError` around the work for one topic or partition and answer `explain(error)`. An error
-that is not in the table is one that nobody foresaw: it is answered UNKNOWN_SERVER_ERROR and logged with its traceback,
-and its text stays here.
+Rules: handlers catch `PylogdError` around the work for one topic or partition and answer `explain(error)`. An exception
+that is not in the table is unexpected: clients get UNKNOWN_SERVER_ERROR without its text, and the log its traceback.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         storage.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
         storage.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         storage.InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
-        # Whatever else goes wrong in storage is the storage's trouble, not the client's.
+        # All other errors of storage are the broker's fault, not the client's.
         storage.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
         PartitionOffline: ErrorCode.KAFKA_STORAGE_ERROR,
         NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,7 +53,7 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
         FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
         UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
         ConfigError: ErrorCode.INVALID_CONFIG,
-        # The store is out of reach for now; what was asked may have been done.
+        # The metadata store cannot be reached for now; the change may have been made.
         ConnectionLost: ErrorCode.REQUEST_TIMED_OUT,
         SessionExpired: ErrorCode.REQUEST_TIMED_OUT,
         StoreError: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -63,7 +62,7 @@ CODES: Mapping[type[Exception], ErrorCode] = MappingProxyType(
 
 
 def explain(error: BaseException) -> tuple[ErrorCode, str]:
-    """The code that a client is answered for `error`, and the text that goes with it. Called where it was caught."""
+    """Return the error code and text for a client. Call it while `error` is handled: it may log the traceback."""
     if isinstance(error, KafkaError):
         return error.code, error.message
     if isinstance(error, TopicError):
@@ -72,15 +71,15 @@ def explain(error: BaseException) -> tuple[ErrorCode, str]:
         code = CODES.get(kind)
         if code is not None:
             return code, str(error)
-    log.failure("an error that nobody foresaw")
+    log.failure("Unexpected error while handling a request")
     return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text
 
 
 def why_absent(broker: BrokerParts, topic: str | bytes, index: int) -> ErrorCode:
-    """Why this broker has no partition `index` of a topic given by name or, as bytes, by id.
+    """Return why this broker has no partition `index` of a topic, given by name or, as bytes, by id.
 
-    A partition that exists but is not here (its log is still being made, another broker has it) is answered
-    NOT_LEADER_OR_FOLLOWER, which makes clients refresh their metadata and try again.
+    NOT_LEADER_OR_FOLLOWER for a partition that exists but is not here, since its log is still being created or another
+    broker has it: clients then refresh their metadata and try again.
     """
     if isinstance(topic, bytes):
         found = broker.topics.by_id(topic)

@@ -1,10 +1,10 @@
-"""FindCoordinator (10), versions 0 to 6: which broker coordinates a group.
+"""FindCoordinator (10), versions 0 to 6: find the broker that coordinates a group.
 
-Behaviour: a group (key type 0) is coordinated by the leader of the partition of the offsets topic that keeps it; the
-topic is made when it is first asked for. Without a leader that this client can reach it is COORDINATOR_NOT_AVAILABLE.
-From version 4 on many keys are answered at once.
+Behaviour: a group (key type 0) is coordinated by the leader of the partition of the offsets topic that stores it; the
+topic is created when it is first needed. COORDINATOR_NOT_AVAILABLE if there is no leader that this client can reach.
+From version 4 on a request may have many keys.
 Gaps: transactional ids (type 1) are refused with UNSUPPORTED_VERSION and a text that says so: there are no
-transactions, and a client that was told to try again would do so for ever. Share groups (type 2) and unknown types are
+transactions, and with a retriable error clients would try for ever. Share groups (type 2) and unknown types are
 INVALID_REQUEST.
 """
 
@@ -30,7 +30,7 @@ _NOBODY = -1
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
-    """Answer the key, or each of the keys; a Deferred while the offsets topic is made."""
+    """Return the coordinator of the key, or of each key; a Deferred while the offsets topic is being created."""
     keys = request.coordinator_keys if context.version >= _FIRST_WITH_MANY else [request.key]
     if request.key_type != GROUP:
         return _response(context, [_refused(request.key_type, key) for key in keys])

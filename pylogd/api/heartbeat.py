@@ -1,4 +1,4 @@
-"""Heartbeat (12), versions 0 to 4: a member lives, and hears whether it has to join again."""
+"""Heartbeat (12), versions 0 to 4: keep a member in its group, and tell it when it has to join again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pylogd.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 @handles(HeartbeatRequest, 0, 4)
 def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Answer NONE, or what the member has to do."""
+    """Return NONE, or the error that tells the member what to do."""
     error = context.broker.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
     )

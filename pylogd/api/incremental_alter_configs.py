@@ -1,9 +1,9 @@
 """IncrementalAlterConfigs (44), versions 0 and 1: change some settings of topics and brokers (KIP-339).
 
 Behaviour: SET, DELETE (back to the default), APPEND and SUBTRACT (lists only); settings that the request doesn't name
-stay. Each resource is changed, or refused with a text, by itself; all of its settings or none. A broker is named by its
-id, all brokers by the empty name. `validate_only` checks all that the change would. A resource that stands twice in a
-request, a setting twice in a resource, or a SET, APPEND or SUBTRACT of nothing is INVALID_REQUEST.
+stay. Each resource is changed or refused separately, with all of its settings or none. A broker is named by its id, all
+brokers by the empty name. `validate_only` checks all that the change would. A resource that a request names twice, a
+setting that a resource has twice, or a SET, APPEND or SUBTRACT without a value is INVALID_REQUEST.
 Gaps: as DescribeConfigs.
 """
 

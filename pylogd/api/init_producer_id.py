@@ -1,9 +1,9 @@
-"""InitProducerId (22), versions 0 to 5: an id for an idempotent producer.
+"""InitProducerId (22), versions 0 to 5: give an idempotent producer an id.
 
-Behaviour: ids come from blocks that were persisted before they are used, so no id is ever given twice, whatever
-crashes. Every request is answered with a new id and epoch 0. The id and epoch that a producer may send (version 3 on,
-KIP-360) count for transactional producers only, as in Kafka: an idempotent one raises its epoch by itself. To send one
-without the other is INVALID_REQUEST.
+Behaviour: ids come from blocks that are stored before they are used, so no id is given twice, even after a crash. Every
+request is answered with a new id and epoch 0. The id and epoch that a producer may send (version 3 on, KIP-360) count
+for transactional producers only, as in Kafka: an idempotent one raises its epoch by itself. One without the other is
+INVALID_REQUEST.
 Gaps: a transactional id is refused with UNSUPPORTED_VERSION: there are no transactions. An empty one is
 INVALID_REQUEST.
 """
@@ -25,7 +25,7 @@ _NONE = -1
 def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
-    """A new id with epoch 0."""
+    """Return a new id with epoch 0."""
     if request.transactional_id is not None:
         return _refuse(ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):

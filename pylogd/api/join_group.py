@@ -1,10 +1,10 @@
-"""JoinGroup (11), versions 0 to 9: take part in a consumer group.
+"""JoinGroup (11), versions 0 to 9: join a consumer group.
 
-Behaviour: answered when the rebalance is over, which may take as long as the members' longest rebalance time-out; a
-client that leaves meanwhile is taken out again. From version 4 on a new dynamic member is told its id first and joins
-with that (KIP-394); with a group instance id (version 5) it is a static member (KIP-345). From version 9 on a static
-leader that comes back to a stable group is told not to assign (KIP-814). Before version 1 the session time-out is the
-rebalance time-out too.
+Behaviour: answered when the rebalance is over, which may take as long as the longest rebalance timeout of the members;
+a client that disconnects meanwhile is removed. From version 4 on a new dynamic member first gets an id and joins again
+with it (KIP-394); with a group instance id (version 5) it is a static member (KIP-345). From version 9 on a static
+leader that rejoins a stable group is told not to assign (KIP-814). Before version 1 the session timeout is also the
+rebalance timeout.
 Gaps: the reason (version 8) is not kept.
 """
 
@@ -24,7 +24,7 @@ _FIRST_WITH_SKIP = 9
 
 @handles(JoinGroupRequest, 0, 9)
 def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
-    """Join; a Deferred where the rebalance is waited for."""
+    """Return the response; a Deferred of it while the rebalance goes on."""
     version = context.version
     rebalance_ms = request.rebalance_timeout_ms
     answer = context.broker.groups.join(

@@ -1,7 +1,7 @@
 """LeaveGroup (13), versions 0 to 5: members leave, or are removed by an administrator.
 
-Behaviour: the rest rebalances at once. From version 3 on several leave in one request, each answered by itself; a
-static member is removed by its group instance id, with or without its member id.
+Behaviour: the group rebalances at once. From version 3 on a request may have several members, each answered separately;
+a static member is removed by its group instance id, with or without its member id.
 Gaps: the reason (version 5) is not kept.
 """
 
@@ -17,7 +17,7 @@ _FIRST_WITH_MANY = 3
 
 @handles(LeaveGroupRequest, 0, 5)
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Take the members out."""
+    """Remove the members that the request names."""
     many = context.version >= _FIRST_WITH_MANY
     if many:
         leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]

@@ -1,8 +1,8 @@
-"""ListGroups (16), versions 0 to 5: the groups that this broker coordinates.
+"""ListGroups (16), versions 0 to 5: list the groups that this broker coordinates.
 
-Behaviour: a client that wants all groups of a cluster asks every broker. While groups are still being read from the
-offsets topic those that are there come with COORDINATOR_LOAD_IN_PROGRESS. States (version 4) and types (version 5) to
-list are compared whatever their case; every group here is of type classic.
+Behaviour: for all groups of a cluster a client asks every broker. While groups are still being loaded from the offsets
+topic, those loaded so far are returned with COORDINATOR_LOAD_IN_PROGRESS. The filters by state (version 4) and type
+(version 5) ignore case; every group is of type classic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TYPE = "classic"
 
 @handles(ListGroupsRequest, 0, 5)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """List them."""
+    """Return the groups that the filters of the request let through."""
     error, groups = context.broker.groups.groups()
     states = {state.lower() for state in request.states_filter}
     if request.types_filter and _TYPE not in {kind.lower() for kind in request.types_filter}:

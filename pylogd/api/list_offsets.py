@@ -1,12 +1,12 @@
-"""ListOffsets (2), versions 1 to 11: the offset that belongs to a time stamp, or to a place with a name.
+"""ListOffsets (2), versions 1 to 11: look up the offset of a time stamp, or of a named position.
 
-Behaviour: a time stamp is answered with the first record at or after it, and its time; none is -1. -1 is the end as
-consumers see it, -2 the start; from version 7 on -3 is the record with the largest time stamp, from 8 on -4 the start
-of what is stored here. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what is still to be
-uploaded) are answered -1: there is no remote storage. Other negative numbers, and names younger than the version, are
-UNSUPPORTED_VERSION. A broker that follows is told where the log ends, committed or not. A leader so new that it does
-not know what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). Look-ups that
-would wait for the disk are done in a thread.
+Behaviour: a time stamp is answered with the first record at or after it, and its time; -1 if there is none. -1 asks for
+the high watermark, -2 for the log start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4
+for the start of what is stored locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
+is still to be uploaded) are answered -1: there is no remote storage. Other negative numbers, and positions that the
+version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset. A new leader that does not know yet
+what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). Look-ups that would wait
+for the disk are done in a thread.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
 
@@ -37,7 +37,7 @@ EARLIEST_PENDING_UPLOAD = -6
 _FIRST_WITH_EPOCH = 4
 _NO_FOLLOWER = -1
 _FIRST_NOT_AVAILABLE = 5
-#: The first version at which a place has its name.
+#: The first version that knows a position.
 _FIRST_VERSION = {
     LATEST: 1,
     EARLIEST: 1,
@@ -48,8 +48,8 @@ _FIRST_VERSION = {
 }
 
 
-class _Cold:
-    """A look-up that has to wait for the disk, with the answer that it fills."""
+class _ColdLookup:
+    """A look-up that has to wait for the disk, and the answer that it fills."""
 
     __slots__ = ("answer", "partition", "timestamp")
 
@@ -63,9 +63,9 @@ class _Cold:
 def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Deferred[ListOffsetsResponse]:
-    """Look up every partition asked for."""
-    cold: list[_Cold] = []
-    # Read committed, a follower is answered as a consumer is: by the last stable offset.
+    """Return the offsets for every partition of the request."""
+    cold: list[_ColdLookup] = []
+    # With read_committed a follower is answered like a consumer: by the last stable offset.
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
     response = ListOffsetsResponse(
         topics=[
@@ -83,7 +83,7 @@ def list_offsets(
 
 
 def _answer(
-    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_Cold]
+    context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_ColdLookup]
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
@@ -100,7 +100,7 @@ def _answer(
         else:
             _look_up(partition, wanted.timestamp, answer, allow_cold=False)
     except ColdRead:
-        cold.append(_Cold(partition, wanted.timestamp, answer))
+        cold.append(_ColdLookup(partition, wanted.timestamp, answer))
     except PylogdError as error:
         partition.note_failure(error)
         answer.error_code = explain(error)[0]
@@ -129,8 +129,8 @@ def _look_up(partition: Partition, timestamp: int, answer: ListOffsetsPartitionR
             answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
-def _look_up_cold(cold: list[_Cold], with_epoch: bool) -> None:
-    """Runs in a thread; nobody else looks at the answers meanwhile."""
+def _look_up_cold(cold: list[_ColdLookup], with_epoch: bool) -> None:
+    """Fill the answers. Runs in a thread; nothing else uses them meanwhile."""
     for one in cold:
         try:
             _look_up(one.partition, one.timestamp, one.answer, allow_cold=True)

@@ -1,8 +1,8 @@
-"""ListPartitionReassignments (46), version 0: which replicas are being moved.
+"""ListPartitionReassignments (46), version 0: list the reassignments under way.
 
-Behaviour: of the partitions asked about, or with null of all, those of which replicas are being moved; the others, and
-unknown ones, are left out.
-Gaps: none; `timeout_ms` has no use, since nothing is waited for.
+Behaviour: lists those partitions of the request, or with null of all topics, that are being reassigned. Unknown
+partitions are left out.
+Gaps: none; `timeout_ms` is ignored, since nothing is waited for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pylogd.wire.messages.list_partition_reassignments import (
 def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """The moves under way."""
+    """Return the reassignments under way."""
     registry = context.broker.topics
     asked: list[tuple[Topic, Sequence[int]]]
     if request.topics is None:

@@ -1,16 +1,17 @@
-"""Metadata (3), versions 0 to 13: the brokers, and who leads which partition.
+"""Metadata (3), versions 0 to 13: list the brokers, and the leaders of partitions.
 
-Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are asked for by
-name, from version 12 on also by id. A name that is not there is made, with the broker's defaults, where the request
-(from version 4 on it says so; before, always) and `auto.create.topics.enable` allow it, and answered once it can be
-used: clients need not ask twice. The broker's own topics are not made so. Names that can't be are
-INVALID_TOPIC_EXCEPTION, other unknown ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. A leader that is
-not alive is not named: its partitions are LEADER_NOT_AVAILABLE, as are those without one; a live leader without the
-client's listener is LISTENER_NOT_FOUND from version 6 on, before that LEADER_NOT_AVAILABLE.
-Offline replicas are those of brokers that are not alive, and those whose log directory has failed (KIP-112).
+Behaviour: no topics (null; at version 0 an empty list) means all of them, an empty list none. Topics are named, from
+version 12 on also by id. A topic that does not exist is created with the broker's defaults if the request (before
+version 4 each request does) and `auto.create.topics.enable` allow it, and answered once it can be used, so that clients
+need not ask twice. Internal topics are not created this way. Illegal names are INVALID_TOPIC_EXCEPTION, other unknown
+ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. Partitions without a live leader are
+LEADER_NOT_AVAILABLE; a live leader without the client's listener is LISTENER_NOT_FOUND from version 6 on, before that
+LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that are not alive, and those whose log directory has failed
+(KIP-112).
 
-The answer for a topic is kept for as long as the topic and the brokers are as they are; answers for topics that are
-gone are few. That for all topics is kept encoded, for each version and listener, until anything in it changes.
+Caching: the response for a topic is kept as long as the topic and the brokers do not change; entries of deleted topics
+are dropped when there are many. The response for all topics is kept encoded, for each version and listener, until
+anything in it changes.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ _FIRST_WITH_NULL = 1
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 _FIRST_BY_ID = 12
 _NO_ID = bytes(16)
-_FEW = 100
-_FEW_WHOLE = 8
+_MAX_CACHED_DELETED = 100
+_MAX_CACHED_RESPONSES = 8
 
 
-class _Described(NamedTuple):
-    """A topic, the generation of the brokers, the answer while all leaders can be reached, and those leaders."""
+class _CachedTopic(NamedTuple):
+    """A topic, the generation of the brokers, the response while all leaders can be reached, and those leaders."""
 
     topic: Topic
     generation: int
@@ -61,59 +62,59 @@ class _Described(NamedTuple):
     leaders: frozenset[int]
 
 
-_Reachable = tuple[tuple[int, str, int, str | None], ...]
-_Cache = dict[str, _Described]
+_Brokers = tuple[tuple[int, str, int, str | None], ...]
+_Cache = dict[str, _CachedTopic]
 _caches: WeakKeyDictionary[TopicRegistry, _Cache] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class _Whole:
-    """Encoded answers about all topics, by all else that they are about."""
+class _CachedResponses:
+    """Encoded responses for all topics, by everything else that they depend on."""
 
     generation: int
     answers: dict[Hashable, bytes] = field(default_factory=dict)
 
 
-_wholes: WeakKeyDictionary[TopicRegistry, _Whole] = WeakKeyDictionary()
+_cached_responses: WeakKeyDictionary[TopicRegistry, _CachedResponses] = WeakKeyDictionary()
 
 
 @handles(MetadataRequest, 0, 13)
 def metadata(
     context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse | bytes | Deferred[MetadataResponse]:
-    """What is asked for, encoded where it is everything; a Deferred where topics are made first."""
+    """Return the response, encoded if it is for all topics; a Deferred of it if topics are created first."""
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
-    missing = _to_make(context, request, asked)
+    missing = _to_create(context, request, asked)
     if missing:
-        return Deferred.fromCoroutine(_make(context, request, asked, missing))
+        return Deferred.fromCoroutine(_create(context, request, asked, missing))
     return _response(context, request, asked, {})
 
 
 def _everything(context: RequestContext, request: MetadataRequest) -> bytes:
     registry = context.broker.topics
-    whole = _wholes.get(registry)
-    if whole is None or whole.generation != registry.generation:
-        whole = _wholes[registry] = _Whole(registry.generation)
+    cached = _cached_responses.get(registry)
+    if cached is None or cached.generation != registry.generation:
+        cached = _cached_responses[registry] = _CachedResponses(registry.generation)
     brokers = tuple(reachable_brokers(context))
     key = (
         context.version, brokers, context.broker.cluster.generation, context.broker.cluster.controller_id,
         request.include_topic_authorized_operations, request.include_cluster_authorized_operations,
     )  # fmt: skip
-    found = whole.answers.get(key)
+    found = cached.answers.get(key)
     if found is None:
-        if len(whole.answers) == _FEW_WHOLE:
-            whole.answers.clear()
+        if len(cached.answers) == _MAX_CACHED_RESPONSES:
+            cached.answers.clear()
         describe = _describer(context, brokers)
         response = _assemble(context, request, brokers, [describe(topic) for topic in registry.all()])
         (encoded,) = schema.response_codec(MetadataRequest.API_KEY, context.version).encode(response)
         assert isinstance(encoded, bytes)
-        found = whole.answers[key] = encoded
+        found = cached.answers[key] = encoded
     return found
 
 
-def _to_make(context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]) -> list[str]:
+def _to_create(context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]) -> list[str]:
     broker = context.broker
     if not (request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]):
         return []
@@ -123,7 +124,7 @@ def _to_make(context: RequestContext, request: MetadataRequest, asked: list[Meta
     ]
 
 
-async def _make(
+async def _create(
     context: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], names: list[str]
 ) -> MetadataResponse:
     failed: dict[str, ErrorCode] = {}
@@ -131,7 +132,7 @@ async def _make(
         try:
             await context.broker.topic_admin.create_topic(name)
         except TopicExists:
-            pass  # somebody else was quicker
+            pass  # it has been created meanwhile
         except PylogdError as error:
             failed[name] = explain(error)[0]
             continue
@@ -140,7 +141,7 @@ async def _make(
 
 
 def _answers(
-    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Reachable
+    context: RequestContext, asked: list[MetadataRequestTopic], failed: dict[str, ErrorCode], brokers: _Brokers
 ) -> list[MetadataResponseTopic]:
     registry = context.broker.topics
     describe = _describer(context, brokers)
@@ -182,12 +183,12 @@ def _cache(registry: TopicRegistry) -> _Cache:
     cache = _caches.get(registry)
     if cache is None:
         cache = _caches[registry] = {}
-    if len(cache) > 2 * len(registry) + _FEW:
-        cache.clear()  # most of it is about topics that are gone
+    if len(cache) > 2 * len(registry) + _MAX_CACHED_DELETED:
+        cache.clear()  # most entries are of deleted topics
     return cache
 
 
-def _describer(context: RequestContext, brokers: _Reachable) -> Callable[[Topic], MetadataResponseTopic]:
+def _describer(context: RequestContext, brokers: _Brokers) -> Callable[[Topic], MetadataResponseTopic]:
     """What describes a topic to this client. Its answers are shared by requests: they must not be changed."""
     cache = _cache(context.broker.topics)
     cluster = context.broker.cluster
@@ -216,7 +217,7 @@ def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachab
     return replace(topic, partitions=[hide(partition) for partition in topic.partitions])
 
 
-def _describe(cluster: Cluster, topic: Topic) -> _Described:
+def _describe(cluster: Cluster, topic: Topic) -> _CachedTopic:
     partitions = [
         MetadataResponsePartition(
             ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
@@ -231,7 +232,7 @@ def _describe(cluster: Cluster, topic: Topic) -> _Described:
     ]
     answer = MetadataResponseTopic(0, topic.name, topic.topic_id, topic.internal, partitions)
     leaders = frozenset(state.leader for state in topic.partitions) - {NO_LEADER}
-    return _Described(topic, cluster.generation, answer, leaders)
+    return _CachedTopic(topic, cluster.generation, answer, leaders)
 
 
 def _response(
@@ -245,7 +246,7 @@ def _response(
 
 
 def _assemble(
-    context: RequestContext, request: MetadataRequest, brokers: _Reachable, topics: list[MetadataResponseTopic]
+    context: RequestContext, request: MetadataRequest, brokers: _Brokers, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         topics = [

@@ -1,9 +1,9 @@
 """OffsetCommit (8), versions 2 to 10: store how far a group has read.
 
-Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked by itself (it must
-exist, its metadata must not be too long); those that may be stored are, all or none. A consumer that has no part in a
-group commits with generation -1. A generation of a group that is not there is GROUP_ID_NOT_FOUND, before version 9
-ILLEGAL_GENERATION. Versions 2 to 4 may say for how long the offsets are kept. From version 10 on topics go by id.
+Behaviour: answered when the offsets are committed in the offsets topic. Each partition is checked separately (it must
+exist, its metadata must not be too long); those that pass are stored together, all or none. A consumer that is not a
+member commits with generation -1. A generation of a group that does not exist is GROUP_ID_NOT_FOUND, before version 9
+ILLEGAL_GENERATION. Versions 2 to 4 may give the retention time. From version 10 on topics go by id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIRST_WITH_UNKNOWN_GROUP = 9
 _FIRST_BY_ID = 10
 _LAST_MS = (1 << 63) - 1
 
-#: An offset on its way in, with the answer that it gets.
+#: An offset to store, and the answer for it.
 _Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition]
 
 
@@ -36,7 +36,7 @@ _Wanted = tuple[tuple[tuple[str, int], Committed], OffsetCommitResponsePartition
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
-    """Store the offsets; a Deferred where replicas are waited for."""
+    """Store the offsets, and return the response; a Deferred of it where replicas are waited for."""
     now_ms = context.broker.groups.now_ms
     expires_ms = NEVER if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, _LAST_MS)
     wanted: list[_Wanted] = []

@@ -1,8 +1,8 @@
 """OffsetDelete (47), version 0: delete offsets of a group.
 
-Behaviour: offsets of topics that a member subscribes to stay (GROUP_SUBSCRIBED_TO_TOPIC). A group with members that
-are not consumers is refused as a whole (NON_EMPTY_GROUP), since nobody knows what they read. An offset that is not
-there is deleted already.
+Behaviour: offsets of topics that a member subscribes to are kept (GROUP_SUBSCRIBED_TO_TOPIC). A group with members that
+are not consumers is refused (NON_EMPTY_GROUP), since their subscriptions are unknown. An offset that does not exist
+counts as deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pylogd.wire.messages.offset_delete import (
 def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
-    """Delete; a Deferred where replicas are waited for."""
+    """Delete the offsets, and return the response; a Deferred of it where replicas are waited for."""
     known = {
         (topic.name, one.partition_index): _exists(context, topic, one.partition_index)
         for topic in request.topics

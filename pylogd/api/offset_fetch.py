@@ -1,9 +1,9 @@
-"""OffsetFetch (9), versions 1 to 10: how far groups have read.
+"""OffsetFetch (9), versions 1 to 10: return the committed offsets of groups.
 
-Behaviour: an offset that was never committed is -1 and no error, also in a group that nobody knows. No topics (null,
-from version 2 on) means all that the group has offsets of. From version 8 on many groups are asked for at once, from
-version 10 on topics go by id.
-Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are not looked at.
+Behaviour: an offset that was never committed is -1 without an error, also for an unknown group. No topics (null, from
+version 2 on) means all for which the group has offsets. From version 8 on a request may name many groups, from version
+10 on topics go by id.
+Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Offsets = Mapping[tuple[str, int], Committed]
 
 @handles(OffsetFetchRequest, 1, 10)
 def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Answer the group, or each of the groups."""
+    """Return the offsets of the group, or of each of the groups."""
     if context.version >= _FIRST_WITH_GROUPS:
         return OffsetFetchResponse(groups=[_group(context, group) for group in request.groups])
     topics = request.topics
@@ -48,7 +48,7 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
     )
     found = _group(context, asked)
     if found.error_code and context.version < _FIRST_WITH_GROUP_ERROR:
-        # Where the group can't have an error each of its partitions has it.
+        # These versions have no error code of the group: each partition gets it.
         for wanted in asked.topics or ():
             failed = [_partition(index, _NOTHING, found.error_code) for index in wanted.partition_indexes]
             found.topics.append(OffsetFetchResponseTopics(wanted.name, partitions=failed))
@@ -105,7 +105,7 @@ def _named(
             yield OffsetFetchResponseTopics(name, partitions=partitions)
             continue
         topic = context.broker.topics.get(name)
-        if topic is not None:  # one that is gone has no id to tell
+        if topic is not None:  # a deleted topic has no id
             yield OffsetFetchResponseTopics("", topic.topic_id, partitions)
 
 

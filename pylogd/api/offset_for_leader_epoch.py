@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (23), versions 0 to 4: where a leader epoch ends in the log (KIP-101, KIP-320).
+"""OffsetForLeaderEpoch (23), versions 0 to 4: find where a leader epoch ends in the log (KIP-101, KIP-320).
 
-Behaviour: for each partition the largest epoch up to the one asked for, and the offset behind its last record. An epoch
-older than all that the log knows ends where the first known one starts; -1 for both where the epoch is newer than all.
+Behaviour: for each partition the largest epoch that is not above the requested one, and the offset behind its last
+record. An epoch older than all in the log ends where the first one starts; -1 for both if the epoch is newer than all.
 From version 2 on the client's current leader epoch is checked.
 Gaps: none.
 """
@@ -25,7 +25,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look up every partition asked for."""
+    """Return the end of the epoch for every partition of the request."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

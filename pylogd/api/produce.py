@@ -1,21 +1,20 @@
 """Produce (0), versions 3 to 13: append record batches.
 
-Behaviour: each partition is appended to by itself and answered by itself, with an error text from version 8 on. acks=1
-and acks=-1 are answered after the append, the latter once every in-sync replica has it; acks=0 is never answered, and
-an error closes the connection, which is the only way to tell. An acks=-1 whose in-sync set shrank below
-`min.insync.replicas` after the append is NOT_ENOUGH_REPLICAS_AFTER_APPEND; one whose leader lost the partition is
-NOT_LEADER_OR_FOLLOWER, and nobody knows yet what became of it. Other acks are INVALID_REQUIRED_ACKS. Topics go by name,
-from version 13 on by id. zstd needs version 7 (KIP-110). A batch whose header or records can't be right is
-INVALID_RECORD (`log/validator.py` says what is checked); single records that are at fault, such as those without a key
-for a compacted topic, are named from version 8 on (KIP-467). A transactional batch is INVALID_TXN_STATE. Where
-compressed records have to be looked into, that is done in a thread, and what comes for the same partition meanwhile is
-appended behind it. Only clients that call themselves `__admin_client` may
-write to the broker's own topics (INVALID_TOPIC_EXCEPTION).
-Advertised from version 0, which nobody serves: librdkafka takes the absence of version 0 as "no compression"
+Behaviour: each partition is appended to and answered separately, with an error text from version 8 on. acks=1 is
+answered after the append, acks=-1 once every in-sync replica has it; acks=0 is never answered, and an error closes the
+connection, since there is no other way to report it. If the in-sync set shrinks below `min.insync.replicas` after an
+append with acks=-1, that is NOT_ENOUGH_REPLICAS_AFTER_APPEND; if the leader changes, NOT_LEADER_OR_FOLLOWER, and the
+records may or may not be lost. Other acks are INVALID_REQUIRED_ACKS. Topics go by name, from version 13 on by id. zstd
+needs version 7 (KIP-110). A batch with an invalid header or invalid records is INVALID_RECORD (`log/validator.py` has
+the checks); single invalid records, such as those without a key for a compacted topic, are named from version 8 on
+(KIP-467). A transactional batch is INVALID_TXN_STATE. Compressed records that have to be checked are decompressed in a
+thread, and later appends to the same partition queue behind them. Only clients with the id `__admin_client` may write
+to internal topics (INVALID_TOPIC_EXCEPTION).
+Advertised from version 0, which is not served: librdkafka takes the absence of version 0 as "no compression"
 (KAFKA-18659; Apache Kafka 4 does the same).
 Gaps: transactions are refused with UNSUPPORTED_VERSION.
 
-This is the hot path; the usual request goes a short way of its own (`produce_one.py`).
+The most frequent requests never get here: `fast.produce` answers them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from twisted.internet.defer import Deferred
 from pylogd.api.brokers import PRODUCE_WITH_LEADERS, endpoints_of
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
-from pylogd.api.produce_one import NO_LEADER, failure, produce_one
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
@@ -37,7 +35,7 @@ from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
-from pylogd.wire.hot import FIRST_TOPIC_ID
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -53,35 +51,29 @@ from pylogd.wire.validation import INLINE_BYTES
 _FIRST_WITH_ZSTD = 7
 _ATTRIBUTES_LOW_BYTE = 22  # of the first batch header
 _ZSTD = 4
-_MOST_RECORD_ERRORS = 1000  # in one answer
-# Shared by all answers that have nothing to say here; never changed.
+_MAX_RECORD_ERRORS = 1000  # in one answer
+# Shared by all answers that have no such information; never changed.
 _NO_RECORD_ERRORS: list[BatchIndexAndErrorMessage] = []
+_NO_LEADER = LeaderIdAndEpoch()
 
-#: The answers of a topic, a place among them, and what will stand there once the records were looked into.
+#: The answers of a topic, the index of one, and what will be there once its records have been inspected.
 Inspected = tuple[list[PartitionProduceResponse], int, Deferred[PartitionProduceResponse]]
-NOT_YET = PartitionProduceResponse()
+_PENDING = PartitionProduceResponse()
 
 _TRANSACTIONS = (
     ErrorCode.UNSUPPORTED_VERSION,
     "Transactions are not available on this broker; produce without a transactional id.",
 )
 _ADMIN = "__admin_client"
-_INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is the broker's own; clients may not write to it.")
+_INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
 @handles(ProduceRequest, 3, 13, advertise_from=0, overlaps=True)
 def produce(
     context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | bytes | Deferred[ProduceResponse] | Deferred[ProduceResponse | None] | None:
-    """Append; the answer, encoded or not, or a Deferred of it where replicas are waited for, or None for acks=0."""
-    return produce_one(context, request) or produce_all(context, request)
-
-
-def produce_all(
-    context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Deferred[ProduceResponse] | Deferred[ProduceResponse | None] | None:
-    """The general way, for any request: the answer as a message."""
+    """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
@@ -99,15 +91,15 @@ def produce_all(
             partition = find((key, data.index))
             if partition is None:
                 code = why_absent(context.broker, key, data.index)
-                answer = failure(data.index, code, code.text)
+                answer = _failure(data.index, code, code.text)
             elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
-                answer = failure(data.index, *_INTERNAL)
+                answer = _failure(data.index, *_INTERNAL)
             else:
                 size += len(data.records or b"")
                 made = _append(context, partition, data, acks, pending, at_once=size <= INLINE_BYTES)
                 if isinstance(made, Deferred):
                     inspected.append((answers, len(answers), made))
-                    made = NOT_YET
+                    made = _PENDING
                 answer = made
             answers.append(answer)
         topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
@@ -134,12 +126,12 @@ async def _once_inspected(
 def _conclude(
     context: RequestContext, request: ProduceRequest, response: ProduceResponse, pending: list[PendingAppend]
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    """What the client is told, and when, after everything was appended or refused."""
+    """Return the response, or a Deferred of it, after everything was appended or refused."""
     refused = [one for topic in response.responses for one in topic.partition_responses if one.error_code]
     failed = refused[-1] if refused else None
     if request.acks == 0:
         if failed is not None:
-            raise CloseConnection(f"a produce with acks=0 failed: {failed.error_message}")
+            raise CloseConnection(f"a Produce request with acks=0 failed: {failed.error_message}")
         return None
     if failed is not None:
         _name_leaders(context, response)
@@ -155,9 +147,9 @@ def _append(
     *,
     at_once: bool,
 ) -> PartitionProduceResponse | Deferred[PartitionProduceResponse]:
-    """Append to one partition and answer it; `pending` grows by what has to be waited for.
+    """Append to one partition and return its answer. Add to `pending` what has to be waited for.
 
-    at_once: whether a short look into the records may be taken here; a large request may have many such.
+    at_once: whether a few records may be inspected here, on the reactor's thread; in a large request there are many.
     """
     records = data.records
     try:
@@ -184,7 +176,7 @@ async def _append_in_turn(
     pending: list[PendingAppend],
     at_once: bool,
 ) -> PartitionProduceResponse:
-    """The same where records have to be looked into first, or where this partition waits for that."""
+    """As `_append`, where records have to be inspected first, or where earlier appends wait for that."""
     try:
         result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
     except PylogdError as error:
@@ -196,46 +188,53 @@ def _appended(
     partition: Partition, index: int, result: AppendResult, acks: int, pending: list[PendingAppend]
 ) -> PartitionProduceResponse:
     base, stamp, start = result.base_offset, result.log_append_time, result.log_start_offset
-    answer = PartitionProduceResponse(index, 0, base, stamp, start, _NO_RECORD_ERRORS, None, NO_LEADER)
+    answer = PartitionProduceResponse(index, 0, base, stamp, start, _NO_RECORD_ERRORS, None, _NO_LEADER)
     if acks == -1 and partition.high_watermark <= result.last_offset:
         pending.append(PendingAppend(partition, result.last_offset + 1, answer))
     return answer
 
 
 def _refused(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
-    answer = failure(index, *explain(error))
+    answer = _failure(index, *explain(error))
     if isinstance(error, InvalidAppend):
-        indexes = error.record_indexes[:_MOST_RECORD_ERRORS]
+        indexes = error.record_indexes[:_MAX_RECORD_ERRORS]
         answer.record_errors = [BatchIndexAndErrorMessage(at, error.reason) for at in indexes]
     elif answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         answer.current_leader = LeaderIdAndEpoch(partition.leader_id, partition.leader_epoch)
     return answer
 
 
+def _failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
+    """Return the response for a partition that was not appended to."""
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, error_message=message, current_leader=_NO_LEADER
+    )
+
+
 def _check_old(records: bytes | memoryview | None) -> bytes | memoryview:
-    """Refuse what only old versions or empty requests can get wrong; the records otherwise."""
+    """Return the records. Raises for none at all, and for a codec that the version does not have."""
     if not records:
-        raise InvalidRecord("a produce request has to hold at least one record batch for each partition")
+        raise InvalidRecord("A Produce request needs at least one record batch for each partition.")
     if len(records) > _ATTRIBUTES_LOW_BYTE and records[_ATTRIBUTES_LOW_BYTE] & 7 == _ZSTD:
-        raise UnsupportedCompressionType("zstd needs Produce version 7 or later")
+        raise UnsupportedCompressionType("zstd needs Produce version 7 or later.")
     return records
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Say how to reach the leaders that answers name (KIP-951)."""
+    """Add the addresses of the leaders that the answers name (KIP-951)."""
     if context.version >= PRODUCE_WITH_LEADERS:
         answers = [answer for topic in response.responses for answer in topic.partition_responses]
-        leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not NO_LEADER}
+        leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
 
 
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:
     if request.acks == 0:
-        raise CloseConnection(f"a produce with acks=0 failed: {message}")
+        raise CloseConnection(f"a Produce request with acks=0 failed: {message}")
     return ProduceResponse(
         [
             TopicProduceResponse(
-                topic.name, topic.topic_id, [failure(data.index, code, message) for data in topic.partition_data]
+                topic.name, topic.topic_id, [_failure(data.index, code, message) for data in topic.partition_data]
             )
             for topic in request.topic_data
         ]
@@ -245,7 +244,7 @@ def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceRe
 def _when_replicated(
     context: RequestContext, pending: list[PendingAppend], timeout_ms: int, response: ProduceResponse
 ) -> Deferred[ProduceResponse]:
-    """The response once the appends in `pending` are committed; those that are not in time say so."""
+    """Return a Deferred of the response, which fires once the appends are committed or `timeout_ms` is over."""
 
     def answer(_: list[PendingAppend]) -> ProduceResponse:
         for append in pending:
@@ -263,7 +262,7 @@ def _when_replicated(
 
 
 def _why_not(context: RequestContext, append: PendingAppend) -> ErrorCode | None:
-    """Why an append that was waited for is not done, None if it is."""
+    """Return why an append that was waited for is not committed, None if it is."""
     partition = append.partition
     if append.committed and not append.short:
         return None

@@ -1,15 +1,15 @@
-"""The one place that knows which API is served, at which versions, by which function.
+"""The registry of APIs: which are served, at which versions, by which handler.
 
-Strategy: `@handles(FetchRequest, 4, 18)` above a handler is the only registration. Dispatch, the versions that a
-connection accepts and the ApiVersions answer are all read off it, so they can't disagree.
+Strategy: `@handles(FetchRequest, 4, 18)` above a handler is the only registration. `dispatch`, the versions that a
+connection accepts and the ApiVersions response are all derived from it, so they can't disagree.
 
-Rules: a handler serves every version that it registers, honestly. `advertise_from` lowers what ApiVersions says below
-what is served, for clients that look for an old version before they use a new one; each use says which client.
+Rules: a handler serves every version that it registers. `advertise_from` has ApiVersions announce lower versions than
+are served, for clients that look for an old version before they use a new one; each use says for which client.
 `overlaps` lets requests of one connection start while earlier ones of the same API wait; without it each starts when
 all before it are answered. It is for handlers whose effect, if any, is complete when they return, even if the answer
 is a Deferred.
 
-It must not know any single API.
+Must not know: any single API.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Handler = Callable[["RequestContext", Any], Any]
 
 
 class Registration(NamedTuple):
-    """One API as it is served."""
+    """An API with its handler; see the module for the fields."""
 
     api_key: int
     name: str

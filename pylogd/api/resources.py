@@ -1,4 +1,4 @@
-"""What settings belong to, as the three configuration APIs name it."""
+"""The resources of the three configuration APIs: topics and brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pylogd.metadata.image import Topic, check_topic_name
 
 
 class Resource(Protocol):
-    """What is common to the resources of the requests."""
+    """What the resources of the three requests have in common."""
 
     resource_type: int
     resource_name: str
@@ -25,22 +25,22 @@ R = TypeVar("R", bound=Resource)
 
 
 class ResourceType(IntEnum):
-    """Kinds of resources with settings here, with their codes."""
+    """The types of resources that have settings, by their codes."""
 
     TOPIC = 2
     BROKER = 4
 
 
 def unsupported(resource_type: int) -> KafkaError:
-    """The error for a kind of resource that has no settings here."""
+    """Return the error for a type of resource without settings."""
     return KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Resources of type {resource_type} have no settings here; topics (2), brokers (4) do.",
+        f"Resources of type {resource_type} have no settings; use topics (2) or brokers (4).",
     )
 
 
 def topic_of(context: RequestContext, name: str) -> Topic:
-    """The topic of that name. Raises InvalidTopicName, UnknownTopic."""
+    """Return the topic of that name. Raises InvalidTopicName, UnknownTopic."""
     check_topic_name(name)
     topic = context.broker.topics.get(name)
     if topic is None:
@@ -49,13 +49,14 @@ def topic_of(context: RequestContext, name: str) -> Topic:
 
 
 def broker_of(context: RequestContext, name: str) -> int | None:
-    """This broker's id, or None where the name is empty, which stands for all brokers. Raises KafkaError."""
+    """Return this broker's id, or None for the empty name, which means all brokers. Raises KafkaError for others."""
     if not name:
         return None
     own = context.broker.node_id
     if name != str(own):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"This is broker {own}; settings of broker {name[:20]} are its own."
+            ErrorCode.INVALID_REQUEST,
+            f"This is broker {own}; ask broker {name[:20]} for its settings.",
         )
     return own
 
@@ -63,9 +64,9 @@ def broker_of(context: RequestContext, name: str) -> int | None:
 async def alter_each(
     resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None, int, str]]:
-    """Change one resource after the other: error code, text, type and name of each, as the answers begin.
+    """Change the resources in order. Return error code, text, type and name of each.
 
-    One that stands more than once is INVALID_REQUEST each time.
+    A resource that is named more than once is INVALID_REQUEST each time.
     """
     count = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers: list[tuple[ErrorCode, str | None, int, str]] = []
@@ -73,7 +74,7 @@ async def alter_each(
         key = resource.resource_type, resource.resource_name
         try:
             if count[key] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource stands more than once in the request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the resource more than once.")
             await alter(resource)
         except PylogdError as error:
             answers.append((*explain(error), *key))

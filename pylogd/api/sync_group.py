@@ -1,7 +1,7 @@
-"""SyncGroup (14), versions 0 to 5: a member's share of its group's work.
+"""SyncGroup (14), versions 0 to 5: give a member its assignment.
 
-Behaviour: answered when the leader has brought the assignment and that is stored. From version 5 on kind and name of
-the protocol are checked where they are given, and come back.
+Behaviour: answered when the leader has sent the assignments and they are stored. From version 5 on the type and name of
+the protocol are checked if given, and returned.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 @handles(SyncGroupRequest, 0, 5)
 def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
-    """Answer the share; a Deferred where the leader is waited for."""
+    """Return the assignment; a Deferred of it while the leader is waited for."""
     answer = context.broker.groups.sync(
         request.group_id,
         request.member_id,

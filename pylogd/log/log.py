@@ -1,11 +1,11 @@
 """The log of one partition: segments in the order of their offsets, appended to at the end, read from any offset.
 
 An append checks the batches, assigns offsets, and writes everything with one `pwritev`: 16 new bytes for each batch
-(base offset, length, leader epoch), and the rest of it as received, without a copy. A single batch of a client that
-meets the conditions in `plain` takes a fast path inside `append`, and several small ones are written together by
-`append_run`; all other batches go through `validator.check_batches`. A read looks the position up (`reading`) and
-returns a `FileSlice`: record bytes never pass through this module. What removes segments works on a log from outside:
-`truncation`, `retention`, `compaction`; so does `durability`, which flushes it.
+(base offset, length, leader epoch), and the rest of it as received, without a copy. Nearly all batches of clients are
+accepted by their headers alone (`fast_accept`), and `append_batches` writes many such together; all other batches go
+through `validator.check_batches`. A read looks the position up (`reading`) and returns a `FileSlice`: record bytes
+never pass through this module. What removes segments works on a log from outside: `truncation`, `retention`,
+`compaction`; so does `durability`, which flushes it.
 
 Rules:
 - An append stores all of its batches or none, also when the disk is full.
@@ -30,9 +30,9 @@ from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
+from pylogd.log.fast_accept import FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
-from pylogd.log.plain import PlainBatches
 from pylogd.log.producers import Producers, WrittenBatch
 from pylogd.log.reading import SegmentsView
 from pylogd.log.segment import Segment, Storage
@@ -52,6 +52,7 @@ NO_TIMESTAMP = -1
 
 _PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the broker writes into a batch
 _PREFIX_SIZE = _PREFIX.size
+_COPIED_BYTES = 4096  # smaller batches are copied to be written together: that is cheaper than many small buffers
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 _pack_prefix = _PREFIX.pack
@@ -124,7 +125,7 @@ class Log:
         self._config = config
         self._create_time = True
         self._roll_ms = 0
-        self._plain = PlainBatches()
+        self._fast_accept = FastAccept()
         self.replace_segments(segments)
         self.config = config
 
@@ -186,9 +187,9 @@ class Log:
         with self.lock:
             now_ms = self.now_ms()
             if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
-                plain = self._plain.look(records, self._active.size, self.log_end_offset, now_ms)
-                if plain is not None:
-                    return self._append_one(memoryview(records), leader_epoch, *plain)
+                fields = self._fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
+                if fields is not None:
+                    return self._append_one(memoryview(records), leader_epoch, *fields)
             return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
 
     def wants_inspection(self, records: Buffer) -> bool:
@@ -202,7 +203,7 @@ class Log:
     def _append_one(
         self, view: memoryview, leader_epoch: int, delta: int, newest: int, producer_id: int, epoch: int, sequence: int
     ) -> AppendResult:
-        """The short way: one plain batch."""
+        """Append one batch that `fast_accept` has accepted."""
         if producer_id >= 0:
             duplicate = self.producers.check(producer_id, epoch, sequence, delta)
             if duplicate is not None:
@@ -219,34 +220,35 @@ class Log:
         self.log_end_offset = last + 1
         return _new_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
 
-    @property
-    def takes_runs(self) -> bool:
-        """Whether `append_run` may append anything just now."""
-        return self._plain.segment_bytes >= 0
+    def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
+        """Append with one write as many batches of clients, from the first on, as `fast_accept` accepts.
 
-    def append_run(self, run: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
-        """Append small batches of clients with one write, as many from the front as are plain; the base offset of each.
-
-        The others are for `append`. `StorageFailure` says that none was appended.
+        Return their base offsets. What is left is for `append`. Raises StorageFailure: nothing was appended.
         """
         with self.lock:
             segment = self._active
-            if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(run)):
+            if leader_epoch != self.epochs.latest or not segment.has_entries_for(len(batches)):
                 return []
-            placed = self._plain.place(run, segment.size, self.log_end_offset, self.now_ms(), self.producers)
-            if not placed:
+            accepted = self._fast_accept.check_all(
+                batches, segment.size, self.log_end_offset, self.now_ms(), self.producers
+            )
+            if not accepted:
                 return []
             parts: list[Buffer] = []
-            for records, base, _ in placed:
-                parts += (_pack_prefix(base, len(records) - LENGTH_OVERHEAD, leader_epoch), records[_PREFIX_SIZE:])
-            data = b"".join(parts)  # a copy: cheaper than to write so many small buffers
-            segment.write([data], len(data))
-            for records, base, (delta, newest, producer_id, epoch, sequence) in placed:
+            size = 0
+            for records, base, _ in accepted:
+                length = len(records)
+                parts += (_pack_prefix(base, length - LENGTH_OVERHEAD, leader_epoch), records[_PREFIX_SIZE:])
+                size += length
+            if size < len(accepted) * _COPIED_BYTES or len(parts) > _IOV_MAX:
+                parts = [b"".join(parts)]
+            segment.write(parts, size)
+            for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
                 segment.note_batch(len(records), base + delta, newest, self._index_interval)
                 if producer_id >= 0:
                     self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
             self.log_end_offset = base + delta + 1
-            return [base for _, base, _ in placed]
+            return [base for _, base, _ in accepted]
 
     def _append_checked(
         self,
@@ -324,11 +326,11 @@ class Log:
         return AppendResult(batch.base_offset, batch.last_offset, stamp, self.log_start_offset, True)
 
     def _set_limits(self) -> None:
-        """Work out how far the short way goes before the general one has to look at the segment again."""
+        """Work out which batches `fast_accept` may accept until the segment is looked at again."""
         segment, config = self._active, self._config
         segment.max_entries = max(config.segment_index_bytes // TIME_ENTRY, 1)
         usable = self._create_time and segment.size and not (segment.full or self.closed or config.compacts)
-        self._plain.set_limits(config, segment, self._roll_ms, bool(usable))
+        self._fast_accept.set_limits(config, segment, self._roll_ms, bool(usable))
 
     def _is_due(self, newest: int, now_ms: int) -> bool:
         """Return whether the active segment is older than `segment.ms`: by time stamps if it has any, as in Kafka."""

@@ -1,16 +1,18 @@
 """A connection to a broker on Twisted: requests out, replies in, in order, each reply a Deferred.
 
 Strategy: requests are pipelined: each goes out at once, whatever is still awaited. The first exchange is ApiVersions;
-after that each request goes at the highest version that both sides know. Replies are received and decoded where they
-lie: records in a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all
+after that each request goes at the highest version that both sides know. Large replies are received in place:
+records in a reply are views of its frame, uncopied, and the frame lives as long as they do. One timer serves all
 requests.
 
 A request without a reply is done when the transport has taken its bytes, which it does at once until too many wait.
 
-Rules: replies come in the order of the requests, so those behind a late one are no use either: a request that is not
-answered in time ends the connection. Whatever ends it fails every request that waits, with the cause, and tells the
-listeners of `on_lost` once. A reply over `max_reply_bytes` ends it before memory is spent. How many requests are under
-way is for the caller to bound. It knows nothing of clusters, leaders, or trying again.
+Rules: replies come in the order of the requests, so a late one holds up all behind it: a request that is not answered
+in time ends the connection. Whatever ends it fails every request that waits, with the cause, and calls the listeners of
+`on_lost` once. A reply over `max_reply_bytes` ends it before memory is allocated. The caller limits how many requests
+are in flight.
+
+Must not know: clusters, leaders, retries.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ RECEIVE_BYTES = 1 << 19
 _CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
 
 
-class _Awaited:
-    """A request whose reply is awaited, if only to be passed over: its caller may have cancelled it."""
+class _PendingReply:
+    """A request whose reply is awaited, even if its caller has cancelled it."""
 
     __slots__ = ("deadline", "reply")
 
@@ -70,8 +72,8 @@ class BrokerConnection(Protocol):
         self._clock = clock
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
         self._negotiation = Negotiation(address)
-        self._awaited: deque[_Awaited] = deque()
-        self._unsent: deque[_Awaited] = deque()  # requests without a reply, behind more bytes than should wait
+        self._awaited: deque[_PendingReply] = deque()
+        self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
         self._congested = False
         self._receiver: Receiver
         self._timer: IDelayedCall | None = None
@@ -80,11 +82,11 @@ class BrokerConnection(Protocol):
         self._failure: PylogdError | None = None
         self._listeners: list[Callable[[PylogdError], object]] = []
 
-    # What it is
+    # State
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no more use."""
+        """Whether the connection has ended."""
         return self._failure is not None
 
     @property
@@ -98,7 +100,7 @@ class BrokerConnection(Protocol):
         return self._negotiation.versions
 
     def version_for(self, request: Any, highest: int | None = None) -> int:
-        """The highest version of a request that both sides know, not over `highest`. Raises UnsupportedByBroker."""
+        """Return the highest version that both sides know, not over `highest`. Raises UnsupportedByBroker."""
         return self._negotiation.version_for(request, highest)
 
     def on_lost(self, listener: Callable[[PylogdError], object]) -> None:
@@ -116,8 +118,8 @@ class BrokerConnection(Protocol):
         """Send a request; fires with its response, or with None where no reply is due (produce with acks=0).
 
         Fails with BrokerUnavailable, RequestTimedOut or InvalidReply, all of which end the connection; and with
-        UnsupportedByBroker or LocalProtocolError, where nothing was sent. A Deferred that is cancelled lets its reply
-        go; the connection stays.
+        UnsupportedByBroker or LocalProtocolError, where nothing was sent. Cancel the Deferred to ignore the reply; the
+        connection stays.
         """
         if self._failure is not None:
             return fail(self._failure)
@@ -131,7 +133,7 @@ class BrokerConnection(Protocol):
         transport.writeSequence(parts)
         if not expect_reply and not self._congested:
             return succeed(None)
-        awaited = _Awaited(self._clock.seconds() + (self.timeout if timeout is None else timeout))
+        awaited = _PendingReply(self._clock.seconds() + (self.timeout if timeout is None else timeout))
         (self._awaited if expect_reply else self._unsent).append(awaited)
         self._watch(awaited.deadline)
         return awaited.reply
@@ -143,7 +145,7 @@ class BrokerConnection(Protocol):
             self._end(BrokerUnavailable(f"{self.address}: the connection was closed"))
             transport.unregisterProducer()  # it would wait for more
             transport.loseConnection()
-            if self._connected:  # a peer that takes nothing
+            if self._connected:  # abort it if the peer does not read
                 self._timer = self._clock.callLater(_CLOSE_SECONDS, transport.abortConnection)
 
     # Bytes
@@ -194,7 +196,7 @@ class BrokerConnection(Protocol):
         transport.abortConnection()
 
     def _end(self, failure: PylogdError) -> None:
-        """The one place where the connection ends for those who use it. Only the first call counts."""
+        """Fail what waits, and call the listeners. Only the first call counts."""
         self._stop_timer()
         if self._failure is not None:
             return
@@ -211,7 +213,7 @@ class BrokerConnection(Protocol):
     # Time
 
     def _watch(self, deadline: float) -> None:
-        """See to it that the timer fires at `deadline` or before."""
+        """Have the timer fire at `deadline` or before."""
         if self._timer is not None:
             if self._wakes_at <= deadline:
                 return
@@ -235,10 +237,10 @@ class BrokerConnection(Protocol):
                 self._timer.cancel()
             self._timer = None
 
-    # What the broker serves
+    # Versions
 
     async def negotiate(self, timeout: float) -> None:
-        """Ask what the broker serves: the first exchange. Raises as `request`, and KafkaError."""
+        """Ask which versions the broker serves: the first exchange. Raises as `request`, and KafkaError."""
         step: tuple[Any, int] | None = self._negotiation.question()
         while step is not None:
             message, version = step
@@ -256,11 +258,11 @@ def connect(
     tls: Any = None,
     max_reply_bytes: int = MAX_REPLY_BYTES,
 ) -> Deferred[BrokerConnection]:
-    """Open a connection and ask what the broker serves, each within `timeout` seconds.
+    """Open a connection and ask which versions the broker serves, each within `timeout` seconds.
 
     `tls` is what `twisted.internet.endpoints.wrapClientTLS` takes (`twisted.internet.ssl.optionsForClientTLS(host)`),
-    None for plain TCP. Fails with BrokerUnavailable, RequestTimedOut, InvalidReply or KafkaError. A Deferred that is
-    cancelled leaves no connection behind.
+    None for plain TCP. Fails with BrokerUnavailable, RequestTimedOut, InvalidReply or KafkaError. Cancelling the
+    Deferred closes the connection.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = _endpoint(reactor, host, port, timeout)
@@ -290,7 +292,7 @@ async def _open(endpoint: Any, factory: Any, address: str, timeout: float) -> Br
 
 
 def _endpoint(reactor: Any, host: str, port: int, timeout: float) -> Any:
-    """An address goes straight to its socket; only a name is looked up, which the reactor does in a thread."""
+    """Return an endpoint. Addresses are used directly; the reactor looks names up in a thread."""
     if isIPv6Address(host):
         return TCP6ClientEndpoint(reactor, host, port, timeout)
     if isIPAddress(host):

@@ -1,8 +1,8 @@
-"""Notices that a peer has gone while its connection is not being read.
+"""Detect that a peer has closed a connection that is not being read from.
 
-A transport that is paused is watched by no reactor, so the end of a connection whose requests all wait, say in long
-polls, would be seen only when one of them is answered. Strategy: such sockets are put into an epoll set of their own,
-for their end alone (EPOLLRDHUP); the set is one more descriptor to the reactor, readable when a peer has gone.
+The reactor does not watch a paused transport, so the end of a connection whose requests all wait, say in long polls,
+would be seen only when one of them is answered. Strategy: such sockets are put into an epoll set of their own, for
+EPOLLRDHUP only; the reactor reads from that set, which is readable when a peer has closed its connection.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from zope.interface import implementer
 
 @implementer(IReadDescriptor)
 class HangupWatch:
-    """The paused connections of one listener. Aborts each whose peer closes it or goes away."""
+    """Watches the paused connections of one listener, and aborts each that its peer closes."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
         self._epoll: select.epoll | None = None  # made when it is first needed
         self._transports: dict[int, Any] = {}
-        self._fds: dict[Any, int] = {}  # a transport that is closed has lost its descriptor's number
+        self._fds: dict[Any, int] = {}  # a closed transport no longer knows its descriptor
 
     def watch(self, transport: Any) -> None:
-        """From now on; `transport` has just been paused."""
+        """Watch a transport that has just been paused."""
         if self._epoll is None:
             self._epoll = select.epoll()
             self._reactor.addReader(self)
@@ -37,15 +37,15 @@ class HangupWatch:
         self._fds[transport] = fd
 
     def unwatch(self, transport: Any) -> None:
-        """No longer: it is read again, or closed. Nothing happens if it is not watched."""
+        """Stop watching a transport, which is read from again or closed. Do nothing if it is not watched."""
         fd = self._fds.pop(transport, None)
         if fd is not None and self._epoll is not None:
             del self._transports[fd]
-            with contextlib.suppress(OSError):  # the kernel has forgotten it if it is closed
+            with contextlib.suppress(OSError):  # the kernel has removed it if it is closed
                 self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all."""
         epoll, self._epoll = self._epoll, None
         self._transports.clear()
         self._fds.clear()
@@ -56,7 +56,7 @@ class HangupWatch:
     # What the reactor asks of a descriptor
 
     def fileno(self) -> int:
-        """The epoll set's; -1 once it is closed."""
+        """Return the epoll set's descriptor; -1 once it is closed."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def doRead(self) -> None:

@@ -1,12 +1,14 @@
-"""Runs the requests of one connection in their order and sends the replies in the same order.
+"""Starts the requests of one connection in their order, and sends the replies in the same order.
 
 Strategy: a request starts once all before it on the connection are answered, so it finds whatever they changed. Only
-requests of one API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
-wait: Produce, which keeps the order of appends itself, and Fetch, which changes nothing. A request that may not
-start yet is held, and the connection is not read from meanwhile. Each request that waits takes a slot in a queue, and
-a reply leaves when all before it have. While the queue is empty, an immediate reply takes no slot and no Deferred, and
-the replies of one reactor turn leave in one write. Requests behind such a one that are like it go to the handler
-together (`wire.runs`), which returns how many of them it has answered.
+requests of an API that is registered as overlapping (`api.registry`) start while earlier ones of the same API still
+wait. A request that may not start yet is held, and the connection is not read from meanwhile. Each request that waits
+takes a slot in a queue, and a reply leaves when all before it have. While the queue is empty, an immediate reply takes
+no slot and no Deferred, and the replies of one reactor turn leave in one write.
+
+Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
+may answer it together with those received behind it. What it leaves goes the general way. A connection is offered to it
+after a request of one of the handler's `batched` APIs was answered at once, and as long as it answers something.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -16,11 +18,13 @@ served, holds a bounded amount of memory. Reading resumes when slots clear or th
 Rules: a broken frame, an unknown API or a handler's CloseConnection closes the connection, with a reason in the log,
 after the replies to all earlier requests were sent. A handler that fails in any other way closes it too, and its
 traceback goes to the log: the peer must not wait for ever.
+
+Must not know: any single API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container, Mapping
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -33,9 +37,8 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.receiving import Receiver
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
-from pylogd.wire.runs import ProduceRun
 from pylogd.wire.schema import Part
-from pylogd.wire.session import RequestReceived, ServerSession, UnsupportedRequest
+from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
 
@@ -45,37 +48,59 @@ RECEIVE_BYTES = 1 << 18
 _GATHERED_REPLIES = 256
 _LARGE_REPLY_BYTES = 4096
 
-#: (connection, event) -> a response message, a Deferred of one, or None where no reply is due. Of a run: how many of
-#: its requests were answered, from the first on, and all their replies.
-Dispatch = Callable[[Any, RequestReceived | UnsupportedRequest | ProduceRun], Any]
+_MAX_BATCH = 256  # requests that are answered together
+
+Event = RequestReceived | UnsupportedRequest
 
 
 class Connection(Protocol):
-    """Whose requests these are; goes with each to what dispatches them."""
+    """The connection that requests come from, as the handler gets it."""
 
     transport: Any
 
 
-class _State(IntEnum):
+class RequestHandler(Protocol):
+    """Answers the requests of all connections.
+
+    versions: the lowest and highest version that is served, by API key.
+    overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
+    batched: keys of APIs whose requests `handle_batch` may answer.
+    """
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]: ...
+    @property
+    def overlapping(self) -> Container[int]: ...
+    @property
+    def batched(self) -> Container[int]: ...
+
+    def handle(self, connection: Any, event: Event) -> Any:
+        """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
+
+    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
+
+
+class _ConnectionState(IntEnum):
     OPEN = 0
     FINISHING = 1  # no further request is taken; earlier ones are still being answered
     DRAINING = 2  # no further reply is made; those made are being sent
     CLOSED = 3
 
 
-_OPEN, _FINISHING, _DRAINING, _CLOSED = _State
+_OPEN, _FINISHING, _DRAINING, _CLOSED = _ConnectionState
 
 
 class _Slot:
-    """A request whose reply is not there yet, or waits for one before it.
+    """A request whose reply is not made yet, or waits for one before it.
 
-    close_reason: why the connection has to be closed in place of a reply.
+    close_reason: why the connection has to be closed instead of a reply, if it has to be.
     """
 
     __slots__ = ("close_reason", "deferred", "event", "ready", "response")
 
-    def __init__(self, event: RequestReceived | UnsupportedRequest | None) -> None:
-        """`event` is None for a frame that is no request."""
+    def __init__(self, event: Event | None) -> None:
+        """`event` is None for a frame that is no request, and for requests in a batch."""
         self.event: Any = event
         self.deferred: Deferred[Any] | None = None
         self.ready = False
@@ -84,40 +109,39 @@ class _Slot:
 
 
 class Pipeline:
-    """The requests in flight on one connection."""
+    """Takes the requests of one connection, and sends the replies to them."""
 
     __slots__ = (
-        "_congested", "_connection", "_dispatch", "_gathered", "_hangups", "_held", "_max_in_flight", "_overlapping",
-        "_receiver", "_running", "_sender", "_session", "_slots", "_state", "_stopped",
+        "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
+        "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_stopped",
     )  # fmt: skip
 
     def __init__(
         self,
         connection: Connection,
         session: ServerSession,
-        dispatch: Dispatch,
+        handler: RequestHandler,
         sender: Sender,
         max_in_flight: int,
         hangups: HangupWatch,
-        overlapping: Container[int] = (),
     ) -> None:
-        """`overlapping`: API keys whose requests may start while earlier ones of the same API wait."""
         self._connection = connection
         self._session = session
-        self._dispatch = dispatch
+        self._handler = handler
         self._sender = sender
-        self._receiver: Receiver | None = None  # while a large frame comes
+        self._receiver: Receiver | None = None  # while a large frame is being received
         connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
-        self._overlapping = overlapping
-        self._held: RequestReceived | UnsupportedRequest | None = None  # starts when all slots are cleared
+        self._held: Event | None = None  # starts when all slots are cleared
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._stopped = False  # no longer reading, for back-pressure
         self._state = _OPEN
         self._running = False
         self._congested = False  # what the sender said after it was last given something
+        self._batching = False  # whether the next request is offered to `handle_batch`
+        self._singles = 0  # how many of the next requests are offered to it one by one
 
     @property
     def in_flight(self) -> int:
@@ -130,7 +154,8 @@ class Pipeline:
         return not self._slots and self._sender.idle
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the peer and run the requests in them."""
+        """Take bytes from the peer and start the requests in them."""
+        self._singles = 0
         self._session.receive_data(data)
         self._run()
         if self._stopped or self._state:
@@ -149,7 +174,7 @@ class Pipeline:
         return came
 
     def drained(self) -> None:
-        """The sender has nothing left to send."""
+        """Continue: the sender has nothing left to send."""
         if self._state:
             self._close_if_done()
         elif self._stopped and not self._running:
@@ -168,7 +193,7 @@ class Pipeline:
             self._sender.close()
 
     def lost(self) -> None:
-        """The connection is gone: cancel what waits."""
+        """Cancel what waits: the connection is gone."""
         self._state = _CLOSED
         if self._stopped:
             self._hangups.unwatch(self._connection.transport)
@@ -186,7 +211,7 @@ class Pipeline:
         if self._state >= _DRAINING:
             return
         peer = self._connection.transport.getPeer()
-        log.warn("closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        log.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
         self._state = _DRAINING
         self._cancel_all()
         self._flush()
@@ -195,42 +220,48 @@ class Pipeline:
             self._stop_reading()
 
     def _run(self) -> None:
+        """Start the requests received, until none is left, one has to be held, or too many are unanswered."""
         self._running = True
         self._congested = self._sender.congested
-        singly = 0  # so many of the next requests have to go one by one
         try:
-            next_event, slots, most = self._session.next_event, self._slots, self._max_in_flight
+            session, slots, most = self._session, self._slots, self._max_in_flight
+            next_frame = session.next_frame
             while not self._state:
                 if self._congested or len(slots) >= most:
                     self._flush()
                     if self._congested or len(slots) >= most:
                         self._stop_reading()
                         break
-                event = self._held or next_event()
-                if event is None:
-                    self._start_reading()
-                    break
+                event = self._held
+                if event is not None:
+                    self._held = None
+                else:
+                    frame = next_frame()
+                    if frame is None:
+                        self._start_reading()
+                        break
+                    if self._batching and not slots and self._answer_batch(frame):
+                        frame = None  # its memory can be used again
+                        continue
+                    event = session.parse(frame)
+                    frame = None
                 if slots and not self._may_overlap(event):
                     self._held = event
                     self._stop_reading()
                     break
-                self._held = None
-                at_once = self._start(event)
-                if singly:
-                    singly -= 1
-                elif at_once:
-                    singly = self._start_run(event)
+                if self._start(event):
+                    self._batching = event.api_key in self._handler.batched
         except RemoteProtocolError as error:
             self._end(str(error), None)
         finally:
             self._running = False
         self._flush()
 
-    def _may_overlap(self, event: RequestReceived | UnsupportedRequest) -> bool:
+    def _may_overlap(self, event: Event) -> bool:
         """Whether a request may start while the slots, which are of one API, wait."""
-        return event.api_key == self._slots[0].event.api_key and event.api_key in self._overlapping
+        return event.api_key == self._slots[0].event.api_key and event.api_key in self._handler.overlapping
 
-    def _end(self, reason: str, event: RequestReceived | UnsupportedRequest | None) -> None:
+    def _end(self, reason: str, event: Event | None) -> None:
         """Take no further request, and close the connection once all requests before `event` are answered."""
         slot = _Slot(event)
         self._slots.append(slot)
@@ -256,10 +287,10 @@ class Pipeline:
             self._hangups.unwatch(self._connection.transport)
             self._connection.transport.resumeProducing()
 
-    def _start(self, event: RequestReceived | UnsupportedRequest) -> bool:
-        """Whether it was answered at once, by a handler that encodes its answers itself."""
+    def _start(self, event: Event) -> bool:
+        """Hand a request to its handler. Return whether it was answered at once."""
         try:
-            result = self._dispatch(self._connection, event)
+            result = self._handler.handle(self._connection, event)
         except CloseConnection as error:
             self._end(str(error), event)
             return False
@@ -268,7 +299,7 @@ class Pipeline:
             return False
         if result is None:
             return False
-        if isinstance(event, UnsupportedRequest):  # the one that is answered: ApiVersions, in version 0 (KIP-511)
+        if isinstance(event, UnsupportedRequest):  # the reply that such a request gets is of version 0 (KIP-511)
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
         event.request = None  # its record bytes can go
         if isinstance(result, Deferred):
@@ -284,28 +315,25 @@ class Pipeline:
             self._slots.append(slot)
         else:
             self._reply(event, result)
-            return type(result) is bytes
+            return True
         return False
 
-    def _start_run(self, event: RequestReceived | UnsupportedRequest) -> int:
-        """Have requests that came behind `event` and are like it answered together, as many as can be.
-
-        How many behind those have to go one by one: nobody is to go through them again for each.
-        """
-        if self._state or self._congested:
-            return 0
-        run = self._session.next_run(event.api_key, event.version)
-        if run is None:
-            return 0
+    def _answer_batch(self, frame: memoryview) -> bool:
+        """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
+        singles = self._singles
         try:
-            count, replies = self._dispatch(self._connection, run)
+            replies, end, left = self._handler.handle_batch(frame, self._session, 1 if singles else _MAX_BATCH)
         except Exception:
-            self._end(_explain(Failure(), event), event)
-            return 0
-        if count:
-            self._session.took(run, count)
-            self._gather([replies])
-        return len(run) - count if len(run) else RECEIVE_BYTES  # more than one read can have
+            self._end(_explain(Failure(), None), None)
+            return True
+        self._singles = singles - 1 if singles else left
+        if not replies:
+            self._batching = False
+            return False
+        if end:
+            self._session.skip_to(end)
+        self._gather([replies])
+        return True
 
     def _ready(self, response: Any, slot: _Slot) -> None:
         slot.response = response
@@ -361,9 +389,15 @@ class Pipeline:
             self.close(reason)
 
 
-def _explain(failure: Failure, event: RequestReceived | UnsupportedRequest) -> str:
-    """Why the connection is to be closed after a handler's failure; logs the traceback of one that is unexpected."""
+def _explain(failure: Failure, event: Event | None) -> str:
+    """Return why the connection is closed after a handler's failure. Log the traceback of an unexpected one."""
     if failure.check(CloseConnection):
         return failure.getErrorMessage()
-    log.failure("the handler of API {api} version {version} failed", failure, api=event.api_key, version=event.version)
+    if event is None:
+        log.failure("Unexpected error while answering a request batch", failure)
+    else:
+        log.failure(
+            "Unexpected error while handling API {api} version {version}",
+            failure, api=event.api_key, version=event.version,
+        )  # fmt: skip
     return "internal error, see the traceback above"

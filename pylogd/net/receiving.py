@@ -22,7 +22,7 @@ MEMORY = FrameMemory()
 MOST_BYTES = 1 << 20
 
 
-class Receives(Protocol):
+class ReceivingSession(Protocol):
     """A session into whose partial frames bytes can be received; see `FrameDecoder`."""
 
     def receive_buffer(self) -> memoryview | None: ...
@@ -38,7 +38,7 @@ class Receiver:
 
     __slots__ = ("_chunk", "_session", "_socket", "_transport", "small")
 
-    def __init__(self, transport: Any, session: Receives, chunk: int) -> None:
+    def __init__(self, transport: Any, session: ReceivingSession, chunk: int) -> None:
         self._transport = transport
         self._session = session
         self._chunk = transport.bufferSize = chunk

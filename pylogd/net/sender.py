@@ -1,17 +1,17 @@
-"""Sends the parts of replies over one connection: bytes by the transport's own buffer, file slices by sendfile.
+"""Send the parts of replies over one connection: bytes by the transport's own buffer, file slices by sendfile.
 
-Strategy: what the socket takes at once is sent at once, which saves the reactor a turn for most replies; the rest is
+Strategy: as much as the socket takes is sent immediately, which saves the reactor a turn for most replies; the rest is
 left to the transport, whose pull producer the sender is for as long as the connection lives. The transport calls back
 each time that all bytes given to it have left, so a slice never overtakes the bytes before it, and the sender knows
 when the peer has caught up. At most `sendfile.max.bytes` of files leave in one reactor turn, so that one connection
-can't hold the reactor. The bytes of a slice do not enter this process, unless it is so small that a copy of it, which
-leaves in one call and one packet with what is before and behind it, costs less than a sendfile.
+can't hold the reactor. The bytes of a slice do not enter this process, except for small slices: those are copied, since
+one call and one packet with the bytes around them cost less than a sendfile.
 
-Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold one is read ahead in a thread
-(`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice,
-or its file system may never say yes.
+Before a sendfile the kernel is asked whether the chunk is in the page cache. A cold chunk is read ahead in a thread
+(`warm`) while the reactor serves others, and then sent without asking again: the file may be shorter than its slice, or
+its file system may always answer no.
 
-Rules: a file shorter than its slice aborts the connection, for the peer has been promised the bytes.
+Rules: a file shorter than its slice aborts the connection, since the peer has been told the length.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from zope.interface import implementer
 
 log = Logger()
 
-#: More queued parts than this, and no further request is taken from the connection.
+#: With more queued parts than this, no further request is taken from the connection.
 MAX_QUEUED_PARTS = 64
-#: So many bytes of small slices are copied into one write, if they are warm.
+#: At most so many bytes of small slices are copied into one write, if they are in the page cache.
 COPIED_BYTES = 1 << 15
 
 
 class Slice(Protocol):
-    """A run of bytes of an open file, as the log hands it out."""
+    """A range of bytes of an open file, as the log returns it."""
 
     position: int
     length: int
@@ -46,7 +46,7 @@ class Slice(Protocol):
     def fileno(self) -> int: ...
     def is_warm(self, position: int, length: int) -> bool: ...
     def copy(self) -> bytes | bytearray | None:
-        """All of it, None where that would wait for the disk."""
+        """Return all of it, or None if that would wait for the disk."""
 
 
 #: Reads a chunk of a slice into the page cache in a thread: (slice, position, length) -> Deferred.
@@ -54,10 +54,10 @@ Warm = Callable[[Slice, int, int], "Deferred[Any]"]
 
 
 class Feeder(Protocol):
-    """Whoever gives a sender what to send."""
+    """The part that gives a sender what to send."""
 
     def drained(self) -> None:
-        """All of it has left."""
+        """Continue: everything has been sent."""
 
 
 @implementer(IPullProducer)
@@ -70,19 +70,19 @@ class Sender:
     )  # fmt: skip
 
     def __init__(self, transport: Any, warm: Warm, feeder: Feeder, *, max_chunk: int, max_unsent: int) -> None:
-        """`max_chunk`: bytes in one sendfile call. `max_unsent`: bytes written that make the peer too far behind."""
+        """`max_chunk`: bytes in one sendfile call. `max_unsent`: more unsent bytes are congestion."""
         self._transport = transport
         self._socket: socket.socket = transport.getHandle()
         self._warm = warm
         self._feeder = feeder
         self._max_chunk = max_chunk
         self._max_unsent = max_unsent
-        # What waits behind the slice that is going out; None if nothing waits. An empty deque takes 760 bytes.
+        # Parts queued behind the current slice; None if there are none. An empty deque takes 760 bytes.
         self._parts: deque[bytes | Slice] | None = None
         self._slice: Slice | None = None
         self._at = self._end = 0
-        self._warm_to = 0  # up to where the slice was found warm, or has been read ahead
-        self._unsent = 0  # bytes written since the transport last ran dry
+        self._warm_to = 0  # the slice is known to be in the page cache up to here
+        self._unsent = 0  # bytes given to the transport since it last had sent all
         self._waiting = False  # for a cold chunk
         self._connected = True
         transport.registerProducer(self, False)
@@ -113,7 +113,7 @@ class Sender:
             self._write(data)
 
     def resumeProducing(self) -> None:
-        """The transport has run dry: go on with what waits, or tell that all is sent."""
+        """Send more, or report that all is sent: the transport has nothing left to send."""
         self._unsent = 0
         if self._waiting:
             return
@@ -122,7 +122,7 @@ class Sender:
             self._feeder.drained()
 
     def stopProducing(self) -> None:
-        """The connection is gone."""
+        """Drop what is queued: the connection is closed."""
         self._connected = False
         self._parts = self._slice = None
 
@@ -133,7 +133,7 @@ class Sender:
         self._transport.loseConnection()
 
     def _write(self, data: bytes, flags: int = 0) -> None:
-        """Send now what the socket takes, if nothing waits before it; the transport does the rest."""
+        """Send as much as the socket takes, if nothing waits before it; leave the rest to the transport."""
         if not self._unsent:
             try:
                 sent = self._socket.send(data, flags)
@@ -166,28 +166,28 @@ class Sender:
                 share -= sent
         self._parts = None
 
-    def _write_to_next_slice(self, parts: deque[bytes | Slice], room: int) -> int:
-        """Write what comes before the next slice that is not copied; the bytes copied, at most `room`."""
-        run: list[bytes | bytearray] = []
+    def _write_to_next_slice(self, parts: deque[bytes | Slice], most: int) -> int:
+        """Write the parts before the next slice that is not copied. Return how many bytes were copied (<= `most`)."""
+        written: list[bytes | bytearray] = []
         copied = 0
         while parts:
             part = parts.popleft()
             if isinstance(part, bytes):
-                run.append(part)
-            elif copied + part.length <= room and (data := part.copy()) is not None:
-                run.append(data)
+                written.append(part)
+            elif copied + part.length <= most and (data := part.copy()) is not None:
+                written.append(data)
                 copied += part.length
             else:
                 self._slice = part
                 self._at = self._warm_to = part.position
                 self._end = part.position + part.length
                 break
-        if run:
-            self._write(b"".join(run), socket.MSG_MORE if self._slice is not None else 0)
+        if written:
+            self._write(b"".join(written), socket.MSG_MORE if self._slice is not None else 0)
         return copied
 
     def _send_chunk(self, source: Slice, most: int) -> int:
-        """How many bytes of the slice have left; 0 where it has to wait, and is called again, or has failed."""
+        """Send a chunk of the slice. Return how many bytes left; 0 if it failed, or has to wait for another call."""
         if self._at == self._warm_to:
             count = min(self._end - self._at, self._max_chunk)
             self._warm_to += count
@@ -205,7 +205,7 @@ class Sender:
             self._abort(f"sendfile failed: {error}")
             return 0
         if not sent:
-            self._abort(f"the file ends before {self._end}, at {self._at}")
+            self._abort(f"a segment file ends at byte {self._at}, before byte {self._end}")
             return 0
         self._at += sent
         if self._at == self._end:
@@ -222,10 +222,10 @@ class Sender:
 
     def _failed(self, failure: Failure) -> None:
         self._waiting = False
-        self._abort(f"the file can't be read: {failure.getErrorMessage()}")
+        self._abort(f"a segment file can't be read: {failure.getErrorMessage()}")
 
     def _abort(self, reason: str) -> None:
         if self._connected:
-            log.error("aborting {peer}: {reason}", peer=self._transport.getPeer(), reason=reason)
+            log.error("Aborting the connection from {peer}: {reason}", peer=self._transport.getPeer(), reason=reason)
             self._transport.abortConnection()
         self.stopProducing()

@@ -1,6 +1,6 @@
-"""The server side of a connection: wires session, pipeline and sender to a Twisted transport.
+"""The server side of connections: connects session, pipeline and sender to a Twisted transport.
 
-Knows no API: requests go to the one dispatch function that the factory was given.
+Must not know: any single API. Requests go to the one `RequestHandler` that the factory was given.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import socket
 from collections import Counter
-from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.net.hangups import HangupWatch
-from pylogd.net.pipeline import Dispatch, Pipeline
+from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.sender import Sender, Warm
 from pylogd.wire.session import ServerSession
@@ -34,7 +33,7 @@ _DESCRIPTORS_FOR_FILES = 256  # or a quarter of what the process may have, if th
 
 @dataclass(slots=True, frozen=True)
 class ServerLimits:
-    """What connections may cost; each is the setting of the name behind it."""
+    """Limits of connections; each is the setting named behind it."""
 
     max_request_bytes: int  # socket.request.max.bytes
     max_in_flight: int  # connection.max.inflight.requests
@@ -48,9 +47,10 @@ class ServerLimits:
 
 
 class BrokerProtocol(Protocol):
-    """One client's connection. `host` is the peer's address; `listener` names the endpoint that it came in by.
+    """One client's connection.
 
-    `context` is a place for whoever dispatches to keep what its last request had in common with the next.
+    host: the peer's address. listener: the name of the listener that accepted it.
+    context: kept here by the handler from one request to the next.
     """
 
     pipeline: Pipeline
@@ -71,18 +71,16 @@ class BrokerProtocol(Protocol):
         limits = self.factory.limits
         _tune(transport, limits)
         self.last_active = self.factory.clock.seconds()
-        session = ServerSession(limits.max_request_bytes, self.factory.versions, MEMORY)
+        factory = self.factory
+        session = ServerSession(limits.max_request_bytes, factory.handler.versions, MEMORY)
         sender = Sender(
             transport,
-            self.factory.warm,
+            factory.warm,
             self,
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        factory = self.factory
-        self.pipeline = Pipeline(
-            self, session, factory.dispatch, sender, limits.max_in_flight, factory.hangups, factory.overlapping
-        )
+        self.pipeline = Pipeline(self, session, factory.handler, sender, limits.max_in_flight, factory.hangups)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -92,10 +90,10 @@ class BrokerProtocol(Protocol):
         if self.factory.dismiss(self):
             self.context = None  # it refers to us
             self.pipeline.lost()
-            del self.pipeline  # else they hold each other, and half a large frame, until the collector comes
+            del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
 
     def drained(self) -> None:
-        """All that was sent has left."""
+        """Continue: everything has been sent."""
         pipeline: Pipeline | None = getattr(self, "pipeline", None)
         if pipeline is not None:
             pipeline.drained()
@@ -106,7 +104,7 @@ def _tune(transport: Any, limits: ServerLimits) -> None:
     if handle.family in (socket.AF_INET, socket.AF_INET6):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
-        if limits.max_idle_ms > 0:  # a peer that takes nothing of what it is owed: the kernel sees that, we don't
+        if limits.max_idle_ms > 0:  # only the kernel sees a peer that takes no bytes
             handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limits.max_idle_ms, _MOST_MS))
     for option, size in (
         (socket.SO_SNDBUF, limits.send_buffer_bytes),
@@ -117,34 +115,30 @@ def _tune(transport: Any, limits: ServerLimits) -> None:
 
 
 def _descriptors_left(transport: Any) -> bool:
-    """Whether the process may open enough files beside this socket. The kernel gives out the lowest number free."""
+    """Return whether enough descriptors are left for files. The kernel gives out the lowest free number."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit == resource.RLIM_INFINITY or transport.fileno() < limit - min(limit // 4, _DESCRIPTORS_FOR_FILES)
 
 
 class BrokerFactory(ServerFactory):
-    """Makes the connections of one listener, counts them, and closes those that are idle."""
+    """Makes the connections of one listener, limits their number, and closes idle ones."""
 
     noisy = False
 
     def __init__(
         self,
         clock: IReactorTime,
-        dispatch: Dispatch,
-        versions: Mapping[int, tuple[int, int]],
+        handler: RequestHandler,
         warm: Warm,
         limits: ServerLimits,
         listener: str = "PLAINTEXT",
-        overlapping: Container[int] = (),
     ) -> None:
-        """`overlapping`: API keys whose requests may start while earlier ones of the same API wait (`Pipeline`)."""
+        """`warm`: reads a part of a file into the page cache, as `Sender` asks for. `listener`: its name."""
         self.clock = clock
-        self.dispatch = dispatch
-        self.versions = versions
+        self.handler = handler
         self.warm = warm
         self.limits = limits
         self.listener = listener
-        self.overlapping = overlapping
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)
@@ -167,14 +161,16 @@ class BrokerFactory(ServerFactory):
             self._sweep.stop()
 
     def admit(self, connection: BrokerProtocol) -> bool:
-        """Whether there is room for `connection`, which is then counted."""
+        """Return whether the limits allow `connection`, which then counts."""
         limits = self.limits
         if len(self.connections) >= limits.max_connections:
-            return self._refuse(connection, f"max.connections={limits.max_connections} are open")
+            return self._refuse(connection, f"max.connections={limits.max_connections} is reached")
         if self._by_host[connection.host] >= limits.max_connections_per_host:
-            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} are open by it")
+            return self._refuse(connection, f"max.connections.per.ip={limits.max_connections_per_host} is reached")
         if not _descriptors_left(connection.transport):
-            return self._refuse(connection, "the descriptors that are left are kept for files")
+            return self._refuse(
+                connection, "the file descriptors left are kept for files; raise LimitNOFILE or ulimit -n"
+            )
         self.connections.add(connection)
         self._by_host[connection.host] += 1
         return True
@@ -183,7 +179,7 @@ class BrokerFactory(ServerFactory):
         self._refused += 1
         if self._refused.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ... so that a flood does not fill the log
             log.warn(
-                "refused a connection from {host}, {count} so far: {reason}",
+                "Refused a connection from {host}, {count} so far: {reason}",
                 host=connection.host,
                 count=self._refused,
                 reason=reason,
@@ -191,7 +187,7 @@ class BrokerFactory(ServerFactory):
         return False
 
     def dismiss(self, connection: BrokerProtocol) -> bool:
-        """Forget `connection`. False where it was never admitted."""
+        """Remove `connection`. Return whether it had been admitted."""
         if connection not in self.connections:
             return False
         self.connections.discard(connection)
@@ -205,7 +201,7 @@ class BrokerFactory(ServerFactory):
         return True
 
     def drain(self) -> Deferred[None]:
-        """Stop taking requests, let those in flight end and their replies leave; fires when no connection is left."""
+        """Take no more requests. The Deferred fires when all replies have been sent and all connections are closed."""
         done: Deferred[None] = Deferred()
         if not self.connections:
             self.hangups.close()

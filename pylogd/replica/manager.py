@@ -116,16 +116,17 @@ class ReplicaManager:
         self.fetch_waits.check(partition.key)
         return result
 
-    def append_run(self, partition: Partition, run: Sequence[memoryview], acks_all: bool) -> list[int]:
-        """Append as many of a client's small batches as can be written together, and wake who waits for them.
+    def append_batches(self, partition: Partition, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
+        """Append with one write as many of a client's batches, from the first on, as need no closer look.
 
-        The base offset of each; none where the disk failed: then nothing was appended, and `append` tells each why.
+        Return their base offsets, and wake who waits for them. What is left is for `append`. Raises StorageFailure:
+        nothing was appended.
         """
         try:
-            bases = partition.append_run(run, acks_all)
+            bases = partition.append_batches(batches, acks_all)
         except StorageFailure as error:
             self._storage_failed(error)
-            return []
+            raise
         if bases:
             if partition.log.log_end_offset > partition.flush_at:
                 self._flushers[partition.key].appended()

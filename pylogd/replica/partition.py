@@ -309,17 +309,12 @@ class Partition:
             self.high_watermark = log.log_end_offset
         return result
 
-    @property
-    def takes_runs(self) -> bool:
-        """Whether `append_run` may append anything just now."""
-        return self._writable is not None and self._writable.takes_runs
-
-    def append_run(self, run: Sequence[memoryview], acks_all: bool) -> list[int]:
-        """Append small batches that came one by one: `Log.append_run`. None where `append` would refuse."""
+    def append_batches(self, batches: Sequence[memoryview], acks_all: bool) -> list[int]:
+        """As `Log.append_batches`. Append and return nothing where `append` would refuse."""
         log = self._writable
         if log is None or (acks_all and not self.enough_in_sync):
             return []
-        bases = log.append_run(run, leader_epoch=self.leader_epoch)
+        bases = log.append_batches(batches, leader_epoch=self.leader_epoch)
         if self.alone and not self.flush_visible:
             self.high_watermark = log.log_end_offset
         return bases

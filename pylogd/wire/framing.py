@@ -112,7 +112,7 @@ class FrameDecoder:
         self._chunk = memoryview(data)
         self._at = 0
 
-    def ahead(self) -> tuple[memoryview, int, int]:
+    def unread(self) -> tuple[memoryview, int, int]:
         """Return the chunk fed last, the position of the next frame in it, and the largest length of a frame.
 
         A caller that takes frames from the chunk itself calls `skip_to` with the position after them.

@@ -16,13 +16,12 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from pylogd.wire import hot, schema
+from pylogd.wire import fast, schema
 from pylogd.wire.exceptions import RemoteProtocolError
 from pylogd.wire.framing import FrameDecoder, FrameMemory
 from pylogd.wire.headers import RESPONSE_V0, RESPONSE_V1, read_request_header, skip_tagged_fields
-from pylogd.wire.runs import PRODUCE, ProduceRun, find_run
 from pylogd.wire.schema import Part
 
 _API_VERSIONS = 18
@@ -73,20 +72,41 @@ _DECODERS: dict[int, tuple[bool, _Decode]] = {}
 _ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 
 
+class BatchReply(NamedTuple):
+    """What became of the next requests of a connection, which were offered to be answered together.
+
+    replies: the encoded replies to those that were answered, in order; empty if none was.
+    end: where in the unread bytes the first request without a reply begins; 0 for the first of them.
+    singles: how many of the requests behind the answered ones to offer one by one: they cannot be answered together.
+    """
+
+    replies: bytes
+    end: int
+    singles: int
+
+
+#: Neither the first request nor any behind it was answered.
+NOT_ANSWERED = BatchReply(b"", 0, 0)
+
+
 class ServerSession:
     """The broker's side of one connection.
 
     `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise.
     `memory` may be shared by the sessions of a thread.
+
+    next_frame: returns the next request as bytes, without its length, or None if more data is needed; raises
+        RemoteProtocolError. The caller may answer it, and those that follow it in `unread()`, without `parse`.
     """
 
-    __slots__ = ("_decoder", "_versions")
+    __slots__ = ("_decoder", "_versions", "next_frame")
 
     def __init__(
         self, max_frame_bytes: int, versions: Mapping[int, tuple[int, int]], memory: FrameMemory | None = None
     ) -> None:
         self._decoder = FrameDecoder(max_frame_bytes, memory=memory)
         self._versions = versions
+        self.next_frame = self._decoder.next_frame
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes from the peer. Call `next_event` until it returns None before giving more."""
@@ -102,9 +122,11 @@ class ServerSession:
 
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
         """Return the next request, or None if more data is needed. Raises RemoteProtocolError."""
-        frame = self._decoder.next_frame()
-        if frame is None:
-            return None
+        frame = self.next_frame()
+        return None if frame is None else self.parse(frame)
+
+    def parse(self, frame: memoryview) -> RequestReceived | UnsupportedRequest:
+        """Return the request in a frame. Raises RemoteProtocolError."""
         api_key, version, correlation_id, client_id, at = read_request_header(frame)
         found = _DECODERS.get(api_key << 16 | version)
         if found is None:
@@ -117,17 +139,13 @@ class ServerSession:
             at = skip_tagged_fields(frame, at)
         return RequestReceived(api_key, version, correlation_id, client_id, decode(frame[at:]))
 
-    def next_run(self, api_key: int, version: int) -> ProduceRun | None:
-        """Requests of this API in this version, which is served, that come next and can be answered together.
+    def unread(self) -> tuple[memoryview, int, int]:
+        """Return the bytes received last, the position of the next request in them, and the largest size of one."""
+        return self._decoder.unread()
 
-        They come as events all the same, but for those of which `took` says that they are dealt with.
-        """
-        chunk, at, most = self._decoder.ahead()
-        return find_run(chunk, at, version, most) if api_key == PRODUCE and at < len(chunk) else None
-
-    def took(self, run: ProduceRun, count: int) -> None:
-        """So many of the requests of the run that is next, at least one, have been dealt with."""
-        self._decoder.skip_to(run.ends[count - 1])
+    def skip_to(self, at: int) -> None:
+        """Continue with the request that begins at position `at` of the bytes received last."""
+        self._decoder.skip_to(at)
 
     def encode_reply(self, event: RequestReceived, response: Any) -> list[Part]:
         """The parts of the reply to `event`, with its length in front. A `response` of bytes is encoded already."""
@@ -218,13 +236,13 @@ def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def _request_decoder(api_key: int, version: int) -> tuple[bool, _Decode]:
-    plain = schema.request_codec(api_key, version).decode_leniently
-    return schema.request_header_version(api_key, version) >= 2, hot.request_decoder(api_key, version, plain)
+    general = schema.request_codec(api_key, version).decode_leniently
+    return schema.request_header_version(api_key, version) >= 2, fast.request_decoder(api_key, version, general)
 
 
 def _response_encoder(api_key: int, version: int) -> tuple[bool, _Encode]:
-    plain = schema.response_codec(api_key, version).encode
-    return schema.response_header_version(api_key, version) >= 1, hot.response_encoder(api_key, version, plain)
+    general = schema.response_codec(api_key, version).encode
+    return schema.response_header_version(api_key, version) >= 1, fast.response_encoder(api_key, version, general)
 
 
 def _prepend(head: bytes, parts: list[Part]) -> list[Part]:

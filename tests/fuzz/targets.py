@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from pylogd.wire import hot, records, validation
+from pylogd.wire import fast, records, validation
 from pylogd.wire.exceptions import InvalidRecordBatch, RemoteProtocolError
 from pylogd.wire.framing import FrameMemory
 from pylogd.wire.messages import APIS
@@ -153,9 +153,9 @@ def messages(data: bytes) -> None:
         assert codec.decode(_encoded(codec, message)) == message
     key, version = data[0], data[1] & ~RESPONSE_BIT
     if not data[1] & RESPONSE_BIT and key in _FAST:
-        plain = codec.decode_leniently
-        fast = hot.request_decoder(key, version, plain)
-        assert _message(fast, memoryview(body)) == _message(plain, memoryview(body))
+        general = codec.decode_leniently
+        quick = fast.request_decoder(key, version, general)
+        assert _message(quick, memoryview(body)) == _message(general, memoryview(body))
 
 
 def codec_of(data: bytes) -> Codec | None:

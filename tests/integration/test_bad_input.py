@@ -93,7 +93,7 @@ def test_bad_bytes_close_the_connection_with_a_reason(own: BrokerProcess, name: 
     with RawClient(own.address) as client:
         client.send(data)
         assert client.is_closed_by_broker(), "an answer, where the connection should have been closed"
-    said = [line for line in own.log()[logged:].splitlines() if "closing the connection" in line]
+    said = [line for line in own.log()[logged:].splitlines() if "Closing the connection" in line]
     assert len(said) == 1, own.log()[logged:]
     assert reason in said[0]
     check_serves(own.address)
@@ -180,7 +180,7 @@ def test_random_requests_for_every_api_and_version(start_broker: Callable[..., B
     assert frames > 2000
     assert 0 < closed < frames, "some are well-formed and some are not"
     log = broker.log()
-    assert log.count("closing the connection") == closed
+    assert log.count("Closing the connection") == closed
     assert "internal error" not in log
     wait_until(lambda: connections(broker.pid) <= sockets, "the sockets are closed")
     assert memory(broker.pid) - before < MEMORY_CAP

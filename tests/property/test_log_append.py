@@ -1,4 +1,4 @@
-"""The short way of an append equals the general one: they accept the same, refuse the same, write the same."""
+"""An append of a batch that is accepted by its header equals the general one: same result, same error, same bytes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def batches(draw: st.DrawFn) -> bytes:
 
 
 def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
-    """What comes of an append, by the short way where it will take it, or by the general one."""
+    """Return the result or the error of an append, with `FastAccept` or without it."""
     if general:
-        log._plain.segment_bytes = -1  # no batch is small enough for the short way
+        log._fast_accept.segment_bytes = -1  # accept none
     try:
         return (log.append(memoryview(data), leader_epoch=0, origin=AppendOrigin.CLIENT), None)
     except InvalidAppend as error:
@@ -59,18 +59,18 @@ def outcome(log: Log, data: bytes, *, general: bool) -> tuple[object, ...]:
 @given(st.lists(batches(), min_size=1, max_size=6))
 @example([batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0)] * 2)
 @example([batch(b"x" * 300)] * 3)
-def test_short_and_general_way_agree(appended: list[bytes]) -> None:
+def test_fast_and_general_append_agree(appended: list[bytes]) -> None:
     houses = House(segment_bytes=600), House(segment_bytes=600)
-    short, general = (house.create() for house in houses)
-    for log in (short, general):
+    fast, general = (house.create() for house in houses)
+    for log in (fast, general):
         log.append(batch(b"first"), leader_epoch=0)
     for data in appended:
-        assert outcome(short, data, general=False) == outcome(general, data, general=True)
-        assert short.producers.to_snapshot() == general.producers.to_snapshot()
-    for house, log in zip(houses, (short, general), strict=True):
+        assert outcome(fast, data, general=False) == outcome(general, data, general=True)
+        assert fast.producers.to_snapshot() == general.producers.to_snapshot()
+    for house, log in zip(houses, (fast, general), strict=True):
         log.close()
         house.check(records=False)
-    for one, other in zip(short.segments, general.segments, strict=True):
+    for one, other in zip(fast.segments, general.segments, strict=True):
         for path in one.file_paths():
             assert contents(houses[0].fs, path) == contents(houses[1].fs, path)
         assert one.size == other.size

@@ -55,7 +55,7 @@ def test_what_replicas_raise(kind: type[PylogdError]) -> None:
     assert explain(kind("why"))[0] is not ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_what_nobody_foresaw_is_logged_and_kept_from_the_client() -> None:
+def test_an_unexpected_error_is_logged_and_kept_from_the_client() -> None:
     events: list[LogEvent] = []
     globalLogPublisher.addObserver(events.append)
     try:
@@ -64,7 +64,7 @@ def test_what_nobody_foresaw_is_logged_and_kept_from_the_client() -> None:
         assert explain(error) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text)
     finally:
         globalLogPublisher.removeObserver(events.append)
-    (event,) = [event for event in events if "foresaw" in str(event.get("log_format"))]
+    (event,) = [event for event in events if "Unexpected error" in str(event.get("log_format"))]
     assert "a secret" in str(event["log_failure"])
 
 

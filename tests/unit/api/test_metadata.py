@@ -175,7 +175,7 @@ class TestMetadata:
         for controller in range(20):
             parts.cluster.controller_changed(controller)
             parts.call(MetadataRequest(None), 12)
-        assert len(metadata._wholes[parts.topics].answers) <= 8
+        assert len(metadata._cached_responses[parts.topics].answers) <= 8
 
 
 class TestDescribeCluster:

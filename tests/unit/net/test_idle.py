@@ -31,7 +31,7 @@ def sweep(max_idle_ms: int, *connections: FakeConnection) -> list[bool]:
     clock.advance(1000.0)
     limits = ServerLimits(1024, 1, 1024, 4096, max_idle_ms, 10, 10, -1, -1)
     unused = cast(Any, None)
-    factory = BrokerFactory(clock, unused, {}, unused, limits)
+    factory = BrokerFactory(clock, unused, unused, limits)
     for connection in connections:
         assert factory.admit(cast(BrokerProtocol, connection))
     factory.doStart()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,18 +18,8 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.session import RequestReceived, UnsupportedRequest
+from pylogd.wire.session import NOT_ANSWERED, BatchReply, RequestReceived, UnsupportedRequest
 from tests.fakes.transport import ManualReactor, PairTransport
-
-
-@dataclass(frozen=True)
-class ByteRun:
-    """So many requests that are alike."""
-
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
 
 
 class ByteSession:
@@ -49,63 +38,77 @@ class ByteSession:
     def receive_buffer(self) -> memoryview | None:
         return None
 
-    def next_event(self) -> RequestReceived | UnsupportedRequest | None:
+    def next_frame(self) -> bytes | None:
         if not self.bytes:
             return None
         byte = self.bytes.popleft()
         if byte == ord("!"):
             raise RemoteProtocolError("broken frame")
         self.taken += 1
-        name = chr(byte)
-        if name == "~":
-            return UnsupportedRequest(1, 99, byte, None)
-        return RequestReceived(int(name in "pqPQ"), 0, byte, None, name)
+        return bytes([byte])
 
-    def next_run(self, _api_key: int, _version: int) -> ByteRun | None:
-        """As many `=` as come next."""
+    def parse(self, frame: bytes) -> RequestReceived | UnsupportedRequest:
+        if frame == b"~":
+            return UnsupportedRequest(1, 99, frame[0], None)
+        name = frame.decode()
+        return RequestReceived(int(name in "pqPQ"), 0, frame[0], None, name)
+
+    def skip_to(self, at: int) -> None:
+        for _ in range(at):
+            self.bytes.popleft()
+
+    def similar(self) -> int:
+        """How many `=` come next."""
         count = 0
         while count < len(self.bytes) and self.bytes[count] == ord("="):
             count += 1
-        return ByteRun(count) if count > 1 else None
-
-    def took(self, _run: ByteRun, count: int) -> None:
-        for _ in range(count):
-            self.bytes.popleft()
+        return count
 
     def encode_reply(self, event: RequestReceived, response: bytes) -> list[bytes]:
         return [response]
 
 
 class Rig:
-    """A pipeline whose handler answers lower-case letters at once and upper-case ones when told to."""
+    """A pipeline and its handler, which answers lower-case letters at once and upper-case ones when told to.
+
+    `=` may be answered together with those behind it, as `answer_batch` says of their number.
+    """
+
+    versions: Mapping[int, tuple[int, int]] = {}
+    overlapping = batched = frozenset({0})
 
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
         self.cancelled: list[str] = []
         self.started = ""
-        self.runs: list[int] = []
-        self.answer_run: Callable[[ByteRun], tuple[int, bytes]] = lambda run: (run.count, b"r" * run.count)
-        self.transport = PairTransport(Protocol(), ManualReactor())
+        self.batches: list[int] = []
+        self.answer_batch: Callable[[int], BatchReply] = lambda count: BatchReply(b"r" * count, count - 1, 0)
+        self.reactor = ManualReactor()
+        self.transport = PairTransport(Protocol(), self.reactor)
         self.session = ByteSession()
         self.sender = Sender(self.transport, lambda *args: Deferred(), self, max_chunk=1 << 19, max_unsent=max_unsent)
         self.pipeline: Pipeline = Pipeline(
             self,
             self.session,  # type: ignore[arg-type]
-            type(self).handle,
+            self,
             self.sender,
             max_in_flight,
-            HangupWatch(self.transport.reactor),
-            frozenset({0}),
+            HangupWatch(self.reactor),
         )
 
     def drained(self) -> None:
         if hasattr(self, "pipeline"):
             self.pipeline.drained()
 
-    def handle(self, event: Any) -> Any:
-        if isinstance(event, ByteRun):
-            self.runs.append(event.count)
-            return self.answer_run(event)
+    def handle_batch(self, frame: Any, session: Any, most: int) -> BatchReply:
+        if frame != b"=":
+            return NOT_ANSWERED
+        count = min(1 + session.similar(), most)
+        self.batches.append(count)
+        return self.answer_batch(count)
+
+    def handle(self, connection: Any, event: Any) -> Any:
+        assert connection is self
         if isinstance(event, UnsupportedRequest):
             raise CloseConnection("not served")
         name = event.request
@@ -123,7 +126,7 @@ class Rig:
 
     @property
     def reading(self) -> bool:
-        return self.transport in self.transport.reactor.readers
+        return self.transport in self.reactor.readers
 
     def close(self) -> None:
         self.transport.socket.close()
@@ -140,42 +143,71 @@ def rig() -> Iterator[Rig]:
 @pytest.fixture
 def logged() -> Iterator[list[dict[str, Any]]]:
     events: list[dict[str, Any]] = []
-    globalLogPublisher.addObserver(events.append)
+    observer: Any = events.append
+    globalLogPublisher.addObserver(observer)
     yield events
-    globalLogPublisher.removeObserver(events.append)
+    globalLogPublisher.removeObserver(observer)
 
 
 def test_replies_at_once_leave_in_one_write(rig: Rig) -> None:
     rig.pipeline.receive(b"abc")
-    rig.transport.reactor.turn()
+    rig.reactor.turn()
     assert rig.transport.received() == b"abc"
 
 
-def test_a_run_behind_a_reply_at_once_is_answered_together(rig: Rig) -> None:
+def test_a_batch_behind_a_reply_at_once_is_answered_together(rig: Rig) -> None:
     rig.pipeline.receive(b"a====b=")
-    assert rig.transport.pump() == b"arrrrb="
-    assert rig.runs == [4]
+    assert rig.transport.pump() == b"arrrrbr"
+    assert rig.batches == [4, 1]
+    rig.pipeline.receive(b"==")
+    assert rig.transport.pump() == b"rr"
+    assert rig.started == "ab"
 
 
-@pytest.mark.parametrize(("answered", "replies"), [((2, b"rr"), b"arr===b"), ((0, b""), b"a=====b")])
-def test_what_is_left_of_a_run_goes_one_by_one(rig: Rig, answered: tuple[int, bytes], replies: bytes) -> None:
-    once = iter([answered])
-    rig.answer_run = lambda _run: next(once, (0, b""))
-    rig.pipeline.receive(b"a=====b")
-    assert rig.transport.pump() == replies
-    assert rig.runs == [5]  # nobody goes through them again
+def test_the_first_request_of_a_connection_is_not_offered(rig: Rig) -> None:
+    rig.pipeline.receive(b"====")
+    assert rig.transport.pump() == b"=rrr"
+    assert rig.batches == [3]
 
 
-def test_a_run_behind_one_that_waits_goes_one_by_one(rig: Rig) -> None:
-    rig.pipeline.receive(b"X====")
-    assert rig.transport.pump() == b""
+def test_a_batch_of_another_api_is_not_offered(rig: Rig) -> None:
+    rig.pipeline.receive(b"p==")
+    assert rig.transport.pump() == b"p=r"
+
+
+def test_a_batch_is_no_larger_than_the_most(rig: Rig) -> None:
+    rig.pipeline.receive(b"a" + b"=" * 1000)
+    assert rig.transport.pump() == b"a" + b"r" * 1000
+    assert rig.batches == [256, 256, 256, 232]
+
+
+def test_what_is_left_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
+    answers = iter([BatchReply(b"rr", 1, 3)])
+    rig.answer_batch = lambda count: next(answers, BatchReply(b"s", 0, 0))
+    rig.pipeline.receive(b"a=====")
+    assert rig.transport.pump() == b"arrsss"
+    assert rig.batches == [5, 1, 1, 1]
+    rig.pipeline.receive(b"==")
+    assert rig.batches[4:] == [2, 1]
+
+
+def test_what_is_not_answered_together_goes_the_general_way(rig: Rig) -> None:
+    rig.answer_batch = lambda count: BatchReply(b"", 0, count - 1)
+    rig.pipeline.receive(b"a====b")
+    assert rig.transport.pump() == b"a====b"
+    assert rig.batches == [4, 1, 1, 1]  # the rest is not gone through again for each
+
+
+def test_a_batch_behind_a_request_that_waits_is_not_offered(rig: Rig) -> None:
+    rig.pipeline.receive(b"aX====")
+    assert rig.transport.pump() == b"a"
     rig.waiting["X"].callback(b"x")
     assert rig.transport.pump() == b"x===="
-    assert not rig.runs
+    assert not rig.batches
 
 
-def test_a_handler_that_fails_on_a_run_closes_and_logs(rig: Rig, logged: list[dict[str, Any]]) -> None:
-    rig.answer_run = lambda run: divmod(run.count, 0)  # type: ignore[assignment, return-value]
+def test_a_handler_that_fails_on_a_batch_closes_and_logs(rig: Rig, logged: list[dict[str, Any]]) -> None:
+    rig.answer_batch = lambda count: BatchReply(b"", count // 0, 0)
     rig.pipeline.receive(b"a====b")
     assert rig.transport.pump() == b"a"
     assert rig.transport.disconnecting or rig.transport.disconnected
@@ -200,7 +232,7 @@ def test_a_request_without_reply_takes_no_slot(rig: Rig) -> None:
 
 def test_a_deferred_without_reply_frees_its_slot(rig: Rig) -> None:
     rig.pipeline.receive(b"Xa")
-    rig.waiting["X"].callback(None)
+    rig.waiting["X"].callback(cast(Any, None))
     assert rig.transport.pump() == b"a"
 
 
@@ -212,16 +244,16 @@ def test_order_holds_whatever_ends_first(requests: str, endings: list[str], most
     """Replies come in order, each request starts once, and only those that overlap start while others wait."""
     rig = Rig(max_in_flight=most)
     pending: list[str] = []
-    plain = rig.handle
+    answer = rig.handle
 
-    def handle(_: Rig, event: Any) -> Any:
+    def handle(connection: Any, event: Any) -> Any:
         assert all(name in "XYZ" for name in [*pending, event.request] if pending) or event.request == "a"
         assert not any(name in "PQ" for name in pending)
         if event.request in "XYZPQ":
             pending.append(event.request)
-        return plain(event)
+        return answer(connection, event)
 
-    rig.pipeline._dispatch = handle
+    rig.handle = handle  # type: ignore[method-assign]
     try:
         rig.pipeline.receive(requests.encode())
         out = rig.transport.pump()

@@ -1,4 +1,4 @@
-"""The short way through Fetch answers as the job does, or leaves the request to it."""
+"""The fast path of Fetch answers as the general one does, or leaves the request to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pylogd.api.context import RequestContext
-from pylogd.api.fetch_one import FIRST_VERSION, NOTHING_YET, fetch_one
+from pylogd.api.fast import fetch as fast
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tests.fakes.parts import Parts
 
 BATCHES = 10
+LEFT = fast.FastFetch(None, False)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,9 @@ def said(response: Any) -> Any:
     assert isinstance(response, FetchResponse)
     for topic in response.responses:
         for data in topic.partitions:
-            if data.records:
-                data.records = (data.records.file.path, data.records.position, data.records.length)
+            records: Any = data.records
+            if records:
+                data.records = (records.file.path, records.position, records.length)
     return response
 
 
@@ -54,7 +56,7 @@ sizes = st.integers(-1, 1000) | st.just(1 << 20)
     index=st.sampled_from([0, 0, 0, 1]),
     replica=st.sampled_from([-1, -1, -1, 5]),
 )
-def test_the_short_way_answers_as_the_job_does(
+def test_both_paths_answer_alike(
     parts: Parts, offset: int, partition_max: int, max_bytes: int, min_bytes: int, isolation: int, leader_epoch: int,
     last_epoch: int, session: tuple[int, int], index: int, replica: int,
 ) -> None:  # fmt: skip
@@ -70,27 +72,28 @@ def test_the_short_way_answers_as_the_job_does(
         session_epoch=session[1],
         topics=[FetchTopic("", topic_id, [wanted])],
     )
-    context = RequestContext(parts, parts.connection, FIRST_VERSION, "test")  # type: ignore[arg-type]
-    one = fetch_one(context, request)
-    if one is None:
+    context = RequestContext(parts, parts.connection, fast.FIRST_VERSION, "test")
+    found = fast.answer(context, request)
+    if found == LEFT:
         return
-    with patch("pylogd.api.fetch.fetch_one", return_value=None):
-        answer = parts.ask(request, FIRST_VERSION)
-    if one is NOTHING_YET:
+    with patch.object(fast, "answer", return_value=LEFT):
+        answer = parts.ask(request, fast.FIRST_VERSION)
+    if found.at_end:
+        assert found.response is None
         assert not answer.error_code
         (data,) = answer.responses[0].partitions
         assert (data.error_code, data.records) == (0, b"")
-        assert said(parts.ask(request, FIRST_VERSION)) == said(answer)
+        assert said(parts.ask(request, fast.FIRST_VERSION)) == said(answer)
     else:
-        assert said(one) == said(answer)
+        assert said(found.response) == said(answer)
 
 
-def test_the_usual_request_goes_the_short_way(parts: Parts) -> None:
+def test_the_usual_request_takes_the_fast_path(parts: Parts) -> None:
     topic_id = parts.replicas.partitions["t", 0].topic_id
-    for version in range(FIRST_VERSION, 19):
+    for version in range(fast.FIRST_VERSION, 19):
         topic = FetchTopic("", topic_id, [FetchPartition(0, 0, 4, -1, partition_max_bytes=1 << 20)])
         request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
-        context = RequestContext(parts, parts.connection, version, "test")  # type: ignore[arg-type]
-        response = fetch_one(context, request)
+        context = RequestContext(parts, parts.connection, version, "test")
+        response = fast.answer(context, request).response
         assert response is not None
         assert len(response.responses[0].partitions[0].records or b"") > 0

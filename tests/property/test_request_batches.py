@@ -1,4 +1,4 @@
-"""Requests that come in one read are answered, and appended, as they are when each comes in a read of its own."""
+"""The fast path of Produce answers and appends as the general handler does, one request at a time or many together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import random
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylogd.api.registry import overlapping_apis, served_versions
-from pylogd.broker import Broker
-from pylogd.metadata import image
+from pylogd.api.dispatch import Dispatcher
+from pylogd.api.registry import served_versions
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.server import BrokerFactory, ServerLimits
+from pylogd.wire.fast.produce import LAST
 from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import HEADER_SIZE
@@ -29,14 +28,27 @@ from tests.fakes.parts import NOW_MS, Parts, batch
 from tests.fakes.storage import fix_crc, with_header
 from tests.fakes.transport import ManualReactor, PairTransport
 
-#: Topics by what the short way has to stop at; names and clients of one length, so that only their bytes differ.
+LONG = "n" * 249  # too long for the fast path
+#: Topics by what the fast path has to stop at; names and clients of one length, so that only their bytes differ.
 TOPICS: dict[str, dict[str, str]] = {
-    "plain": {},
+    "usual": {},
     "rolls": {"segment_bytes": "3000"},
     "index": {"index_interval_bytes": "0", "segment_index_bytes": "480"},
     "stamp": {"message_timestamp_type": "LogAppendTime"},
     "small": {"max_message_bytes": "300"},
-    "twain": {"min_insync_replicas": "2"},
+    "twain": {"min_insync_replicas": "2"},  # and one in sync
+    "waits": {},  # for a follower
+    "other": {},  # broker leads
+    "epoch": {},  # is new
+    "keyed": {"cleanup_policy": "compact"},
+    "empty": {},
+    LONG: {},
+}
+_STATES: dict[str, dict[str, Any]] = {
+    "twain": {"replicas": (1, 2), "isr": (1,)},
+    "waits": {"replicas": (1, 2), "isr": (1, 2)},
+    "other": {"replicas": (1, 2), "isr": (1, 2), "leader": 2, "leader_epoch": 1},
+    "epoch": {"leader_epoch": 1},
 }
 CLIENTS = ("a client", "b client", None)
 _LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
@@ -49,7 +61,7 @@ BATCHES: dict[str, bytes | None] = {
     "bad CRC": _ONE[:-1] + b"?",
     "garbage": fix_crc(_ONE[:HEADER_SIZE] + b"?" * (len(_ONE) - HEADER_SIZE)),
     "the same offset twice": fix_crc(_TWICE[:-4] + b"\0" + _TWICE[-3:]),
-    "plain under zstd": with_header(_ONE, attributes=4),
+    "uncompressed under zstd": with_header(_ONE, attributes=4),
     "zstd": batch(b"v" * 200, compression=4),
     "a largest time stamp that lies": with_header(_ONE, max_timestamp=NOW_MS + 5),
     "transactional": with_header(_ONE, attributes=0x10),
@@ -58,7 +70,7 @@ BATCHES: dict[str, bytes | None] = {
     "none": None,
     "empty": b"",
 }
-_USUAL = ("plain", 0, 10, -1, None, CLIENTS[0])
+_USUAL = ("usual", 0, 10, -1, None, CLIENTS[0])
 
 
 def _odd(field: int, value: Any) -> tuple[Any, ...]:
@@ -85,8 +97,8 @@ _NUMBERED = st.builds(
     st.lists(st.sampled_from([1] * 9 + [0, 2]), max_size=12),
 )
 _MIXED = st.lists(st.one_of(_SIZES, _SIZES, _SIZES, st.sampled_from(list(BATCHES))), min_size=1, max_size=12)
-_RUN = st.one_of(_MIXED, st.lists(_SIZES, min_size=2, max_size=12), _NUMBERED)
-_ASKED = st.lists(st.one_of(*[st.tuples(_SHAPES, _RUN)] * 5, st.just("offsets")), min_size=1, max_size=5)
+_RECORDS = st.one_of(_MIXED, st.lists(_SIZES, min_size=2, max_size=12), _NUMBERED)
+_REQUESTS = st.lists(st.one_of(*[st.tuples(_SHAPES, _RECORDS)] * 5, st.just("offsets")), min_size=1, max_size=5)
 #: A byte of a request that is another: which request, from its first or its last byte on, how far, and what it is.
 _CHANGES = st.lists(
     st.tuples(st.integers(0, 30), st.booleans(), st.integers(0, 50), st.sampled_from([0, 1, 2, 3, 128, 255])),
@@ -95,22 +107,24 @@ _CHANGES = st.lists(
 
 
 class Side:
-    """A broker on a file system in memory, and a new connection to it when asked."""
+    """A broker on a file system in memory, with the fast path or without it, and a new connection to it when asked."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, fast: bool) -> None:
         directory.mkdir()
         self.parts = Parts(directory)
+        configs: Any
         for name, configs in TOPICS.items():
             self.parts.create(name, **configs)
-            if name == "twain":
-                self.parts.set_state(name, replicas=(1, 2), isr=(1,))
-            else:
+            if name not in ("twain", "empty", "keyed"):
                 self.parts.append(name, b"v")
+            if name in _STATES:
+                self.parts.set_state(name, **_STATES[name])
         self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
-        dispatch: Any = partial(Broker._dispatch, self.parts)  # type: ignore[arg-type]
-        self._factory = BrokerFactory(
-            self.parts.clock, dispatch, served_versions(), lambda *_: None, _LIMITS, overlapping=overlapping_apis()  # type: ignore[arg-type, return-value]
-        )  # fmt: skip
+        dispatcher = Dispatcher(self.parts)
+        if not fast:
+            dispatcher.batched = frozenset()
+        warm: Any = None
+        self._factory = BrokerFactory(self.parts.clock, dispatcher, warm, _LIMITS)
         self._factory.hangups = HangupWatch(ManualReactor())
 
     def frames(self, asked: list[Any]) -> list[bytes]:
@@ -122,8 +136,8 @@ class Side:
                 topics = [ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1)]) for name in TOPICS]
                 found.append(_joined(sessions[CLIENTS[1]].encode_request(ListOffsetsRequest(topics=topics), 7)))
                 continue
-            (name, index, version, acks, transactional, client), run = item
-            for one in run:
+            (name, index, version, acks, transactional, client), contents = item
+            for one in contents:
                 records = BATCHES[one] if isinstance(one, str) else _batch(one)
                 topic_id = self.ids.get(name, bytes(range(16)))
                 rows = [PartitionProduceData(index, records)]
@@ -134,12 +148,12 @@ class Side:
 
     def answers(self, reads: list[bytes]) -> bytes:
         """All replies to what one connection receives in so many reads."""
-        protocol = self._factory.buildProtocol(None)
-        transport = PairTransport(protocol, ManualReactor(), 4 << 20)
+        protocol: Any = self._factory.buildProtocol(None)
+        transport: Any = PairTransport(protocol, ManualReactor(), 4 << 20)
         protocol.makeConnection(transport)
         for data in reads:
             transport.deliver(data)
-        got = transport.pump()
+        got: bytes = transport.pump()
         transport.loseConnection()
         transport.pump()
         protocol.connectionLost()
@@ -182,27 +196,33 @@ def _joined(parts: list[Any]) -> bytes:
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     folder = tmp_path_factory.mktemp("sides")
     made = []
-    for name in ("together", "apart"):
+    for name in ("fast", "general"):
         chance = random.Random(1)  # both give the same ids to their topics
-        with patch.object(image.uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
-            made.append(Side(folder / name))
+        with patch.object(uuid, "uuid4", lambda chance=chance: uuid.UUID(int=chance.getrandbits(128), version=4)):
+            made.append(Side(folder / name, fast=name == "fast"))
     yield made[0], made[1]
     for side in made:
         side.parts.close()
 
 
 @settings(max_examples=300, deadline=None)
-@given(asked=_ASKED, changes=_CHANGES, cuts=st.lists(st.integers(0, 20_000), max_size=2))
-def test_together_as_apart(
-    sides: tuple[Side, Side], asked: list[Any], changes: list[tuple[int, bool, int, int]], cuts: list[int]
+@given(
+    requests=_REQUESTS, changes=_CHANGES, cuts=st.lists(st.integers(0, 20_000), max_size=2), one_by_one=st.booleans()
+)
+def test_both_paths_answer_and_append_alike(
+    sides: tuple[Side, Side],
+    requests: list[Any],
+    changes: list[tuple[int, bool, int, int]],
+    cuts: list[int],
+    one_by_one: bool,
 ) -> None:
-    together, apart = sides
-    frames = [_changed(side.frames(asked), changes) for side in sides]
+    fast, general = sides
+    frames = [_changed(side.frames(requests), changes) for side in sides]
     data = b"".join(frames[0])
     places = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    reads = [data[start:end] for start, end in pairwise(places)]
-    assert together.answers(reads) == apart.answers(frames[1])
-    assert together.state() == apart.state()
+    reads = frames[0] if one_by_one else [data[start:end] for start, end in pairwise(places)]
+    assert fast.answers(reads) == general.answers(frames[1])
+    assert fast.state() == general.state()
 
 
 def _changed(frames: list[bytes], changes: list[tuple[int, bool, int, int]]) -> list[bytes]:
@@ -217,24 +237,26 @@ def _changed(frames: list[bytes], changes: list[tuple[int, bool, int, int]]) -> 
 
 
 @pytest.mark.parametrize("name", TOPICS)
-@pytest.mark.parametrize("sizes", [[200] * 60, [20, 200, 50, 60, 1000] * 12])
-def test_a_long_run_as_apart(sides: tuple[Side, Side], name: str, sizes: list[int]) -> None:
-    together, apart = sides
-    asked = [((name, *_USUAL[1:]), sizes)]
+@pytest.mark.parametrize("sizes", [[200] * 60, [20, 200, 50, 60, 1000] * 12, [8000] * 10])
+def test_a_long_batch_is_answered_alike(sides: tuple[Side, Side], name: str, sizes: list[int]) -> None:
+    fast, general = sides
+    requests = [((name, *_USUAL[1:]), sizes)]
     for _ in range(3):
-        assert together.answers([b"".join(together.frames(asked))]) == apart.answers(apart.frames(asked))
-        assert together.state() == apart.state()
+        assert fast.answers([b"".join(fast.frames(requests))]) == general.answers(general.frames(requests))
+        assert fast.state() == general.state()
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("altered", [1, 2])
-def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int) -> None:
-    """Each byte of the first of a run, and of one in it, is a few others, one after the other."""
-    asked = [(_odd(3, 1), [60] * 4)]
-    frames = [side.frames(asked) for side in sides]
+def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int, together: bool) -> None:
+    """Each byte of the first request of a batch, and of one behind it, is a few others, one after the other."""
+    requests = [(_odd(3, 1), [60] * 4)]
+    frames = [side.frames(requests) for side in sides]
     for place in range(len(frames[0][altered]) - 4):
         for byte in (0, 1, 128, 255):
-            together, apart = (_changed(sent, [(altered, True, place, byte)]) for sent in frames)
-            assert sides[0].answers([b"".join(together)]) == sides[1].answers(apart), (place, byte)
+            fast, general = (_changed(sent, [(altered, True, place, byte)]) for sent in frames)
+            reads = [b"".join(fast)] if together else fast
+            assert sides[0].answers(reads) == sides[1].answers(general), (place, byte)
     assert sides[0].state() == sides[1].state()
 
 
@@ -242,34 +264,70 @@ def _alike(side: Side, count: int) -> list[bytes]:
     return side.frames([(_USUAL, [200] * count)])
 
 
-def test_a_run_is_one_write(sides: tuple[Side, Side]) -> None:
-    together, apart = sides
-    together.parts.fs.calls.clear()
-    assert together.answers([b"".join(_alike(together, 40))]) == apart.answers(_alike(apart, 40))
-    assert len([call for call in together.parts.fs.calls if call.startswith("pwritev")]) == 2  # the first is by itself
-    assert together.state() == apart.state()
+def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
+    fast, general = sides
+    fast.parts.fs.calls.clear()
+    assert fast.answers([b"".join(_alike(fast, 40))]) == general.answers(_alike(general, 40))
+    assert len([call for call in fast.parts.fs.calls if call.startswith("pwritev")]) == 2  # the first is by itself
+    assert fast.state() == general.state()
 
 
-def test_a_full_disk_is_told_to_each(tmp_path: Path) -> None:
-    together, apart = Side(tmp_path / "together"), Side(tmp_path / "apart")
-    before = together.state()
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "is_fast"),
+    [
+        (_USUAL, True),
+        (_odd(3, 1), True),
+        (_odd(2, 9), True),
+        (_odd(2, 13), True),
+        (_odd(0, "stamp"), True),
+        (_odd(0, "empty"), True),
+        (_odd(0, "epoch"), True),
+        (("waits", *_USUAL[1:3], 1, None, CLIENTS[0]), True),
+        (_odd(0, "waits"), False),
+        (_odd(0, "other"), False),
+        (_odd(2, 8), False),
+        (_odd(3, 0), False),
+        (_odd(4, "id"), False),
+    ],
+)
+def test_which_requests_take_the_fast_path(
+    sides: tuple[Side, Side], shape: tuple[Any, ...], is_fast: bool, together: bool
+) -> None:
+    """All but the first of a connection, or none."""
+    fast, general = sides
+    frames = [side.frames([(shape, [20] * 5)]) for side in sides]
+    with patch.object(Dispatcher, "handle", autospec=True, side_effect=Dispatcher.handle) as handle:
+        replies = fast.answers([b"".join(frames[0])] if together else frames[0])
+    assert handle.call_count == (1 if is_fast else 5)
+    assert replies == general.answers(frames[1])
+    assert fast.state() == general.state()
+
+
+def test_the_fast_path_knows_every_version_that_is_served() -> None:
+    assert served_versions()[ProduceRequest.API_KEY][1] == LAST
+
+
+def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
+    fast, general = Side(tmp_path / "fast", fast=True), Side(tmp_path / "general", fast=False)
+    before = fast.state()
     answered = []
-    for side, reads in ((together, [b"".join(_alike(together, 9))]), (apart, _alike(apart, 9))):
+    for side, reads in ((fast, [b"".join(_alike(fast, 9))]), (general, _alike(general, 9))):
         with side.parts.fs.failing("pwritev", errno.ENOSPC, lasting=True):
             answered.append(side.answers(reads))
         assert side.state() == before
     assert answered[0] == answered[1]
-    assert together.answers([b"".join(_alike(together, 9))]) == apart.answers(_alike(apart, 9))  # there is room again
-    assert together.state() == apart.state() != before
-    for side in (together, apart):
+    assert fast.answers([b"".join(_alike(fast, 9))]) == general.answers(_alike(general, 9))  # it has room again
+    assert fast.state() == general.state() != before
+    for side in (fast, general):
         side.parts.close()
 
 
 def test_what_fails_together_is_tried_one_by_one(tmp_path: Path) -> None:
-    """Half of a run reaches the disk, which is full, and has room again: none is lost, none is there twice."""
-    together, apart = Side(tmp_path / "together"), Side(tmp_path / "apart")
-    with together.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
-        assert together.answers([b"".join(_alike(together, 9))]) == apart.answers(_alike(apart, 9))
-    assert together.state() == apart.state()
-    for side in (together, apart):
+    """Half of a batch reaches the disk, which is full, and has room again: none is lost, none is there twice."""
+    fast, general = Side(tmp_path / "fast", fast=True), Side(tmp_path / "general", fast=False)
+    with fast.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):
+        assert fast.answers([b"".join(_alike(fast, 9))]) == general.answers(_alike(general, 9))
+    assert fast.state() == general.state()
+    for side in (fast, general):
         side.parts.close()

@@ -1,9 +1,9 @@
-"""Fast paths, with `struct`, for Fetch requests and their answers from version 13 on, where topics go by id.
+"""Read Fetch requests, and write the responses to them, with `struct`, from version 13 on, where topics go by id.
 
-Strategy and rules as in `hot`. The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged
-fields; in the answer, no aborted transactions and nothing but numbers and records. What an answer does not have to say
-is known by identity: whoever answers puts the shared objects below there, and one that is equal but another takes the
-codec's way to the same bytes.
+The usual shape: any partitions of one topic, nothing forgotten, no rack, no tagged fields; in the response, no aborted
+transactions and nothing but numbers and records. Empty structures of a response are recognised by identity: handlers
+put the shared `NO_DIVERGENCE`, `NO_LEADER` and `NO_SNAPSHOT` there. An equal but different object is encoded by the
+general codec, to the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pylogd.wire.values import ZERO_UUID
 Decode = Callable[[memoryview], Any]
 Encode = Callable[[Any], list[Part]]
 
-#: Shared by all answers that have nothing to say here; never changed.
+#: Shared by all responses that have no such information; never changed.
 NO_DIVERGENCE = EpochEndOffset()
 NO_LEADER = LeaderIdAndEpoch()
 NO_SNAPSHOT = SnapshotId()
@@ -45,32 +45,32 @@ _HEAD_15 = struct.Struct(">iiibiiB16sB")  # the replica id is in a tagged field
 # index, leader epoch, offset, last fetched epoch, log start, most bytes, tagged fields
 _PARTITION = struct.Struct(">iiqiqiB")
 _END = b"\0\1\1\0"  # no tagged fields of the topic, nothing forgotten, no rack, no tagged fields of the request
-_NOT_TOLD = (1 << 63) - 1  # the high watermark that the client knows
+_NOT_KNOWN = (1 << 63) - 1  # where the client does not say which it knows
 _NO_REPLICA = ReplicaState()  # shared by all requests of clients; never changed
 
 
-def request_decoder(version: int, plain: Decode) -> Decode:
-    """`plain` with the fast path for Fetch requests of `version` in front of it."""
+def request_decoder(version: int, general: Decode) -> Decode:
+    """Return a decoder of Fetch requests of `version` that leaves unusual ones to `general`."""
     if version < FIRST_FAST:
-        return plain
-    return partial(_fetch, plain, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
+        return general
+    return partial(_fetch, general, _HEAD_15 if version >= _FIRST_WITH_REPLICA_STATE else _HEAD_13)
 
 
-def _fetch(plain: Decode, head: struct.Struct, body: memoryview) -> Any:
+def _fetch(general: Decode, head: struct.Struct, body: memoryview) -> Any:
     at = head.size
     if len(body) <= at:
-        return plain(body)
+        return general(body)
     numbers = head.unpack_from(body)
     replica = -1 if head is _HEAD_15 else numbers[0]
     wait, least, most, isolation, session, epoch, topics, topic_id, count = numbers[-9:]
     end = at + (count - 1) * _PARTITION.size
     if topics != 2 or not 0 < count <= _MOST_PARTITIONS + 1 or body[end:] != _END:
-        return plain(body)
+        return general(body)
     partitions = []
     for index, leader_epoch, offset, last_epoch, start, limit, tags in _PARTITION.iter_unpack(body[at:end]):
         if tags:
-            return plain(body)
-        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_TOLD))
+            return general(body)
+        partitions.append(FetchPartition(index, leader_epoch, offset, last_epoch, start, limit, ZERO_UUID, _NOT_KNOWN))
     return FetchRequest(
         None, replica, _NO_REPLICA, wait, least, most, isolation, session, epoch,
         [FetchTopic("", topic_id, partitions)], [], "",
@@ -78,23 +78,23 @@ def _fetch(plain: Decode, head: struct.Struct, body: memoryview) -> Any:
 
 
 # throttle time, error code, session id, topics + 1, the topic's id, partitions + 1
-_ANSWER_HEAD = struct.Struct(">ihiB16sB")
+_RESPONSE_HEAD = struct.Struct(">ihiB16sB")
 # index, error code, high watermark, last stable offset, log start, whether there is a list of aborted transactions,
 # preferred replica
-_ANSWER_PARTITION = struct.Struct(">ihqqqBi")
+_RESPONSE_PARTITION = struct.Struct(">ihqqqBi")
 _NO_TAGS = b"\0"  # behind each partition
-_ANSWER_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
+_RESPONSE_END = b"\0\0"  # no tagged fields of the topic, nor of the answer
 
 
-def response_encoder(version: int, plain: Encode) -> Encode:
-    """`plain` with the fast path for answers to Fetch of `version` in front of it."""
+def response_encoder(version: int, general: Encode) -> Encode:
+    """Return an encoder of Fetch responses of `version` that leaves unusual ones to `general`."""
     if version < FIRST_FAST:
-        return plain
-    return lambda response: _answer(response) or plain(response)
+        return general
+    return lambda response: _encode_usual(response) or general(response)
 
 
-def _answer(response: FetchResponse) -> list[Part] | None:
-    """`response` encoded when it is of the usual shape, else None."""
+def _encode_usual(response: FetchResponse) -> list[Part] | None:
+    """Return `response` encoded if it is of the usual shape, else None."""
     topics = response.responses
     if len(topics) != 1 or response.node_endpoints:
         return None
@@ -102,7 +102,7 @@ def _answer(response: FetchResponse) -> list[Part] | None:
     if topics[0].topic or len(topic_id) != UUID_SIZE or len(partitions) > _MOST_PARTITIONS:
         return None
     try:
-        run = _ANSWER_HEAD.pack(
+        pending = _RESPONSE_HEAD.pack(
             response.throttle_time_ms, response.error_code, response.session_id, 2, topic_id, len(partitions) + 1
         )
         parts: list[Part] = []
@@ -116,18 +116,18 @@ def _answer(response: FetchResponse) -> list[Part] | None:
                 or aborted
             ):
                 return None
-            run += _ANSWER_PARTITION.pack(
+            pending += _RESPONSE_PARTITION.pack(
                 data.partition_index, data.error_code, data.high_watermark, data.last_stable_offset,
                 data.log_start_offset, aborted is not None, data.preferred_read_replica,
             )  # fmt: skip
             size = len(records)
-            run += unsigned_varint(size + 1)
+            pending += unsigned_varint(size + 1)
             if size:
-                parts += (run, records)
-                run = _NO_TAGS
+                parts += (pending, records)
+                pending = _NO_TAGS
             else:
-                run += _NO_TAGS
+                pending += _NO_TAGS
     except struct.error:
         return None
-    parts.append(run + _ANSWER_END)
+    parts.append(pending + _RESPONSE_END)
     return parts

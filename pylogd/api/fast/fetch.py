@@ -1,19 +1,21 @@
-"""The short way through Fetch (`fetch.py`), for the request that carries the load.
+"""Answer Fetch requests of a client that reads one partition, without a session, where enough is in the page cache.
 
-Strategy: a client that reads one partition, without a session, where enough lies warm, is answered by one function and
-three objects; where there is nothing to read yet, that is said, and the job need not look for itself. Everything else,
-errors included, is left to the job, which looks at it anew: what is not decided here has no second rule here.
-tests/property/test_fetch_one.py proves that both answer alike.
+Strategy: one function and three objects. Everything else, errors included, is left to the general handler
+(`api.fetch`), which looks at the request anew, so that no rule is written twice. tests/property/test_fast_fetch.py
+proves that both answer alike.
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
 
 from pylogd.api.context import RequestContext
 from pylogd.errors import PylogdError
 from pylogd.replica.partition import NO_EPOCH
 from pylogd.replica.roles import Role
 from pylogd.replica.sessions import FINAL_EPOCH
-from pylogd.wire.hot_fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -22,19 +24,30 @@ from pylogd.wire.messages.fetch import (
     PartitionData,
 )
 
-#: Topics go by id and a follower says so in a field of its own.
+#: The first in which topics go by id and a follower names itself in a field of its own.
 FIRST_VERSION = 15
 READ_COMMITTED = 1
 NONE_ABORTED: list[AbortedTransaction] = []  # shared, never changed
-#: The answer where all is well, and nothing there to read. Never sent.
-NOTHING_YET = FetchResponse()
 
 
-def fetch_one(context: RequestContext, request: FetchRequest) -> FetchResponse | None:
-    """The answer of `FetchJob` to the usual request: a client reads one partition, without a session, and all is well.
+class FastFetch(NamedTuple):
+    """What the fast path made of a request.
 
-    `NOTHING_YET` at the end of the partition; None where anything else is asked for, or found, or too little.
+    response: the whole response, None where the general handler has to answer.
+    at_end: whether that is only because the partition has no records yet at the offset: nothing else is to be reported.
     """
+
+    response: FetchResponse | None
+    at_end: bool
+
+
+_new_result = partial(tuple.__new__, FastFetch)  # the constructor of NamedTuple runs in Python
+_LEFT = FastFetch(None, False)
+_AT_END = FastFetch(None, True)
+
+
+def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
+    """Return the response that `api.fetch` would make, if the request is of the usual shape and all is well."""
     topics = request.topics
     if (
         context.version < FIRST_VERSION
@@ -46,29 +59,29 @@ def fetch_one(context: RequestContext, request: FetchRequest) -> FetchResponse |
         or request.rack_id
         or request.cluster_id is not None
     ):
-        return None
+        return _LEFT
     (topic,) = topics
     (wanted,) = topic.partitions
     broker = context.broker
     partition = broker.replicas.partitions_by_id.get((topic.topic_id, wanted.partition))
     if partition is None or partition.role is not Role.LEADING or wanted.last_fetched_epoch >= 0:
-        return None
+        return _LEFT
     if wanted.current_leader_epoch not in (partition.leader_epoch, NO_EPOCH):
-        return None
+        return _LEFT
     most = min(request.max_bytes, broker.settings["fetch.max.bytes"])
     limit = max(min(most, wanted.partition_max_bytes), 0)
     try:
         log_start = partition.log.log_start_offset
         records = partition.read(wanted.fetch_offset, limit, min_one=True, allow_cold=False)
     except PylogdError:
-        return None
+        return _LEFT
     if records is None:
-        return NOTHING_YET
+        return _AT_END
     if len(records) < min(request.min_bytes, most):
-        return None
+        return _LEFT
     end = partition.high_watermark
     aborted = NONE_ABORTED if request.isolation_level == READ_COMMITTED else None
     data = PartitionData(
         wanted.partition, 0, end, end, log_start, NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT, aborted, -1, records
     )
-    return FetchResponse(0, 0, 0, [FetchableTopicResponse("", topic.topic_id, [data])], [])
+    return _new_result((FetchResponse(0, 0, 0, [FetchableTopicResponse("", topic.topic_id, [data])], []), False))

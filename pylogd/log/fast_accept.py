@@ -1,8 +1,10 @@
-"""What a plain batch is: a client's, whole and sound, for an active segment that has room for it, as nearly all are.
+"""Accept a client's batch by its header alone, without a closer look, as nearly all batches can be.
 
-Strategy: one unpack of the header and one condition, against limits that the log works out ahead. What is not plain
-need not be wrong: `check_batches` looks at that, and says what is. A property test holds that both agree.
-Must not know: where a batch goes, who may write what.
+Strategy: one unpack of the header and one condition, against limits that are worked out ahead for the active segment: a
+whole, sound batch that fits the segment. A batch that is not accepted need not be wrong: `check_batches` decides.
+`tests/property/test_log_append.py` proves that both agree.
+
+Must not know: which partition a batch is for, who may write what.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from pylogd.wire.validation import INLINE_BYTES, batch_is_valid, frame_is_valid
 
 _unpack_header = HEADER.unpack_from
 
-#: Last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
-Plain = tuple[int, int, int, int, int]
+#: Of an accepted batch: last offset delta, largest time stamp, producer id, producer epoch, first sequence number.
+BatchFields = tuple[int, int, int, int, int]
 
 
-class PlainBatches:
-    """The limits, and the look at a batch.
+class FastAccept:
+    """The limits that batches are checked against.
 
-    max_bytes: of a batch. max_codec: the largest number of a codec that need not be looked into. is_valid: what holds
-    for the records. segment_bytes: what the segment may grow to, -1 where nothing is plain. last_offset: the
-    last that fits the segment's index. roll_timestamp: records that are younger go to a new segment. before_max_ms,
-    after_max_ms: how far time stamps may be off.
+    max_bytes: of a batch. max_codec: the highest number of a codec whose batches are accepted without decompressing.
+    is_valid: checks the records of a batch. segment_bytes: what the segment may grow to; -1 to accept no batch.
+    last_offset: the highest offset that the segment's index can hold. roll_timestamp: a batch with a later time stamp
+    goes to a new segment. before_max_ms, after_max_ms: how far time stamps may be in the past and in the future.
     """
 
     __slots__ = (
@@ -39,7 +41,7 @@ class PlainBatches:
     )  # fmt: skip
 
     def set_limits(self, config: LogConfig, active: Segment, roll_ms: int, usable: bool) -> None:
-        """Work them out for this active segment, which is `usable` or takes no plain batch at all."""
+        """Work the limits out for the active segment. Accept no batch unless the segment is `usable`."""
         validated, aged = config.validate_records, config.limits_age
         self.max_bytes = min(config.max_message_bytes, INLINE_BYTES) if validated else config.max_message_bytes
         self.max_codec = 0 if config.validate_compressed or aged else MAX_CODEC
@@ -50,8 +52,8 @@ class PlainBatches:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
 
-    def look(self, records: Buffer, position: int, offset: int, now_ms: int) -> Plain | None:
-        """What there is to know of `records`, if a plain batch to stand at `position` and begin with `offset`."""
+    def check(self, records: Buffer, position: int, offset: int, now_ms: int) -> BatchFields | None:
+        """Return the fields of a batch if it can be appended at `position` with base offset `offset`, else None."""
         size = len(records)
         if not (HEADER_SIZE <= size <= self.max_bytes and position + size <= self.segment_bytes):
             return None
@@ -73,28 +75,28 @@ class PlainBatches:
             return delta, newest, producer_id, epoch, sequence
         return None
 
-    def place(
-        self, run: Sequence[memoryview], position: int, offset: int, now_ms: int, producers: Producers
-    ) -> list[tuple[memoryview, int, Plain]]:
-        """Those from the front that are plain batches one behind the other, each with its base offset.
+    def check_all(
+        self, batches: Sequence[memoryview], position: int, offset: int, now_ms: int, producers: Producers
+    ) -> list[tuple[memoryview, int, BatchFields]]:
+        """Return the batches that can be appended one behind the other, from the first on, with their base offsets.
 
-        Of idempotent ones only what goes on where its producer was: what else may come of them is not for here.
+        Idempotent batches are accepted only if they continue their producer's sequence: `Log.append` knows duplicates.
         """
-        placed: list[tuple[memoryview, int, Plain]] = []
+        accepted: list[tuple[memoryview, int, BatchFields]] = []
         due: tuple[int, int, int] | None = None
-        look = self.look
-        for records in run:
-            plain = look(records, position, offset, now_ms)
-            if plain is None:
+        check = self.check
+        for records in batches:
+            fields = check(records, position, offset, now_ms)
+            if fields is None:
                 break
-            delta, _, producer_id, epoch, sequence = plain
+            delta, _, producer_id, epoch, sequence = fields
             if producer_id >= 0:
                 if due != (producer_id, epoch, sequence) and (
-                    placed or not producers.due(producer_id, epoch, sequence)
+                    accepted or not producers.due(producer_id, epoch, sequence)
                 ):
                     break
                 due = (producer_id, epoch, (sequence + delta + 1) & MAX_SEQUENCE)
-            placed.append((records, offset, plain))
+            accepted.append((records, offset, fields))
             position += len(records)
             offset += delta + 1
-        return placed
+        return accepted

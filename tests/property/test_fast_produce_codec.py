@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.wire import hot
+from pylogd.wire import fast
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.fast.produce import FIRST_FLEXIBLE, FIRST_TOPIC_ID, LAST
+from pylogd.wire.fast.request_batch import parse_request
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -22,6 +24,7 @@ from pylogd.wire.messages.produce import (
     TopicProduceResponse,
 )
 from pylogd.wire.schema import request_codec, response_codec
+from pylogd.wire.session import ClientSession, RequestReceived, ServerSession
 
 PRODUCE = 0
 VERSIONS = range(3, 14)
@@ -79,6 +82,10 @@ def responses(draw: st.DrawFn, version: int) -> ProduceResponse:
     )
 
 
+def joined(parts: list[Any]) -> bytes:
+    return b"".join(map(bytes, parts))
+
+
 def outcome(decode: Any, body: bytes) -> Any:
     try:
         message = decode(memoryview(body))
@@ -95,19 +102,19 @@ def outcome(decode: Any, body: bytes) -> Any:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    body = b"".join(plain.encode(data.draw(requests(version))))
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    body = joined(general.encode(data.draw(requests(version))))
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    body = bytearray(b"".join(plain.encode(data.draw(requests(version)))))
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    body = bytearray(joined(general.encode(data.draw(requests(version)))))
     for _ in range(data.draw(st.integers(1, 3))):
         if not body:
             break
@@ -119,7 +126,7 @@ def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> Non
             del body[at:]
         else:
             body.insert(at, data.draw(st.integers(0, 255)))
-    assert outcome(fast, bytes(body)) == outcome(plain.decode_leniently, bytes(body))
+    assert outcome(quick, bytes(body)) == outcome(general.decode_leniently, bytes(body))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -127,17 +134,17 @@ def test_damaged_requests_decode_alike(version: int, data: st.DataObject) -> Non
 @given(body=st.binary(max_size=64))
 @example(body=b"")
 def test_any_bytes_decode_alike(version: int, body: bytes) -> None:
-    plain = request_codec(PRODUCE, version)
-    fast = hot.request_decoder(PRODUCE, version, plain.decode_leniently)
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(PRODUCE, version)
+    quick = fast.request_decoder(PRODUCE, version, general.decode_leniently)
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
 
 
 def test_the_usual_request_takes_the_fast_path() -> None:
     for version in VERSIONS:
         topic = TopicProduceData("", b"i" * 16) if version >= 13 else TopicProduceData("t")
         topic.partition_data = [PartitionProduceData(3, b"r" * 200)]
-        body = memoryview(b"".join(request_codec(PRODUCE, version).encode(ProduceRequest(None, -1, 1000, [topic]))))
-        decoded = hot.request_decoder(PRODUCE, version, lambda body: None)(body)
+        body = memoryview(joined(request_codec(PRODUCE, version).encode(ProduceRequest(None, -1, 1000, [topic]))))
+        decoded = fast.request_decoder(PRODUCE, version, lambda body: None)(body)
         assert decoded == ProduceRequest(None, -1, 1000, [topic])
 
 
@@ -145,14 +152,46 @@ def test_the_usual_request_takes_the_fast_path() -> None:
 @settings(max_examples=40)
 @given(data=st.data())
 def test_responses_encode_alike(version: int, data: st.DataObject) -> None:
-    plain = response_codec(PRODUCE, version)
-    fast = hot.response_encoder(PRODUCE, version, plain.encode)
+    general = response_codec(PRODUCE, version)
+    quick = fast.response_encoder(PRODUCE, version, general.encode)
     response = data.draw(responses(version))
-    assert b"".join(fast(response)) == b"".join(plain.encode(response))  # type: ignore[arg-type]
+    assert joined(quick(response)) == joined(general.encode(response))
 
 
 def test_the_usual_response_takes_the_fast_path() -> None:
     answer = PartitionProduceResponse(1, 0, 17, -1, 0)
     for version in VERSIONS:
         response = ProduceResponse([TopicProduceResponse("topic", partition_responses=[answer])])
-        assert hot.response_encoder(PRODUCE, version, lambda response: [])(response)
+        assert fast.response_encoder(PRODUCE, version, lambda response: [])(response)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_request_batch_of_one_is_what_the_session_parses(version: int, data: st.DataObject) -> None:
+    """Whatever the bytes, a frame is left to the session or has the same fields there."""
+    client = ClientSession(1 << 20, data.draw(st.sampled_from([None, "", "me"])))
+    frame = bytearray(joined(client.encode_request(data.draw(requests(version)), version))[4:])
+    for _ in range(data.draw(st.integers(0, 2))):
+        frame[data.draw(st.integers(0, min(len(frame) - 1, 60)))] = data.draw(st.integers(0, 255))
+    batch = parse_request(memoryview(frame))
+    if batch is None:
+        return
+    event = ServerSession(1 << 20, {PRODUCE: (3, LAST)}).parse(memoryview(frame))
+    assert isinstance(event, RequestReceived)
+    (correlation_id,), (records,) = batch.correlation_ids, batch.records
+    assert (event.api_key, event.version, event.correlation_id) == (PRODUCE, batch.version, correlation_id)
+    partition = PartitionProduceData(batch.index, bytes(records))
+    topic = TopicProduceData(batch.topic, batch.topic_id, [partition])
+    expected = ProduceRequest(None, batch.acks, event.request.timeout_ms, [topic])
+    assert outcome(lambda _: event.request, b"") == expected
+
+
+def test_the_usual_request_is_a_request_batch_of_one() -> None:
+    for version in range(FIRST_FLEXIBLE, LAST + 1):
+        topic = TopicProduceData("", b"i" * 16) if version >= FIRST_TOPIC_ID else TopicProduceData("t")
+        topic.partition_data = [PartitionProduceData(3, b"r" * 20_000)]
+        frame = joined(ClientSession(1 << 20, "me").encode_request(ProduceRequest(None, -1, 1000, [topic]), version))
+        batch = parse_request(memoryview(frame)[4:])
+        assert batch is not None
+        assert [bytes(records) for records in batch.records] == [b"r" * 20_000]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pylogd.wire import hot
+from pylogd.wire import fast
 from pylogd.wire.exceptions import RemoteProtocolError
-from pylogd.wire.hot_fetch import FIRST_FAST, NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
+from pylogd.wire.fast.fetch import FIRST_FAST, NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -92,6 +92,10 @@ def responses(draw: st.DrawFn, version: int) -> FetchResponse:
     return draw(st.builds(FetchResponse, int32, int16, int32, some(topics), told))
 
 
+def joined(parts: list[Any]) -> bytes:
+    return b"".join(map(bytes, parts))
+
+
 def outcome(decode: Any, body: bytes) -> Any:
     try:
         return decode(memoryview(body))
@@ -102,10 +106,10 @@ def outcome(decode: Any, body: bytes) -> Any:
 @settings(max_examples=100)
 @given(version=versions, data=st.data())
 def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
-    plain = request_codec(FETCH, version)
-    fast = hot.request_decoder(FETCH, version, plain.decode_leniently)
-    body = b"".join(map(bytes, plain.encode(data.draw(requests(version)))))  # type: ignore[call-overload]
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(FETCH, version)
+    quick = fast.request_decoder(FETCH, version, general.decode_leniently)
+    body = joined(general.encode(data.draw(requests(version))))
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
     damaged = bytearray(body)
     at = data.draw(st.integers(0, len(body) - 1))
     kind = data.draw(st.sampled_from(["flip", "cut", "insert"]))
@@ -115,33 +119,33 @@ def test_requests_decode_alike(version: int, data: st.DataObject) -> None:
         del damaged[at:]
     else:
         damaged.insert(at, data.draw(st.integers(0, 255)))
-    assert outcome(fast, bytes(damaged)) == outcome(plain.decode_leniently, bytes(damaged))
+    assert outcome(quick, bytes(damaged)) == outcome(general.decode_leniently, bytes(damaged))
 
 
 @settings(max_examples=100)
 @given(version=versions, body=st.binary(max_size=96))
 @example(version=FIRST_FAST, body=b"")
 def test_any_bytes_decode_alike(version: int, body: bytes) -> None:
-    plain = request_codec(FETCH, version)
-    fast = hot.request_decoder(FETCH, version, plain.decode_leniently)
-    assert outcome(fast, body) == outcome(plain.decode_leniently, body)
+    general = request_codec(FETCH, version)
+    quick = fast.request_decoder(FETCH, version, general.decode_leniently)
+    assert outcome(quick, body) == outcome(general.decode_leniently, body)
 
 
 @settings(max_examples=100)
 @given(version=versions, data=st.data())
 def test_responses_encode_alike(version: int, data: st.DataObject) -> None:
-    plain = response_codec(FETCH, version)
-    fast = hot.response_encoder(FETCH, version, plain.encode)
+    general = response_codec(FETCH, version)
+    quick = fast.response_encoder(FETCH, version, general.encode)
     response = data.draw(responses(version))
-    assert b"".join(fast(response)) == b"".join(plain.encode(response))  # type: ignore[arg-type]
+    assert joined(quick(response)) == joined(general.encode(response))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_usual_messages_take_the_fast_path(version: int) -> None:
     partitions = [FetchPartition(index, 4, 17, -1, -1, 1 << 20) for index in (3, 5)]
     request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic_id=b"i" * 16, partitions=partitions)])
-    body = memoryview(b"".join(map(bytes, request_codec(FETCH, version).encode(request))))  # type: ignore[call-overload]
-    assert hot.request_decoder(FETCH, version, lambda body: None)(body) == request
+    body = memoryview(joined(request_codec(FETCH, version).encode(request)))
+    assert fast.request_decoder(FETCH, version, lambda body: None)(body) == request
     records = bytearray(100)
     answers = [
         PartitionData(
@@ -155,5 +159,5 @@ def test_the_usual_messages_take_the_fast_path(version: int) -> None:
         for index, found in ((3, records), (5, b""))
     ]
     response = FetchResponse(responses=[FetchableTopicResponse(topic_id=b"i" * 16, partitions=answers)])
-    parts = hot.response_encoder(FETCH, version, lambda response: [])(response)
+    parts = fast.response_encoder(FETCH, version, lambda response: [])(response)
     assert parts[1] is records

@@ -1,0 +1,66 @@
+"""Route the requests of all connections to the handlers that are registered for their APIs.
+
+Strategy: a request goes to the one handler that `registry` has for its API; its version has been checked by then, since
+connections are told which are served. Requests that may be answered together go as bytes to `fast.produce`.
+
+Must not know: connections beyond what handlers see of them, the order of replies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pylogd.api.api_versions import unsupported_api_versions
+from pylogd.api.context import BrokerParts, Connection, RequestContext
+from pylogd.api.fast.produce import answer_batch
+from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
+from pylogd.errors import CloseConnection
+from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.produce import ProduceRequest
+from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
+
+
+class ClientConnection(Connection, Protocol):
+    """A connection that keeps the context of its last request for the next one."""
+
+    context: RequestContext | None
+
+
+class Dispatcher:
+    """The handlers of one broker, as its connections call them.
+
+    versions: the lowest and highest version that is served, by API key.
+    overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
+    batched: keys of APIs whose requests `handle_batch` may answer.
+    """
+
+    __slots__ = ("_broker", "batched", "overlapping", "versions")
+
+    def __init__(self, broker: BrokerParts) -> None:
+        self._broker = broker
+        self.versions = served_versions()
+        self.overlapping = overlapping_apis()
+        self.batched = frozenset({ProduceRequest.API_KEY})
+
+    def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
+        """Return what the handler returns: a response, a Deferred of it, or None where no reply is due.
+
+        Raises CloseConnection for an API or version that is not served, except ApiVersions, which is answered at any
+        version (KIP-511).
+        """
+        if isinstance(event, UnsupportedRequest):
+            if event.api_key == ApiVersionsRequest.API_KEY:
+                return unsupported_api_versions()
+            raise CloseConnection(
+                f"client {event.client_id!r} sent a request of API {event.api_key} version {event.version}, "
+                "which is not served"
+            )
+        context = connection.context
+        if context is None or context.version != event.version or context.client_id != event.client_id:
+            context = RequestContext(self._broker, connection, event.version, event.client_id)
+            connection.context = context
+        return HANDLERS[event.api_key](context, event.request)
+
+    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
+        return answer_batch(self._broker, frame, session, most)

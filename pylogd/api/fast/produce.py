@@ -1,0 +1,65 @@
+"""Answer Produce requests that append to one partition and wait for nothing, one or many with one append.
+
+Strategy: a request is a batch of one request, unless similar ones were received behind it. It is parsed without a
+message object, its partition is looked up, its records are appended, and the response is made of bytes. Several are
+appended with one write, as many as the log accepts without a closer look; if it accepts none of them, the first request
+is answered by itself. A single request costs a tenth fewer instructions as a batch of one than with a message.
+
+Rules: whatever is refused, is waited for or fails is left to the general handler: nothing has been done by then, and
+the client is told by that handler, request by request. tests/property/test_request_batches.py proves that neither the
+client nor the disk can tell the difference.
+"""
+
+from __future__ import annotations
+
+from pylogd.api.context import BrokerParts
+from pylogd.errors import PylogdError
+from pylogd.metadata.image import INTERNAL_TOPICS
+from pylogd.replica.manager import ReplicaManager
+from pylogd.replica.partition import Partition
+from pylogd.wire.fast.produce import FIRST_TOPIC_ID
+from pylogd.wire.fast.request_batch import ProduceRequestBatch, parse_request
+from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
+
+_NO_TIMESTAMP = -1
+
+
+def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+    """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
+    batch = parse_request(frame)
+    if batch is None:
+        return NOT_ANSWERED
+    replicas = broker.replicas
+    partition = _find_partition(replicas, batch)
+    if partition is None:
+        return NOT_ANSWERED
+    if most > 1:
+        chunk, at, max_bytes = session.unread()
+        if at < len(chunk):
+            batch.collect(chunk, at, max_bytes, most)
+    acks_all, records, append_time = batch.acks == -1, batch.records, _NO_TIMESTAMP
+    try:
+        bases = replicas.append_batches(partition, records, acks_all) if len(records) > 1 else None
+        if not bases:
+            base, _, append_time, _, _ = replicas.append(partition, records[0], acks_all)
+            bases = [base]
+    except PylogdError:
+        return BatchReply(b"", 0, len(records) - 1)
+    replies = batch.encode_responses(bases, append_time, partition.log.log_start_offset)
+    return BatchReply(replies, batch.ends[len(bases) - 1], len(records) - len(bases))
+
+
+def _find_partition(replicas: ReplicaManager, batch: ProduceRequestBatch) -> Partition | None:
+    """Return the partition, or None where an append to it may be refused, waited for or has to queue."""
+    acks = batch.acks
+    if acks != -1 and acks != 1:
+        return None
+    if batch.version >= FIRST_TOPIC_ID:
+        partition = replicas.partitions_by_id.get((batch.topic_id, batch.index))
+    else:
+        partition = replicas.partitions.get((batch.topic, batch.index))
+    if partition is None or partition.topic in INTERNAL_TOPICS:
+        return None
+    if replicas.append_queues and partition in replicas.append_queues:
+        return None
+    return None if acks == -1 and (partition.flush_visible or not partition.alone) else partition

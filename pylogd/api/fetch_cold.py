@@ -1,0 +1,53 @@
+"""Read the records of a Fetch response that are not in the page cache, in a thread, since that waits for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from pylogd.api.errors import explain
+from pylogd.errors import PylogdError
+from pylogd.log.files import FileSlice
+from pylogd.log.reading import before_codec
+from pylogd.wire.compression import CompressionType
+from pylogd.wire.messages.fetch import PartitionData
+
+#: `Partition.read` or `Partition.read_for_follower`.
+Read: TypeAlias = Callable[..., FileSlice | None]
+
+_NO_DATA = PartitionData()
+_NO_RECORDS = b""
+
+
+class ColdPartition:
+    """A read that has to wait for the disk. `data` is the part of the response that it fills."""
+
+    __slots__ = ("_limit", "_min_one", "_offset", "_read", "_without_zstd", "data")
+
+    def __init__(self, offset: int, limit: int, min_one: bool, read: Read, without_zstd: bool) -> None:
+        """offset, limit, min_one: arguments of `read`. without_zstd: stop before the first batch with that codec."""
+        self._offset = offset
+        self._limit = limit
+        self._min_one = min_one
+        self._read = read
+        self._without_zstd = without_zstd
+        self.data = _NO_DATA
+
+    def read(self) -> None:
+        """Fill `data`. Runs in a thread; nothing else uses it meanwhile."""
+        self.data.records = _NO_RECORDS
+        try:
+            records = self._read(self._offset, self._limit, min_one=self._min_one, allow_cold=True)
+            if records is not None and self._without_zstd:
+                records = before_codec(records, CompressionType.ZSTD)
+        except PylogdError as error:
+            self.data.error_code = explain(error)[0]
+        else:
+            if records is not None:
+                self.data.records = records
+
+
+def read_all(cold: list[ColdPartition]) -> None:
+    """Fill the data of all. Runs in a thread."""
+    for partition in cold:
+        partition.read()

@@ -1,0 +1,77 @@
+"""Wait for records on behalf of a Fetch request: the long poll."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from pylogd.errors import PylogdError
+from pylogd.replica.purgatory import Operation
+
+if TYPE_CHECKING:
+    from pylogd.api.fetch import Entry, FetchJob
+    from pylogd.replica.partition import Partition
+
+
+class FetchWait(Operation[None]):
+    """Waits until the partitions of a job have `min_bytes` together, or one of them has an error to report.
+
+    watched: entry, partition and its leader epoch, by the key that the purgatory files the wait under. Empty with a
+        session, whose entries are filed themselves and call `look_again`.
+    """
+
+    __slots__ = ("_job", "_missing", "_sizes", "watched")
+
+    def __init__(self, job: FetchJob, min_bytes: int) -> None:
+        super().__init__()
+        self._job = job
+        self._missing = min_bytes - job.total
+        self.watched: dict[Hashable, tuple[Entry, Partition, int]] = {}
+        self._sizes: dict[Hashable, int] = {}
+        for entry in job.entries if job.session is None else ():
+            partition = job.find((entry.topic, entry.wanted.partition))
+            if partition is not None:
+                self.watched[partition.key] = entry, partition, partition.leader_epoch
+        if job.total:
+            for entry, data in job.served:
+                if data.records:
+                    found = job.find((entry.topic, data.partition_index))
+                    if found is not None:
+                        self._sizes[found.key] = len(data.records)
+        job.served = []  # keep no files open while waiting
+
+    def try_complete(self, key: Hashable) -> bool:
+        """Read the one partition of which there is news. Return whether the wait is over."""
+        entry, partition, epoch = self.watched[key]
+        if partition.leader_epoch != epoch or not partition.online:
+            return self.complete(None)
+        offset, job = entry.wanted.fetch_offset, self._job
+        if job.follower >= 0:
+            if job.session is not None and job.is_urgent(entry, partition):
+                return self.complete(None)
+            if job.is_throttled(partition):
+                return False
+        if self._missing <= 1 and key not in self._sizes:
+            end = partition.high_watermark if job.follower < 0 else partition.log.log_end_offset
+            return end > offset and self.complete(None)
+        read = partition.read if job.follower < 0 else partition.read_for_follower
+        try:
+            limit = min(entry.wanted.partition_max_bytes, job.max_bytes)
+            records = read(offset, limit, min_one=True, allow_cold=False)
+        except PylogdError:
+            return self.complete(None)  # the response will tell the client: it reads once more
+        size = 0 if records is None else len(records)
+        self._missing -= size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        return self._missing <= 0 and self.complete(None)
+
+    def look_again(self, entry: Entry) -> bool:
+        """As `try_complete`, for an entry of the job's session, with its partition as it was when the wait began."""
+        partition = entry.partition
+        if partition is None:
+            return False
+        self.watched[partition.key] = entry, partition, entry.leader_epoch
+        return self.try_complete(partition.key)
+
+    def on_expire(self) -> None:
+        """Do nothing: the job answers with what there is."""

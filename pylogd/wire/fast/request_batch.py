@@ -1,0 +1,143 @@
+"""Find Produce requests that come behind each other and differ only in correlation id and records.
+
+Strategy: a client that sends each message by itself repeats the same bytes around each. The first request of a batch
+is parsed; each further one only has to repeat the bytes between its correlation id and its records, and to end where
+its records end. The usual shape only, as in `produce`; a batch ends before the first request of any other.
+`tests/property/test_request_batches.py` proves that a client cannot tell the difference.
+
+Source: KIP-482 (flexible versions).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pylogd.wire.fast.produce import (
+    BASE_OFFSET_TAIL,
+    END_TAGS,
+    FIRST_FLEXIBLE,
+    FIRST_TOPIC_ID,
+    LAST,
+    VARINT_MORE,
+    encode_response,
+    records_size,
+)
+from pylogd.wire.headers import RESPONSE_V1
+from pylogd.wire.values import ZERO_UUID
+
+_LENGTH_SIZE = 4
+_HEAD_SIZE = 10
+_COMMON_FROM = 8  # in a request without its length: behind the correlation id
+_unpack_head = struct.Struct(">iih").unpack_from  # API and version, correlation id, length of the client id
+_unpack_lengths = struct.Struct(">iii").unpack_from  # length of the request, API and version, correlation id
+_unpack_body = struct.Struct(">bbhib").unpack_from  # no header tags, transactional id, acks, timeout, topics + 1
+_unpack_partition = struct.Struct(">bi").unpack_from  # partitions + 1, index
+_pack_head = RESPONSE_V1.pack
+_HEAD_REST = 5  # bytes of a response's head that its length counts
+_BODY_SIZE, _PARTITION_SIZE, _UUID_SIZE = 9, 5, 16
+_ONE = 2  # of what is counted from 1
+
+
+class ProduceRequestBatch:
+    """Produce requests for one partition that differ only in correlation id and records.
+
+    version, acks, topic, topic_id, index: of every request. The topic goes by its name, from version 13 on by its id.
+    correlation_ids, records: of each request, in order.
+    ends: the position behind each request in the bytes given to `collect`; 0 for the first.
+    """
+
+    __slots__ = (
+        "_common", "acks", "correlation_ids", "ends", "index", "records", "topic", "topic_id", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, version: int, acks: int, topic: str, topic_id: bytes, index: int, common: memoryview,
+        correlation_id: int, records: memoryview,
+    ) -> None:  # fmt: skip
+        """`common`: the bytes of the first request between its correlation id and the size of its records."""
+        self.version = version
+        self.acks = acks
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self._common = common
+        self.correlation_ids = [correlation_id]
+        self.records = [records]
+        self.ends = [0]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def collect(self, chunk: memoryview, at: int, max_bytes: int, most: int) -> None:
+        """Add the whole requests in `chunk` from position `at` on, up to the first that differs.
+
+        max_bytes: of a request. most: how many requests the batch may have.
+        """
+        received, common, version = len(chunk), bytes(self._common), self.version
+        size_at = _LENGTH_SIZE + _COMMON_FROM + len(common)
+        ids, batches, ends = self.correlation_ids, self.records, self.ends
+        while at + size_at + 2 <= received and len(ends) < most:
+            length, kind, correlation_id = _unpack_lengths(chunk, at)
+            start = at + size_at
+            if kind != version or length > max_bytes or chunk[at + 12 : start] != common:
+                break
+            size = chunk[start]
+            start += 1
+            if size >= VARINT_MORE:
+                more = chunk[start]
+                start += 1
+                if more >= VARINT_MORE:
+                    break
+                size = size & 0x7F | more << 7
+            end = start + size - 1
+            at += length + _LENGTH_SIZE
+            if end + 3 != at or chunk[end:at] != END_TAGS:
+                break
+            ids.append(correlation_id)
+            batches.append(chunk[start:end])
+            ends.append(at)
+
+    def encode_responses(self, base_offsets: Sequence[int], append_time: int, log_start: int) -> bytes:
+        """Return the whole responses, with length and header, to as many requests as there are base offsets."""
+        version, ids = self.version, self.correlation_ids
+        body = encode_response(version, self.topic, self.topic_id, self.index, base_offsets[0], append_time, log_start)
+        size = len(body) + _HEAD_REST
+        if len(base_offsets) == 1:
+            return _pack_head(size, ids[0], 0) + body
+        front, back = body[: -BASE_OFFSET_TAIL - 8], body[-BASE_OFFSET_TAIL:]
+        pack = struct.Struct(f">iib{len(front)}sq{BASE_OFFSET_TAIL}s").pack
+        return b"".join([pack(size, one, 0, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
+
+
+def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
+    """Return a batch of the one request in `frame`, which has no length; None if it is not of the usual shape."""
+    try:
+        version, correlation_id, client_length = _unpack_head(frame)  # of Produce, whose API key is 0
+        if not FIRST_FLEXIBLE <= version <= LAST:
+            return None
+        body = _HEAD_SIZE
+        if client_length > 0:
+            body += client_length
+            str(frame[_HEAD_SIZE:body], "utf-8")  # raises if the general path would refuse it
+        tags, transactional, acks, _, topics = _unpack_body(frame, body)
+        at = body + _BODY_SIZE
+        if version >= FIRST_TOPIC_ID:
+            named = at + _UUID_SIZE
+            topic, topic_id = "", bytes(frame[at:named])
+        else:
+            size = frame[at]
+            if not 1 <= size < VARINT_MORE:
+                return None
+            named = at + size
+            topic, topic_id = str(frame[at + 1 : named], "utf-8"), ZERO_UUID
+        partitions, index = _unpack_partition(frame, named)
+        size_at = named + _PARTITION_SIZE
+        size, start = records_size(frame, size_at)
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    end = start + size - 1
+    if tags or transactional or topics != _ONE or partitions != _ONE or size <= 1 or frame[end:] != END_TAGS:
+        return None
+    common = frame[_COMMON_FROM:size_at]
+    return ProduceRequestBatch(version, acks, topic, topic_id, index, common, correlation_id, frame[start:end])
