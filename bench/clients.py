@@ -27,8 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.machine import machine
 from bench.peers import running
-from bench.report import machine
 from pylogd.client import Consumer, Producer, aio
 from pylogd.client.core.producer.options import ProducerOptions
 

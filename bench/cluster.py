@@ -25,10 +25,11 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import controller_change, failover, report
+from bench import controller_change, failover
 from bench.failover import wait_until
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
@@ -110,11 +111,10 @@ def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> N
         for error in admin.create_topics(topics).values():
             if error is not None:
                 raise error
-    for broker in cluster.brokers:
-        with Admin(f"{broker.host}:{broker.port}") as admin:
+    for node in cluster.brokers:
+        with Admin(cluster.address(node)) as admin:
             wait_until(
-                partial(failover.in_sync, admin, len(topics), in_sync),
-                f"broker {broker.node_id} sees all replicas in sync",
+                partial(failover.in_sync, admin, len(topics), in_sync), f"broker {node} sees all replicas in sync"
             )
 
 
@@ -140,12 +140,12 @@ def _produced(scale: Scale, brokers: int, count: int, found: Samples) -> float:
         with Admin(cluster.bootstrap) as admin:
             leader = admin.describe_topic(TOPIC).partitions[0].leader
         _produce(cluster, count // 20)  # each broker has had its first requests
-        before = {broker.node_id: process_seconds(broker.pid) for broker in cluster.brokers}
+        before = {node: process_seconds(broker.pid) for node, broker in cluster.brokers.items()}
         warm_pages(scale.folder, brokers * count * (SIZE + _FRAMING))
         own = _children_seconds()
         said = _produce(cluster, count)
         own = _children_seconds() - own
-        spent = {broker.node_id: process_seconds(broker.pid) - before[broker.node_id] for broker in cluster.brokers}
+        spent = {node: process_seconds(broker.pid) - before[node] for node, broker in cluster.brokers.items()}
     who = "one broker" if brokers == 1 else "three brokers"
     million = said.messages / 1e6
     found.add(f"{who}, messages of {SIZE} bytes", "msg/s", said.messages / said.seconds)
@@ -186,7 +186,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
     """MB/s by the clock from the first byte on, by the follower's and by the leader's processor time."""
     partitions = 4
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), 2) as cluster:
-        leader, follower = cluster.brokers
+        leader, follower = cluster.brokers.values()
         places = dict.fromkeys(range(partitions), (leader.node_id,))
         create(cluster, [NewTopic(TOPIC, assignments=places)], 1)
         _produce(cluster, count, f"bench.partitions={partitions}")
@@ -254,11 +254,12 @@ def idling(scale: Scale) -> list[Figure]:
             if made:
                 create(cluster, [NewTopic(TOPIC, made, BROKERS)], BROKERS)
             time.sleep(_SETTLE_SECONDS)
-            before = [process_seconds(broker.pid) for broker in cluster.brokers]
+            brokers = list(cluster.brokers.values())
+            before = [process_seconds(broker.pid) for broker in brokers]
             begun = time.monotonic()
             time.sleep(scale.idle_seconds)
             seconds = time.monotonic() - begun
-            used = [process_seconds(broker.pid) - was for broker, was in zip(cluster.brokers, before, strict=True)]
+            used = [process_seconds(broker.pid) - was for broker, was in zip(brokers, before, strict=True)]
             shares = [100 * one / seconds for one in used]
             say(f"{made} partitions: " + ", ".join(f"{share:.2f} %" for share in shares))
             name = f"{made:,} partitions: the busiest broker"
@@ -295,7 +296,7 @@ class Results:
 
     def put(self, row: str, figures: Iterable[Figure], seconds: float) -> None:
         """Keep a row, on disk too."""
-        self.machine = report.machine(str(confluent_kafka.libversion()[0]))
+        self.machine = machine(str(confluent_kafka.libversion()[0]))
         self.rows[row] = {
             "commit": self.machine.pop("commit"),
             "seconds": round(seconds),

@@ -22,7 +22,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 
 _DONE = "is compacted up to offset"
 _LEAST_SECONDS = 2.0

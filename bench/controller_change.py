@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import struct
@@ -35,7 +34,8 @@ from kazoo.exceptions import NoNodeError
 
 from pylogd.client import Admin, NewTopic
 from pylogd.errors import PylogdError
-from pylogd.local.cluster import LocalBroker, LocalCluster
+from pylogd.local.broker import BrokerProcess
+from pylogd.local.cluster import LocalCluster
 from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.metadata import MetadataRequest
@@ -104,17 +104,16 @@ def make(cluster: LocalCluster, partitions: int, topics: int) -> float:
 def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     """Stop the controller in order."""
     old = controller(cluster)
-    left = [broker for broker in cluster.brokers if broker is not old]
+    left = [broker for broker in cluster.brokers.values() if broker is not old]
     vacant = _Gone(zookeeper, "/controller")
     with _Probes(left) as probes:
         begin = time.time()
-        old.stop()
+        old.ask_to_stop()
         vacant.wait()
         seized = until_controller(zookeeper, old.node_id)
-        old.join(WAIT_SECONDS)
+        cluster.brokers.pop(old.node_id).join(WAIT_SECONDS)
         written = until_decided(zookeeper, old.node_id)
         stall = probes.longest
-    cluster.brokers.remove(old)
     return {
         "stopped to vacant: the others lead": vacant.time - begin,
         "handed over: vacant to seized": max(seized - vacant.time, 0.0),  # the watch may come later than the next node
@@ -125,10 +124,9 @@ def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]
 
 def start_again(cluster: LocalCluster) -> dict[str, float]:
     """Start the broker that is missing; the time until it is in sync everywhere."""
-    (missing,) = {1, 2, 3} - {broker.node_id for broker in cluster.brokers}
+    (missing,) = cluster.ports.keys() - cluster.brokers.keys()
     begin = time.monotonic()
-    broker = cluster.start_broker(missing)
-    broker.wait()
+    broker = cluster.start(missing)
     listens = time.monotonic() - begin
     first = metadata(broker, 1)[0]
     wait_until(lambda: in_sync(cluster), "the broker that came back is in sync")
@@ -150,11 +148,11 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
 def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     """Kill the controller."""
     old = controller(cluster)
-    left = [broker for broker in cluster.brokers if broker is not old]
+    left = [broker for broker in cluster.brokers.values() if broker is not old]
     gone = _Gone(zookeeper, f"/brokers/ids/{old.node_id}")
     with _Probes(left) as probes:
         begin = time.time()
-        os.kill(old.pid, signal.SIGKILL)
+        cluster.kill(old.node_id)
         gone.wait()
         seized = until_controller(zookeeper, old.node_id)
         decided = until_decided(zookeeper, old.node_id)
@@ -162,7 +160,6 @@ def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
             wait_until(lambda broker=broker: led_by_others(broker, old.node_id), "all have a leader")  # type: ignore[misc]
         seen = time.time()
         stall = probes.longest
-    cluster.brokers.remove(old)
     return {
         "killed to detected": gone.time - begin,
         "detected to seized": seized - gone.time,
@@ -172,11 +169,11 @@ def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     }
 
 
-def controller(cluster: LocalCluster) -> LocalBroker:
+def controller(cluster: LocalCluster) -> BrokerProcess:
     """The broker that is the controller."""
     with Admin(cluster.bootstrap) as admin:
         node = admin.describe_cluster().controller
-    return next(broker for broker in cluster.brokers if broker.node_id == node)
+    return cluster.brokers[node]
 
 
 class _Gone:
@@ -227,7 +224,7 @@ def until_decided(zookeeper: KazooClient, old: int) -> float:
 class _Probes:
     """Asks brokers for nearly nothing, one question after the other; `longest` is what one answer took at most."""
 
-    def __init__(self, brokers: list[LocalBroker]) -> None:
+    def __init__(self, brokers: list[BrokerProcess]) -> None:
         self.longest = 0.0
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(broker,)) for broker in brokers]
@@ -242,7 +239,7 @@ class _Probes:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, broker: LocalBroker) -> None:
+    def _run(self, broker: BrokerProcess) -> None:
         request = frame(ApiVersionsRequest(), _API_VERSIONS_VERSION)
         with socket.create_connection((broker.host, broker.port)) as connection:
             while not self._end.wait(0.01):
@@ -251,7 +248,7 @@ class _Probes:
                 self.longest = max(self.longest, time.monotonic() - begin)
 
 
-def metadata(broker: LocalBroker, count: int) -> list[float]:
+def metadata(broker: BrokerProcess, count: int) -> list[float]:
     """How long so many answers about everything take, one after the other."""
     request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
     times = []
@@ -263,7 +260,7 @@ def metadata(broker: LocalBroker, count: int) -> list[float]:
     return times
 
 
-def metadata_after_a_change(cluster: LocalCluster, broker: LocalBroker) -> float:
+def metadata_after_a_change(cluster: LocalCluster, broker: BrokerProcess) -> float:
     """How long the first answer about everything takes that has one more topic in it, and so is made anew."""
     request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
     with socket.create_connection((broker.host, broker.port)) as connection, Admin(cluster.bootstrap) as admin:
@@ -308,18 +305,18 @@ def in_sync(cluster: LocalCluster) -> bool:
     """Whether every broker says that every replica is in sync."""
     return all(
         all(len(one.isr) == BROKERS for topic in topics(broker) for one in topic.partitions)
-        for broker in cluster.brokers
+        for broker in cluster.brokers.values()
     )
 
 
-def led_by_others(broker: LocalBroker, dead: int) -> bool:
+def led_by_others(broker: BrokerProcess, dead: int) -> bool:
     """Whether a broker names a leader for every partition, another than the dead one."""
     return all(one.leader not in (dead, -1) for topic in topics(broker) for one in topic.partitions)
 
 
-def topics(broker: LocalBroker):  # type: ignore[no-untyped-def]
+def topics(broker: BrokerProcess):  # type: ignore[no-untyped-def]
     """All topics, as a broker describes them."""
-    with Admin(f"{broker.host}:{broker.port}") as admin:
+    with Admin(broker.address) as admin:
         return admin.list_topics()
 
 

@@ -11,8 +11,6 @@ Also the time that a broker takes to become the controller of so many partitions
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import statistics
 import tempfile
 import threading
@@ -54,7 +52,7 @@ def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
                     raise error
             created = time.monotonic() - begin
             wait_until(lambda: in_sync(admin, topics, min(brokers, 3)), "all replicas are in sync")
-        metadata = answer_time(cluster.brokers[0].host, cluster.brokers[0].port)
+        metadata = answer_time(cluster.address(1))
         return {
             f"{partitions} partitions made": created,
             "metadata of all of them": metadata,
@@ -66,8 +64,8 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
     """Kill a broker that leads, not the controller, and take the times."""
     with Admin(cluster.bootstrap) as admin:
         controller = admin.describe_cluster().controller
-    victim = next(broker for broker in cluster.brokers if broker.node_id != controller)
-    left = [broker for broker in cluster.brokers if broker is not victim]
+    victim = next(node for node in cluster.brokers if node != controller)
+    left = [broker.address for node, broker in cluster.brokers.items() if node != victim]
     zookeeper = KazooClient(cluster.zookeeper.hosts)
     zookeeper.start()
     gone = threading.Event()
@@ -77,17 +75,17 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
         found.append(time.monotonic())
         gone.set()
 
-    zookeeper.exists(f"/brokers/ids/{victim.node_id}", watch=note)
-    with Producer([f"{broker.host}:{broker.port}" for broker in left], acks="all") as producer:
+    zookeeper.exists(f"/brokers/ids/{victim}", watch=note)
+    with Producer(left, acks="all") as producer:
         for delivery in [producer.send(name, b"before", partition=index) for name in names for index in range(each)]:
             delivery.result(WAIT_SECONDS)
-        os.kill(victim.pid, signal.SIGKILL)
         begin = time.monotonic()
+        cluster.kill(victim)
         if not gone.wait(WAIT_SECONDS):
             raise RuntimeError("the registration of the killed broker stays")
-        admins = [Admin(f"{broker.host}:{broker.port}") for broker in left]
+        admins = [Admin(address) for address in left]
         for admin in admins:
-            wait_until(lambda admin=admin: led(admin, victim.node_id), "all have a leader")
+            wait_until(lambda admin=admin: led(admin, victim), "all have a leader")
         elected = time.monotonic()
         for admin in admins:
             admin.close()
@@ -115,9 +113,9 @@ def led(admin: Admin, dead: int) -> bool:
     return all(one.leader not in (dead, -1) for topic in admin.list_topics() for one in topic.partitions)
 
 
-def answer_time(host: str, port: int) -> float:
-    """The time of one answer with all topics, the second of its kind."""
-    with Cluster(f"{host}:{port}") as cluster:
+def answer_time(address: str) -> float:
+    """Return the seconds that a broker takes to answer a Metadata request for all topics, at the second request."""
+    with Cluster(address) as cluster:
         request = MetadataRequest(topics=None)
         cluster.request(request)
         begin = time.monotonic()

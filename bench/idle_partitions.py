@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.failover import in_sync, wait_until
+from bench.machine import machine
 from bench.peers.base import process_seconds
-from bench.report import machine
 from pylogd.client import Admin, Cluster, NewTopic
 from pylogd.local.cluster import LocalCluster
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -137,7 +137,7 @@ def _round(one: Beside, sends: int, keep: bool) -> None:
     records = encode_batch([(None, bytes(SIZE), int(time.time() * 1000), ())])
     data = [TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, records)])]
     request = ProduceRequest(None, -1, 30_000, data)
-    pids = {broker.node_id: broker.pid for broker in one.cluster.brokers}
+    pids = {node: broker.pid for node, broker in one.cluster.brokers.items()}
     times = []
     with Cluster(one.cluster.bootstrap) as client:
         client.refresh([TOPIC])

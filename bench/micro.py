@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.machine import machine
 from bench.memory import warm_pages
-from bench.report import machine
 from tests.hotpath import HotPath, cases, cost
 
 BASELINE = Path(__file__).with_name("micro.json")

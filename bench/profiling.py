@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import machine
+from bench.machine import machine
 from tests.hotpath import HotPath, cases, cost
 
 HERE = Path(__file__).parent

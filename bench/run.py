@@ -25,11 +25,12 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import report, summary
+from bench import summary
 from bench.experiments import COMPARED, EXPERIMENTS, Experiment, canonical
 from bench.kinds import KINDS, Setup
 from bench.loads import Load, Unsupported, load
 from bench.loads.kafka import CLIENT
+from bench.machine import machine
 from bench.peers import PEERS
 from bench.peers.base import Peer
 from bench.results import Measurement, Results
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     place = QUICK if said.quick else HERE
     results = Results.load(place / "results.json")
-    results.about = report.machine(confluent_kafka.libversion()[0])
+    results.about = machine(confluent_kafka.libversion()[0])
     raise_limits()
     folder = said.folder or CLIENT.parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,34 +20,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import frames, report
+from bench import frames
 from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, Pylogd, running
+from bench.smoke_report import Results, Sample, Workload, tables
 
 HERE = Path(__file__).parent
 TOPIC = "t"
 GIB = 1 << 30
 MANY = 1000
 _FRAMING = 80  # bytes on the disk for a message beside its value, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One row that both brokers run. `cpu_at_most` bounds pylogd's processor time over the ceiling's."""
-
-    name: str
-    verb: str
-    count: int
-    size: int
-    at_least: float
-    settings: tuple[str, ...] = ()
-    cpu_at_most: float | None = None
 
 
 WORKLOADS = (
@@ -57,27 +46,6 @@ WORKLOADS = (
     Workload("consume, default", "consume", 4_000_000, 200, 0.95),
     Workload("consume, 4 KB messages", "consume", 250_000, 4096, 0.90),
 )
-
-
-@dataclass(slots=True)
-class Sample:
-    """One round: messages a second, MB of values a second, the broker's processor seconds for a million messages."""
-
-    rate: float
-    megabytes: float
-    cpu: float
-
-
-@dataclass(slots=True)
-class Results:
-    """Everything measured, as it goes into smoke.json."""
-
-    workloads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
-    flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    start: dict[str, list[float]] = field(default_factory=dict)
-    memory: dict[str, dict[str, float]] = field(default_factory=dict)
-    storage: dict[str, dict[str, float]] = field(default_factory=dict)
-    librdkafka: str = ""
 
 
 class Bench:
@@ -276,14 +244,14 @@ def main() -> None:
         for number, (name, run) in enumerate(rows, 1):
             bench.say(f"[{number}/{len(rows)}] {name}")
             run()
-    machine = report.machine(bench.results.librdkafka) | {"minutes": round((time.monotonic() - begun) / 60, 1)}
-    table = report.tables(WORKLOADS, bench.results, machine, options.quick, repeats)
+    about = machine(bench.results.librdkafka) | {"minutes": round((time.monotonic() - begun) / 60, 1)}
+    table = tables(WORKLOADS, bench.results, about, options.quick, repeats)
     print(table)
     if options.only or options.quick:
         bench.say("a part or a quick look: bench/SMOKE.md is left as it was")
         return
     (HERE / "SMOKE.md").write_text(table)
-    everything = {"machine": machine, "repeats": repeats} | asdict(bench.results)
+    everything = {"machine": about, "repeats": repeats} | asdict(bench.results)
     (HERE / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n")
 
 

@@ -33,8 +33,8 @@ from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
 from pylogd.client import Admin, Producer
+from pylogd.local.broker import BrokerProcess
 from pylogd.spark.load import LoadPlan, load
-from tests.brokers import BrokerProcess
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent

@@ -7,7 +7,6 @@ as any client does.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import Partition, Topic
 from pylogd.errors import PylogdError
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.cluster import LocalBrokers
 from tests.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -30,8 +29,8 @@ PATIENCE_SECONDS: Final = 180.0
 SESSION_MS: Final = 8000
 
 
-class BrokerCluster:
-    """Brokers by node id, from 1 on; `connect` is their ZooKeeper's connect string."""
+class BrokerCluster(LocalBrokers):
+    """Brokers that run from the start, and what clients see of them. `connect` is ZooKeeper's connect string."""
 
     def __init__(
         self,
@@ -42,20 +41,9 @@ class BrokerCluster:
         racks: Sequence[str] = (),
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start them all. `racks`: that of each broker in turn. `prefix`: see `BrokerProcess`."""
-        self.prefix = prefix
-        self.folder = folder
-        self.connect = connect
-        self.settings = {
-            "zookeeper.connect": connect,
-            "zookeeper.session.timeout.ms": str(SESSION_MS),
-            "default.replication.factor": str(min(size, 3)),
-            **(settings or {}),
-        }
-        self.racks = dict(enumerate(racks, 1))
-        self.ports = dict(enumerate(free_ports(size), 1))
-        self.brokers: dict[int, BrokerProcess] = {}
-        self._paused: set[int] = set()
+        """Start them one after the other, and wait until each sees all others."""
+        session = {"zookeeper.session.timeout.ms": str(SESSION_MS)}
+        super().__init__(folder, connect, size, {**session, **(settings or {})}, racks, prefix)
         try:
             for node in self.ports:
                 self.start(node)
@@ -63,91 +51,6 @@ class BrokerCluster:
         except BaseException:
             self.kill_all()
             raise
-
-    # -- brokers
-
-    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        """Start a broker that does not run, or one more: a node id that is not known yet gets a port."""
-        if node not in self.ports:
-            self.ports[node] = free_ports(1)[0]
-        more = {**self.settings, "node.id": str(node), **(settings or {})}
-        if node in self.racks:
-            more["broker.rack"] = self.racks[node]
-        broker = BrokerProcess(
-            self.folder / f"broker{node}",
-            self.folder / f"broker{node}.log",
-            more,
-            port=self.ports[node],
-            prefix=self.prefix,
-        )
-        self.brokers[node] = broker
-        return broker
-
-    def stop(self, node: int) -> int:
-        """Stop a broker as a service manager does; its exit code."""
-        return self.brokers.pop(node).stop()
-
-    def kill(self, node: int) -> None:
-        """End a broker as a crash does."""
-        self._paused.discard(node)
-        self.brokers.pop(node).kill()
-
-    def pause(self, node: int) -> None:
-        """Stop a broker's process without ending it (SIGSTOP)."""
-        self._paused.add(node)
-        self.brokers[node].process.send_signal(signal.SIGSTOP)
-
-    def resume(self, node: int) -> None:
-        """Let a paused broker go on (SIGCONT)."""
-        self.brokers[node].process.send_signal(signal.SIGCONT)
-        self._paused.discard(node)
-
-    def restart(self, node: int) -> BrokerProcess:
-        """Stop a broker if it runs, and start it on the same directory and port."""
-        if node in self.brokers:
-            self.stop(node)
-        return self.start(node)
-
-    def kill_all(self) -> None:
-        """End them all at once."""
-        for node in list(self.brokers):
-            self.kill(node)
-
-    def close(self) -> list[str]:
-        """Stop all that still run; what was wrong with any, those that were killed on the way among them."""
-        faults = []
-        for node, broker in list(self.brokers.items()):
-            died = broker.process.poll() is not None
-            broker.process.send_signal(signal.SIGCONT)
-            try:
-                code = broker.stop()
-            except RuntimeError as error:
-                faults.append(f"broker {node}: {error}")
-                continue
-            if died or code != 0:
-                faults.append(f"broker {node} {'died' if died else 'stopped'} with exit code {code}")
-        self.brokers = {}
-        for node in self.ports:
-            log = self.log(node)
-            if "Traceback (most recent call last)" in log:
-                faults.append(f"broker {node} logged a traceback:\n{log[-4000:]}")
-        return faults
-
-    def log(self, node: int) -> str:
-        """All that a broker wrote to standard error, over all its starts."""
-        path = self.folder / f"broker{node}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    # -- what clients see
-
-    @property
-    def bootstrap(self) -> str:
-        """Every broker's address, as clients take it for their bootstrap servers."""
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-
-    def address(self, node: int) -> str:
-        """One broker's address."""
-        return f"127.0.0.1:{self.ports[node]}"
 
     def ask(self, question: Callable[[Admin], T], node: int | None = None) -> T:
         """The answer of one broker, or of any, over a connection of its own."""
@@ -197,7 +100,7 @@ class BrokerCluster:
         """
 
         def enough() -> Sequence[Partition]:
-            found, *others = (self.partitions(name, node) for node in self.brokers if node not in self._paused)
+            found, *others = (self.partitions(name, node) for node in self.brokers if node not in self.paused)
             alike = all(seen == found for seen in others)
             return found if alike and all(len(one.isr) >= count and one.leader >= 0 for one in found) else ()
 

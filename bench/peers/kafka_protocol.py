@@ -14,7 +14,7 @@ from bench.peers import fetching
 from bench.peers.base import Peer, Program
 from conformance import checks, java_tools
 from conformance.checks import Missing
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess, free_ports
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 KAFKA_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")  # as kafka-server-start.sh has it
@@ -29,9 +29,9 @@ class Pylogd(Peer):
 
     def start(self) -> None:
         begun = time.monotonic()
-        self._process = process = BrokerProcess(self.data, self.folder / "log")
+        self._process = process = BrokerProcess(self.data, self.folder / "log", bind_life=False)
         self.host, self.port, self.pid = process.host, process.port, process.pid
-        self.await_accept(lambda: process.process.poll() is None, begun)
+        self.await_accept(lambda: process.exit_code is None, begun)
 
     def finish(self) -> None:
         if self._process is not None:

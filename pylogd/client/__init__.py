@@ -1,4 +1,4 @@
-"""The client library: a blocking face (no threads, no reactor) over the sans-I/O session.
+"""The client library, with its blocking interface for applications.
 
     from pylogd.client import Consumer, Producer
 

@@ -15,7 +15,7 @@ parent, signal = int(sys.argv[1]), int(sys.argv[2])
 ctypes.CDLL(None).prctl(1, signal, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit("the process that started this one is gone")
-os.execv(sys.argv[3], sys.argv[3:])
+os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
+from pylogd.local.broker import free_ports
 from pylogd.wire.messages import ApiKey
-from tests.brokers import free_ports
 from tests.conftest import CHECKOUT
 from tests.fakes import broker as fake
 from tests.fakes.broker import FakeBroker
