@@ -46,9 +46,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
-    "dump-log": _Lazy(
-        "pylogd.cli.logs", "dump_log", "Print a file of a log: segment, index, checkpoint, ..."
-    ),
+    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Print a file of a log: segment, index, checkpoint, ..."),
     "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, with Spark."),
     "audit": _Lazy("pylogd.cli.audit", "audit", "Verify that every record that producers reported arrived."),
     "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry for Avro."),
