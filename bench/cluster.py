@@ -56,12 +56,12 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The figure that counts."""
+        """Return the median over the rounds."""
         return statistics.median(self.samples)
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was met, None where there is none."""
+        """Return whether the target was met, None if there is none."""
         if self.at_least is None and self.at_most is None:
             return None
         return (self.at_least is None or self.median >= self.at_least) and (
@@ -71,24 +71,24 @@ class Figure:
 
 @dataclass(slots=True)
 class Samples:
-    """Figures by name, in the order in which they are first heard of."""
+    """Figures by name, in the order of their first measurement."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def add(
         self, name: str, unit: str, value: float, at_least: float | None = None, at_most: float | None = None
     ) -> None:
-        """One more round of a figure."""
+        """Add one round of a figure."""
         self.figures.setdefault(name, Figure(name, unit, [], at_least, at_most)).samples.append(value)
 
     def list(self) -> list[Figure]:
-        """All of them."""
+        """Return all figures."""
         return list(self.figures.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of it: rounds, a factor to sizes, seconds that idle brokers are watched, where the data goes."""
+    """The size of a run: rounds, a factor for sizes, seconds to watch idle brokers, and the folder for data."""
 
     rounds: int
     factor: float
@@ -96,17 +96,17 @@ class Scale:
     folder: Path
 
     def count(self, messages: int) -> int:
-        """So many messages of a whole run."""
+        """Return how many messages to use where a full run uses `messages`."""
         return max(int(messages * self.factor), 1000)
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> None:
-    """Make topics; returns once every broker knows that each of their partitions has so many replicas in sync."""
+    """Create topics. Return once every broker sees `in_sync` replicas in sync of each partition."""
     with Admin(cluster.bootstrap) as admin:
         for error in admin.create_topics(topics).values():
             if error is not None:
@@ -134,7 +134,7 @@ def replicated_produce(scale: Scale) -> list[Figure]:
 
 
 def _produced(scale: Scale, brokers: int, count: int, found: Samples) -> float:
-    """One round on fresh brokers: messages a second."""
+    """Run one round on fresh brokers; return messages per second."""
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), brokers) as cluster:
         create(cluster, [NewTopic(TOPIC, 1, brokers, {"min.insync.replicas": str(min(brokers, 2))})], brokers)
         with Admin(cluster.bootstrap) as admin:
@@ -183,7 +183,7 @@ def following(scale: Scale) -> list[Figure]:
 
 
 def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
-    """MB/s by the clock from the first byte on, by the follower's and by the leader's processor time."""
+    """Return MB/s by the clock from the first byte on, by the follower's and by the leader's processor time."""
     partitions = 4
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), 2) as cluster:
         leader, follower = cluster.brokers.values()
@@ -210,7 +210,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
 
 
 def _stored(data: Path) -> int:
-    """Bytes of the topic's segments in a data directory."""
+    """Return the size in bytes of the topic's segments in a data directory."""
     return sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))
 
 
@@ -247,7 +247,7 @@ def _note(found: Samples, row: Mapping[str, float], limits: Mapping[str, float])
 
 
 def idling(scale: Scale) -> list[Figure]:
-    """Three brokers with 1,000 partitions of three replicas, and nobody who writes or reads."""
+    """Three brokers with 1,000 partitions of three replicas and without clients."""
     found = Samples()
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), BROKERS) as cluster:
         for made in (0, MANY):
@@ -288,14 +288,14 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """What earlier runs left."""
+        """Return the results of earlier runs."""
         if not path.exists():
             return cls(path)
         said = json.loads(path.read_text())
         return cls(path, said["machine"], said["rows"])
 
     def put(self, row: str, figures: Iterable[Figure], seconds: float) -> None:
-        """Keep a row, on disk too."""
+        """Keep a row, in memory and on disk."""
         self.machine = machine(str(confluent_kafka.libversion()[0]))
         self.rows[row] = {
             "commit": self.machine.pop("commit"),
@@ -308,14 +308,14 @@ class Results:
         unfinished.replace(self.path)
 
     def figures(self, row: str) -> list[Figure]:
-        """What a row came to."""
+        """Return the figures of a row."""
         found = self.rows.get(row, {}).get("figures", [])
         assert isinstance(found, list)
         return [Figure(**one) for one in found]
 
 
 def table(results: Results) -> str:
-    """The whole of CLUSTER.md."""
+    """Return the text of CLUSTER.md."""
     lines = [
         "# A cluster on one machine",
         "",

@@ -1,4 +1,4 @@
-"""How long partitions are without a leader after their broker is killed: found out, decided, and written to again.
+"""How long partitions have no leader after their broker is killed: until detection, election, and the next write.
 
     python -m bench.failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
-    """One round, in seconds."""
+    """Run one round. Return seconds by what was measured."""
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder), brokers) as cluster:
         names = [f"t{index}" for index in range(topics)]
         with Admin(cluster.bootstrap) as admin:
@@ -61,7 +61,7 @@ def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
 
 
 def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]:
-    """Kill a broker that leads, not the controller, and take the times."""
+    """Kill a broker that leads partitions and is not the controller. Return seconds by what was measured."""
     with Admin(cluster.bootstrap) as admin:
         controller = admin.describe_cluster().controller
     victim = next(node for node in cluster.brokers if node != controller)
@@ -103,13 +103,13 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
 
 
 def in_sync(admin: Admin, topics: int, factor: int) -> bool:
-    """Whether so many topics are there, with so many replicas in sync."""
+    """Return whether there are `topics` topics whose partitions all have `factor` replicas in sync."""
     found = admin.list_topics()
     return len(found) == topics and all(len(one.isr) == factor for topic in found for one in topic.partitions)
 
 
 def led(admin: Admin, dead: int) -> bool:
-    """Whether every partition has a leader, another than the dead one."""
+    """Return whether every partition has a leader other than the dead broker."""
     return all(one.leader not in (dead, -1) for topic in admin.list_topics() for one in topic.partitions)
 
 
@@ -124,7 +124,7 @@ def answer_time(address: str) -> float:
 
 
 def wait_until(condition: object, what: str) -> None:
-    """Ask until it is so."""
+    """Wait until `condition` is true. Raises RuntimeError if it does not become so in time."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():  # type: ignore[operator]
         if time.monotonic() > deadline:

@@ -49,7 +49,7 @@ WORKLOADS = (
 
 
 class Bench:
-    """One run: the peers, how much of everything, and what was found."""
+    """One run: the peers, the size of the run, and the results."""
 
     def __init__(self, peers: list[str], repeats: int, scale: float, folder: Path) -> None:
         self.peers = peers
@@ -59,11 +59,11 @@ class Bench:
         self.results = Results()
 
     def say(self, text: str) -> None:
-        """Progress, on standard error."""
+        """Print progress on standard error."""
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def client(self, peer: Peer, *arguments: str) -> dict[str, float]:
-        """Run the C client; what it printed."""
+        """Run the C client. Return the figures that it printed."""
         verb, *rest = arguments
         command = [str(CLIENT), verb, peer.address, TOPIC, *rest]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -74,7 +74,7 @@ class Bench:
         return said
 
     def measured(self, peer: Peer, *arguments: str) -> Sample:
-        """One round of the client and what the broker spent on it."""
+        """Run one round of the client. Return its figures with the broker's processor time."""
         before = peer.cpu_seconds()
         said = self.client(peer, *arguments)
         spent = peer.cpu_seconds() - before
@@ -82,12 +82,12 @@ class Bench:
         return Sample(messages / seconds, said["bytes"] / seconds / 1e6, spent / messages * 1e6)
 
     def keep(self, row: str, peer: str, sample: Sample) -> None:
-        """Remember a round."""
+        """Keep the result of a round."""
         self.results.workloads.setdefault(row, {}).setdefault(peer, []).append(sample)
         self.say(f"{row}: {peer}: {sample.rate:,.0f} msg/s, {sample.cpu:.3f} CPU s per million")
 
     def produce_row(self, work: Workload) -> None:
-        """Interleaved rounds, each on a fresh broker that has had its first requests."""
+        """Produce in turns, each round on a fresh broker that has served its first requests."""
         count = max(int(work.count * self.scale), 1000)
         for _ in range(self.repeats):
             for name in self.peers:
@@ -98,7 +98,7 @@ class Bench:
                 self.keep(work.name, name, sample)
 
     def consume_row(self, work: Workload) -> None:
-        """Interleaved rounds over one filled log a broker."""
+        """Consume in turns, one filled log per broker."""
         count = max(int(work.count * self.scale), 1000)
         with ExitStack() as stack:
             peers = {name: stack.enter_context(running(name, self.folder)) for name in self.peers}
@@ -111,7 +111,7 @@ class Bench:
 
     @contextmanager
     def many_partitions(self) -> Iterator[Peer]:
-        """A pylogd with a topic of 1,000 partitions beside the one that is used."""
+        """Run a pylogd that has a topic of 1,000 partitions besides the one that is used."""
         with running("pylogd", self.folder) as peer:
             admin = AdminClient({"bootstrap.servers": peer.address})
             admin.create_topics([NewTopic("many", MANY, 1)], operation_timeout=60)["many"].result(60)
@@ -119,14 +119,14 @@ class Bench:
             yield peer
 
     def cost(self, row: str, column: str, peer: Peer) -> None:
-        """Processor microseconds for one request: batches of 1."""
+        """Measure the processor microseconds of one request, with batches of 1."""
         count = max(int(50_000 * self.scale), 1000)
         sample = self.measured(peer, "produce", str(count), "200", "batch.num.messages=1")
         self.results.flat.setdefault(row, {}).setdefault(column, []).append(sample.cpu)
         self.say(f"cost of a request, {row}: {column}: {sample.cpu:.1f} us")
 
     def partitions_row(self) -> None:
-        """Whether a request costs more where the broker has 1,000 partitions."""
+        """Compare the cost of a request on brokers with 1 and 1,000 partitions."""
         with running("pylogd", self.folder) as one, self.many_partitions() as many:
             for peer in (one, many):
                 self.client(peer, "produce", "2000", "200")
@@ -135,7 +135,7 @@ class Bench:
                 self.cost("partitions on the broker", "1,000", many)
 
     def connections_row(self) -> None:
-        """Whether a request costs more beside 1,000 idle connections."""
+        """Compare the cost of a request without and with 1,000 idle connections."""
         with running("pylogd", self.folder) as peer:
             self.client(peer, "produce", "2000", "200")
             for _ in range(self.repeats):
@@ -144,7 +144,7 @@ class Bench:
                     self.cost("idle connections", "1,000", peer)
 
     def start_row(self) -> None:
-        """Start to first accept on an empty directory, and what is resident when nothing happens."""
+        """Measure the time from start to first accept on an empty directory, and the resident memory when idle."""
         idle: dict[str, list[float]] = {}
         for _ in range(self.repeats):
             for name in self.peers:
@@ -157,12 +157,12 @@ class Bench:
             self.remember("idle", name, statistics.median(idle[name]))
 
     def remember(self, row: str, column: str, size: float) -> None:
-        """Remember a resident size in bytes."""
+        """Keep a resident size in bytes."""
         self.results.memory.setdefault(row, {})[column] = size
         self.say(f"resident, {row}: {column}: {size / 1e6:.1f} MB")
 
     def reading_row(self) -> None:
-        """What is resident while one client reads 10 GB."""
+        """Measure the resident memory while one client reads 10 GB."""
         count = max(int(2_000_000 * self.scale), 1000)
         total = int(10 * GIB * self.scale) // 200
         with running("pylogd", self.folder) as peer:
@@ -173,7 +173,7 @@ class Bench:
             self.remember("client reads 10 GB", "highest", watch.highest)
 
     def unread_row(self, row: str, frame: Callable[[int], bytes]) -> None:
-        """What is resident while a client sends 1,000 requests and reads nothing; then it reads all the replies."""
+        """Measure the resident memory while a client sends 1,000 requests before it reads the replies."""
         with self.many_partitions() as peer:
             self.client(peer, "produce", "100000", "200")
             requests = [frame(number) for number in range(MANY)]
@@ -187,7 +187,7 @@ class Bench:
             self.say(f"{row}: {read} replies read in order afterwards")
 
     def storage_row(self) -> None:
-        """Bytes on the disk beyond the 200 of each message, after a clean stop: in the log, and with its indexes."""
+        """Measure the bytes on disk beyond the 200 of each message, after a clean stop, of log and indexes."""
         count = max(int(1_000_000 * self.scale), 1000)
         for row, settings in (("batches of 50", ["batch.num.messages=50", "linger.ms=50"]), ("default batches", [])):
             with running("pylogd", self.folder) as peer:
@@ -201,7 +201,7 @@ class Bench:
             self.say(f"storage beyond the message, {row}: {found['log']:.2f} + {found['indexes']:.2f} bytes")
 
     def rows(self) -> list[tuple[str, Callable[[], None]]]:
-        """All rows by name, in order."""
+        """Return all rows by name, in order."""
         work: list[tuple[str, Callable[[], None]]] = []
         for item in WORKLOADS:
             row = self.produce_row if item.verb == "produce" else self.consume_row

@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Results:
-    """Everything measured, as it goes into smoke.json."""
+    """All results, as smoke.json has them."""
 
     workloads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
     flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def _storage(results: Results) -> list[str]:
 def tables(
     workloads: Sequence[Workload], results: Results, machine: dict[str, object], quick: bool, repeats: int
 ) -> str:
-    """The whole of SMOKE.md."""
+    """Return the text of SMOKE.md."""
     rounds = "**Quick: one round of a tenth of the size.** " if quick else f"Median of {repeats} rounds, taking turns. "
     lines = [
         "# pylogd beside the bare ceiling",

