@@ -1,8 +1,7 @@
-"""Several real brokers on one real ZooKeeper, for the integration tests, the benchmarks and the chaos runs.
+"""Several real brokers on one real ZooKeeper, for the integration tests and the chaos runs.
 
-Each broker is a process of its own with a port that stays its own over restarts, so that clients find it again. A test
-kills, stops, pauses and restarts them by their node id, and waits for what the cluster then comes to by asking a broker
-as any client does.
+`pylogd.local.cluster` starts, stops, pauses and kills the brokers by node id. A test waits for what the cluster does
+then by asking brokers as any client does.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tests.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 
-#: How long a test waits for what has to happen.
+#: How long a test waits for a condition.
 PATIENCE_SECONDS: Final = 180.0
-#: Short, so that a death is soon found out; long enough that a broker on a busy machine is not taken for dead.
+#: Short, so that a dead broker is soon detected, but long enough for a live one on a busy machine.
 SESSION_MS: Final = 8000
 
 
@@ -53,12 +52,12 @@ class BrokerCluster(LocalBrokers):
             raise
 
     def ask(self, question: Callable[[Admin], T], node: int | None = None) -> T:
-        """The answer of one broker, or of any, over a connection of its own."""
+        """Return the answer of one broker, or of any, over a new connection."""
         with Connection(self.bootstrap if node is None else self.address(node)) as connection:
             return question(Admin(connection))
 
     def until(self, condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE_SECONDS) -> T:
-        """The first true value of `condition`; what it raises of our errors counts as not yet."""
+        """Return the first true value of `condition`; pylogd's errors count as not yet. Raises AssertionError."""
         deadline = time.monotonic() + seconds
         while True:
             last: object = None
@@ -70,19 +69,19 @@ class BrokerCluster(LocalBrokers):
                 last = error
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- broker {node}\n{self.log(node)[-3000:]}" for node in self.ports)
-                raise AssertionError(f"{what} has not come about in {seconds:.0f} s; at the end: {last!r}\n{logs}")
+                raise AssertionError(f"waited {seconds:.0f} s in vain for: {what}; the last value was {last!r}\n{logs}")
             time.sleep(0.05)
 
     def topic(self, name: str, node: int | None = None) -> Topic:
-        """A topic as a broker, or any, describes it."""
+        """Return a topic as a broker, or any, describes it."""
         return self.ask(lambda admin: admin.describe_topic(name), node)
 
     def partitions(self, name: str, node: int | None = None) -> Sequence[Partition]:
-        """A topic's partitions as a broker, or any, describes them."""
+        """Return a topic's partitions as a broker, or any, describes them."""
         return self.topic(name, node).partitions
 
     def wait_for_brokers(self, nodes: Sequence[int] | Mapping[int, object]) -> None:
-        """Until each of these brokers takes just these for alive."""
+        """Wait until each of these brokers sees exactly these as alive."""
         wanted = sorted(nodes)
         for node in wanted:
             self.until(
@@ -94,9 +93,9 @@ class BrokerCluster(LocalBrokers):
         return sorted(broker.node_id for broker in self.ask(lambda admin: admin.describe_cluster(), node).brokers)
 
     def wait_for_isr(self, name: str, count: int) -> Sequence[Partition]:
-        """Until each partition of a topic has so many replicas in sync, and a leader, as all that run tell it alike.
+        """Wait until all running brokers agree that each partition has a leader and `count` replicas in sync.
 
-        Brokers hear of a change one after the other: what the first says, a leader may not know yet.
+        Brokers learn of a change one after the other: a leader may not know yet what another broker says.
         """
 
         def enough() -> Sequence[Partition]:
@@ -107,7 +106,7 @@ class BrokerCluster(LocalBrokers):
         return self.until(enough, f"that all see {count} replicas of {name} in sync")
 
     def wait_for_leaders(self, name: str, nodes: Sequence[int]) -> Sequence[Partition]:
-        """Until each partition of a topic is led by one of these brokers, and they themselves know it."""
+        """Wait until each partition of a topic is led by one of these brokers, and all of these know it."""
         found: Sequence[Partition] = ()
         for node in nodes:
 
@@ -121,7 +120,7 @@ class BrokerCluster(LocalBrokers):
 
 @pytest.fixture
 def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[..., BrokerCluster]]:
-    """Start clusters of the test's own, on the run's ZooKeeper; they are stopped, and checked, at its end."""
+    """Return what starts clusters on the run's ZooKeeper; they are stopped and checked at the test's end."""
     started: list[BrokerCluster] = []
 
     def start(
