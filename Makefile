@@ -1,7 +1,7 @@
-# make help lists the targets. Everything is installed into .venv; nothing outside the checkout is written.
+# `make help` lists the targets. Everything is installed into .venv; nothing is written outside of the checkout.
 VENV := .venv
 BIN := $(VENV)/bin
-# The first of these that is Python 3.11 or newer; `make PYTHON=/path/to/python` says otherwise.
+# The first of these that is Python 3.11 or newer is used; `make PYTHON=/path/to/python` overrides it.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 CHECK := import sys; sys.exit(sys.version_info < (3, 11))
 SOURCES := setup.cfg setup.py pyproject.toml $(shell find pylogd protocol twisted -type f ! -name '*.py[co]' ! -name '*.so' 2>/dev/null)
@@ -12,10 +12,10 @@ PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 .PHONY: help install java demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
-help: ## this list
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | while IFS='	' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
 
-install: $(INSTALLED) ## make .venv with pylogd's wheel and the test extras in it
+install: $(INSTALLED) ## create .venv with pylogd's wheel and the test dependencies
 
 $(BIN)/python:
 	@python="$(PYTHON)"; \
@@ -24,11 +24,11 @@ $(BIN)/python:
 			if "$$candidate" -c '$(CHECK)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
 		done; \
 	elif ! "$$python" -c '$(CHECK)' >/dev/null 2>&1; then \
-		echo "make: PYTHON=$$python is not a Python 3.11 or newer" >&2; exit 1; \
+		echo "make: PYTHON=$$python is not Python 3.11 or newer" >&2; exit 1; \
 	fi; \
 	if [ -z "$$python" ]; then \
 		echo "make: pylogd needs Python 3.11 or newer, and none was found (tried: $(CANDIDATES))." >&2; \
-		echo "      Install one (Debian: apt-get install python3 python3-venv) or say make PYTHON=/path/to/python" >&2; \
+		echo "      Install one (Debian: apt-get install python3 python3-venv), or run make PYTHON=/path/to/python" >&2; \
 		exit 1; \
 	fi; \
 	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
@@ -39,7 +39,7 @@ $(BIN)/python:
 	echo "make: $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)
 
-# Dependencies follow setup.cfg, the wheel follows the sources: a run with neither changed does nothing.
+# Dependencies are installed again when setup.cfg changes, the wheel is built again when the sources change.
 $(WHEEL): $(SOURCES) | $(BIN)/python
 	@echo "make: building the wheel"
 	@sh tools/build-wheel.sh $(BIN)/python $(VENV)/wheel
@@ -50,54 +50,54 @@ $(VENV)/.dependencies: setup.cfg | $(WHEEL)
 	@$(BIN)/python -m pip install --quiet --upgrade "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[test,demo]"
 	@touch $@
 
-# Version 0.1.0 was named pylogd and owns the same files: it goes first, where it is.
+# An early version of the distribution was named pylogd and has the same files: uninstall it first.
 $(INSTALLED): $(WHEEL) $(VENV)/.dependencies
 	@! $(BIN)/python -m pip show --quiet pylogd 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes pylogd
 	@$(BIN)/python -m pip install --quiet --force-reinstall --no-deps $(VENV)/wheel/pylogd_broker-*.whl
 	@touch $@
 
-# What a target needs beside the tests' own: the extra of its name.
+# A target that needs more than the tests installs the extra of its name.
 $(VENV)/.lint $(VENV)/.bench $(VENV)/.coverage $(VENV)/.fuzz: $(VENV)/.%: setup.cfg $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet "$$(ls $(VENV)/wheel/pylogd_broker-*.whl)[$*]"
 	@touch $@
 
-demo: install ## publish 336,776 real events to a broker, read them back with another client, go on into Spark
+demo: install ## publish 336,776 real events to a broker, read them with another client, load them with Spark
 	-@sh tools/find-java.sh
 	$(BIN)/pylogd demo $(DEMO_ARGS)
 
 java:
 	@sh tools/find-java.sh
 
-test: install java ## unit, property, contract and integration tests, against the installed wheel, in two parts at a time
+test: install java ## run all tests against the installed wheel, in two parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: install ## break a loaded cluster for an hour and compare what is left; writes tests/chaos/RESULTS.md
+chaos: install ## break a loaded cluster for an hour and check that nothing is lost; writes tests/chaos/RESULTS.md
 	$(BIN)/python -m tests.chaos --seconds 3600 --results tests/chaos/RESULTS.md $(CHAOS_ARGS)
 
-crash: install ## kill a loaded broker 1,000 times and compare what is left; writes tests/crash/RESULTS.md (10 minutes)
+crash: install ## kill a loaded broker 1,000 times and check that nothing is lost; writes tests/crash/RESULTS.md (10 minutes)
 	$(BIN)/python -m tests.crash.harness --results tests/crash/RESULTS.md $(CRASH_ARGS)
 
-kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; goes on where it was)
+kills: install java ## kill loaders, their workers and brokers 50 times, compare lake and log; writes tests/kills/RESULTS.md (half an hour; resumes)
 	$(BIN)/python -m tests.kills --folder .cache/kills --results tests/kills/RESULTS.md $(KILLS_ARGS)
 
-check: $(VENV)/.lint ## lint, format and types (the tests' too), in this order: half a minute
+check: $(VENV)/.lint ## check lint, format and types, of the tests too (half a minute)
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --check --quiet . || { echo "make: run $(BIN)/ruff format, it changes the files above" >&2; exit 1; }
+	@$(BIN)/ruff format --check --quiet . || { echo "make: run $(BIN)/ruff format to lay the files out" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary
-	@echo "make: lint, format and types are right"
+	@echo "make: lint, format and types are clean"
 
 lint: check
 
-# Branches and lines together, in per cent. A change may raise these and not lower them.
+# Lines and branches together, in percent. A change may raise these floors, but not lower them.
 COVERAGE_FLOORS := wire:95 log:88 client/core:85
 COVERED := $(addprefix tests/unit/,wire log client) \
 	$(addprefix tests/property/test_,$(addsuffix .py,fast_fetch_codec fast_produce_codec framing log_append records speedups validation))
 
-coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, with a floor for each
+coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, each with a floor
 	@mkdir -p .cache
 	@COVERAGE_FILE=.cache/coverage PYLOGD_TEST_INSTALLED=1 $(BIN)/coverage run $(BIN)/pytest -q $(COVERED)
 	@for room in $(COVERAGE_FLOORS); do \
@@ -108,30 +108,30 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-conformance: install ## other people's clients and suites; writes conformance/RESULTS.md
+conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)
 
-bench: $(VENV)/.bench ## beside other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)
+bench: $(VENV)/.bench ## compare with other brokers, which are downloaded; writes bench/RESULTS.md (75 minutes; BENCH_ARGS=--quick: 10)
 	$(BIN)/python -m bench.run $(BENCH_ARGS)
 
-bench-micro: $(VENV)/.bench ## codec, log and sender by themselves, beside the stored baseline in bench/micro.json
+bench-micro: $(VENV)/.bench ## time codec, log and sender alone, and compare with bench/micro.json
 	$(BIN)/python -m bench.micro $(BENCH_ARGS)
 
-conformance-spark: install java ## Spark's own Kafka source beside pylogd's; writes conformance/SPARK.md
+conformance-spark: install java ## compare Spark's own Kafka source with pylogd's; writes conformance/SPARK.md
 	$(BIN)/python -m conformance.spark_source
 
-bench-spark: install java ## Spark's reading speed through both; writes bench/SPARK.md and bench/spark.json
+bench-spark: install java ## time Spark reading through both sources; writes bench/SPARK.md and bench/spark.json
 	$(BIN)/python -m bench.spark $(BENCH_ARGS)
 
-bench-smoke: $(VENV)/.bench ## beside the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
+bench-smoke: $(VENV)/.bench ## compare with the bare ceiling; writes bench/SMOKE.md and bench/smoke.json
 	$(BIN)/python -m bench.smoke $(BENCH_ARGS)
 
-bench-cluster: $(VENV)/.bench java ## acks=all, a follower, failover and idle cost on this machine; writes bench/CLUSTER.md (15 minutes)
+bench-cluster: $(VENV)/.bench java ## time acks=all, a follower, failover and idle brokers; writes bench/CLUSTER.md (15 minutes)
 	$(BIN)/python -m bench.cluster $(BENCH_ARGS)
 
-bench-clients: $(VENV)/.bench ## pylogd's client beside others for Python; writes bench/CLIENTS.md and bench/clients.json
+bench-clients: $(VENV)/.bench ## compare Python clients; writes bench/CLIENTS.md and bench/clients.json
 	$(BIN)/python -m bench.clients $(BENCH_ARGS)
 
-clean: ## remove .venv and everything else that was built
+clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

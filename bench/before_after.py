@@ -17,10 +17,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import report, smoke
+from bench import smoke
 from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
 from bench.peers import PEERS, Pylogd
-from tests.brokers import BrokerProcess
+from bench.smoke_report import Results
+from pylogd.local.broker import BrokerProcess
 
 HERE = Path(__file__).parent
 _RESAMPLES = 4000
@@ -51,7 +53,7 @@ def interval(ratios: Sequence[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
 
 
-def table(results: smoke.Results, repeats: int, machine: str) -> str:
+def table(results: Results, repeats: int, where: str) -> str:
     """Return the page."""
     lines = [
         "# pylogd after and before a change",
@@ -70,7 +72,7 @@ def table(results: smoke.Results, repeats: int, machine: str) -> str:
             cells.append(interval([mine.rate / theirs.rate for mine, theirs in pairs]))
             cells.append(interval([mine.cpu / theirs.cpu for mine, theirs in pairs]))
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", f"Measured on {machine}.", ""])
+    return "\n".join([*lines, "", f"Measured on {where}.", ""])
 
 
 def main() -> None:
@@ -88,9 +90,8 @@ def main() -> None:
         for work in smoke.WORKLOADS:
             if options.only in work.name:
                 (bench.produce_row if work.verb == "produce" else bench.consume_row)(work)
-    about = report.machine(bench.results.librdkafka)
-    machine = ", ".join(f"{key} {value}" for key, value in about.items())
-    page = table(bench.results, options.repeats, f"{machine}; before: {options.command}")
+    where = ", ".join(f"{key} {value}" for key, value in machine(bench.results.librdkafka).items())
+    page = table(bench.results, options.repeats, f"{where}; before: {options.command}")
     print(page)
     if options.write:
         (HERE / "BEFORE_AFTER.md").write_text(page)

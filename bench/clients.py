@@ -2,8 +2,8 @@
 
 Strategy: each measurement is a process of its own, so that none inherits another's memory or warm caches; clients take
 turns, round by round, and the median counts. A child imports its client, connects, warms up, and then measures wall
-time, processor time and how far its resident memory rises, for producing or consuming so many messages. Slow clients
-get fewer messages, since it is rates that are compared.
+time, processor time and how far its resident memory rises, for producing or consuming a number of messages. Slow
+clients get fewer messages; the rates are compared.
 
     python -m bench.clients            # writes bench/CLIENTS.md and bench/clients.json
     python -m bench.clients --quick --no-write
@@ -27,8 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.machine import machine
 from bench.peers import running
-from bench.report import machine
 from pylogd.client import Consumer, Producer, aio
 from pylogd.client.core.producer.options import ProducerOptions
 
@@ -56,7 +56,7 @@ class Sample:
 
 
 class Stopwatch:
-    """Measures this process for the length of a `with`, but for what came before."""
+    """Measure this process inside a `with` block."""
 
     def __init__(self, messages: int) -> None:
         self._messages = messages
@@ -311,7 +311,7 @@ def aiokafka_consume(address: str, count: int) -> Sample:
 
 @dataclass(frozen=True)
 class Client:
-    """A row of the table. `messages` is what it gets through in about a second; `pure`: without compiled loops."""
+    """A row of the table. `messages` is how many it handles in about a second; `pure`: without compiled loops."""
 
     name: str
     work: Callable[[str, int], Sample]
@@ -348,7 +348,7 @@ ROLES = {"produce": PRODUCERS, "produce with key, headers and callback": KEYED, 
 
 
 def measure(role: str, client: Client, address: str, scale: float) -> Sample:
-    """One measurement in a process of its own."""
+    """Measure a client in a process of its own."""
     environment = dict(os.environ)
     environment.pop("PYLOGD_PURE_PYTHON", None)
     if client.pure:
@@ -365,7 +365,7 @@ Found = dict[str, dict[str, list[Sample]]]
 
 
 def run(rounds: int, scale: float, folder: Path, say: Callable[[str], None]) -> Found:
-    """All samples by role and client: producers with a new broker each round, consumers with a topic filled before."""
+    """Return all samples by role and client. Producers get a new broker each round, consumers a topic filled before."""
     found: Found = {role: {client.name: [] for client in clients} for role, clients in ROLES.items()}
 
     def take_turns(role: str, number: int, address: str) -> None:
@@ -387,7 +387,7 @@ def run(rounds: int, scale: float, folder: Path, say: Callable[[str], None]) -> 
 
 
 def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
-    """CLIENTS.md."""
+    """Return the text of CLIENTS.md."""
     how = "**Quick: a tenth of the messages.** " if quick else ""
     lines = [
         "# Python clients beside each other",
@@ -430,7 +430,7 @@ def tables(found: Found, rounds: int, minutes: float, quick: bool) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As the command line says."""
+    """Measure as the command line says, and write the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.clients", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the messages")

@@ -25,10 +25,11 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import controller_change, failover, report
+from bench import controller_change, failover
 from bench.failover import wait_until
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers.base import process_seconds
 from pylogd.client import Admin, NewTopic
@@ -55,12 +56,12 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The figure that counts."""
+        """Return the median over the rounds."""
         return statistics.median(self.samples)
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was met, None where there is none."""
+        """Return whether the target was met, None if there is none."""
         if self.at_least is None and self.at_most is None:
             return None
         return (self.at_least is None or self.median >= self.at_least) and (
@@ -70,24 +71,24 @@ class Figure:
 
 @dataclass(slots=True)
 class Samples:
-    """Figures by name, in the order in which they are first heard of."""
+    """Figures by name, in the order of their first measurement."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def add(
         self, name: str, unit: str, value: float, at_least: float | None = None, at_most: float | None = None
     ) -> None:
-        """One more round of a figure."""
+        """Add one round of a figure."""
         self.figures.setdefault(name, Figure(name, unit, [], at_least, at_most)).samples.append(value)
 
     def list(self) -> list[Figure]:
-        """All of them."""
+        """Return all figures."""
         return list(self.figures.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of it: rounds, a factor to sizes, seconds that idle brokers are watched, where the data goes."""
+    """The size of a run: rounds, a factor for sizes, seconds to watch idle brokers, and the folder for data."""
 
     rounds: int
     factor: float
@@ -95,26 +96,25 @@ class Scale:
     folder: Path
 
     def count(self, messages: int) -> int:
-        """So many messages of a whole run."""
+        """Return how many messages to use where a full run uses `messages`."""
         return max(int(messages * self.factor), 1000)
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def create(cluster: LocalCluster, topics: Sequence[NewTopic], in_sync: int) -> None:
-    """Make topics; returns once every broker knows that each of their partitions has so many replicas in sync."""
+    """Create topics. Return once every broker sees `in_sync` replicas in sync of each partition."""
     with Admin(cluster.bootstrap) as admin:
         for error in admin.create_topics(topics).values():
             if error is not None:
                 raise error
-    for broker in cluster.brokers:
-        with Admin(f"{broker.host}:{broker.port}") as admin:
+    for node in cluster.brokers:
+        with Admin(cluster.address(node)) as admin:
             wait_until(
-                partial(failover.in_sync, admin, len(topics), in_sync),
-                f"broker {broker.node_id} sees all replicas in sync",
+                partial(failover.in_sync, admin, len(topics), in_sync), f"broker {node} sees all replicas in sync"
             )
 
 
@@ -134,18 +134,18 @@ def replicated_produce(scale: Scale) -> list[Figure]:
 
 
 def _produced(scale: Scale, brokers: int, count: int, found: Samples) -> float:
-    """One round on fresh brokers: messages a second."""
+    """Run one round on fresh brokers; return messages per second."""
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), brokers) as cluster:
         create(cluster, [NewTopic(TOPIC, 1, brokers, {"min.insync.replicas": str(min(brokers, 2))})], brokers)
         with Admin(cluster.bootstrap) as admin:
             leader = admin.describe_topic(TOPIC).partitions[0].leader
         _produce(cluster, count // 20)  # each broker has had its first requests
-        before = {broker.node_id: process_seconds(broker.pid) for broker in cluster.brokers}
+        before = {node: process_seconds(broker.pid) for node, broker in cluster.brokers.items()}
         warm_pages(scale.folder, brokers * count * (SIZE + _FRAMING))
         own = _children_seconds()
         said = _produce(cluster, count)
         own = _children_seconds() - own
-        spent = {broker.node_id: process_seconds(broker.pid) - before[broker.node_id] for broker in cluster.brokers}
+        spent = {node: process_seconds(broker.pid) - before[node] for node, broker in cluster.brokers.items()}
     who = "one broker" if brokers == 1 else "three brokers"
     million = said.messages / 1e6
     found.add(f"{who}, messages of {SIZE} bytes", "msg/s", said.messages / said.seconds)
@@ -183,10 +183,10 @@ def following(scale: Scale) -> list[Figure]:
 
 
 def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
-    """MB/s by the clock from the first byte on, by the follower's and by the leader's processor time."""
+    """Return MB/s by the clock from the first byte on, by the follower's and by the leader's processor time."""
     partitions = 4
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), 2) as cluster:
-        leader, follower = cluster.brokers
+        leader, follower = cluster.brokers.values()
         places = dict.fromkeys(range(partitions), (leader.node_id,))
         create(cluster, [NewTopic(TOPIC, assignments=places)], 1)
         _produce(cluster, count, f"bench.partitions={partitions}")
@@ -210,7 +210,7 @@ def _followed(scale: Scale, count: int) -> tuple[float, float, float]:
 
 
 def _stored(data: Path) -> int:
-    """Bytes of the topic's segments in a data directory."""
+    """Return the size in bytes of the topic's segments in a data directory."""
     return sum(path.stat().st_size for path in data.glob(f"{TOPIC}-*/*.log"))
 
 
@@ -247,18 +247,19 @@ def _note(found: Samples, row: Mapping[str, float], limits: Mapping[str, float])
 
 
 def idling(scale: Scale) -> list[Figure]:
-    """Three brokers with 1,000 partitions of three replicas, and nobody who writes or reads."""
+    """Three brokers with 1,000 partitions of three replicas and without clients."""
     found = Samples()
     with tempfile.TemporaryDirectory(dir=scale.folder) as folder, LocalCluster(Path(folder), BROKERS) as cluster:
         for made in (0, MANY):
             if made:
                 create(cluster, [NewTopic(TOPIC, made, BROKERS)], BROKERS)
             time.sleep(_SETTLE_SECONDS)
-            before = [process_seconds(broker.pid) for broker in cluster.brokers]
+            brokers = list(cluster.brokers.values())
+            before = [process_seconds(broker.pid) for broker in brokers]
             begun = time.monotonic()
             time.sleep(scale.idle_seconds)
             seconds = time.monotonic() - begun
-            used = [process_seconds(broker.pid) - was for broker, was in zip(cluster.brokers, before, strict=True)]
+            used = [process_seconds(broker.pid) - was for broker, was in zip(brokers, before, strict=True)]
             shares = [100 * one / seconds for one in used]
             say(f"{made} partitions: " + ", ".join(f"{share:.2f} %" for share in shares))
             name = f"{made:,} partitions: the busiest broker"
@@ -287,15 +288,15 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """What earlier runs left."""
+        """Return the results of earlier runs."""
         if not path.exists():
             return cls(path)
         said = json.loads(path.read_text())
         return cls(path, said["machine"], said["rows"])
 
     def put(self, row: str, figures: Iterable[Figure], seconds: float) -> None:
-        """Keep a row, on disk too."""
-        self.machine = report.machine(str(confluent_kafka.libversion()[0]))
+        """Keep a row, in memory and on disk."""
+        self.machine = machine(str(confluent_kafka.libversion()[0]))
         self.rows[row] = {
             "commit": self.machine.pop("commit"),
             "seconds": round(seconds),
@@ -307,14 +308,14 @@ class Results:
         unfinished.replace(self.path)
 
     def figures(self, row: str) -> list[Figure]:
-        """What a row came to."""
+        """Return the figures of a row."""
         found = self.rows.get(row, {}).get("figures", [])
         assert isinstance(found, list)
         return [Figure(**one) for one in found]
 
 
 def table(results: Results) -> str:
-    """The whole of CLUSTER.md."""
+    """Return the text of CLUSTER.md."""
     lines = [
         "# A cluster on one machine",
         "",

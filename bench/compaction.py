@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
 
 
 def _fill(log: Log, options: argparse.Namespace) -> dict[bytes, int]:
-    """Append the records; the last offset of each key."""
+    """Append the records. Return the last offset of each key."""
     codec = CompressionType.named(options.codec)
     chance = random.Random(1)
     noise = chance.randbytes(options.value_bytes)
@@ -98,7 +98,7 @@ def _fill(log: Log, options: argparse.Namespace) -> dict[bytes, int]:
 
 
 def _compare(log: Log, latest: dict[bytes, int]) -> int:
-    """How many keys are not there exactly once, at their last offset."""
+    """Return how many keys are not in the log exactly once, at their last offset."""
     left = dict(latest)
     wrong = 0
     offset = log.log_start_offset

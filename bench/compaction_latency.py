@@ -1,4 +1,4 @@
-"""What a compaction costs the requests beside it: one produce at a time, acks=all, with and without one going on.
+"""The latency of single produce requests with acks=all, with and without a compaction at the same time.
 
 A compacted topic is filled while the cleaner is off; then, `--rounds` times, the broker is started on a copy of that
 directory, once with the cleaner off and once with it on, and the latency of single produces to another topic is taken
@@ -22,7 +22,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 
 _DONE = "Compacted "
 _LEAST_SECONDS = 2.0
@@ -30,7 +30,7 @@ _MOST_SECONDS = 60.0
 
 
 def main() -> None:
-    """Fill, measure by turns, report."""
+    """Fill the topic, measure with and without compaction in turns, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=400_000, help="of 1 KiB, over a quarter as many keys")
     parser.add_argument("--rounds", type=int, default=5)
@@ -77,7 +77,7 @@ def _fill(root: Path, records: int) -> None:
 
 
 def _measure(root: Path, cleaning: bool) -> tuple[float, float]:
-    """(p50, p99) in milliseconds."""
+    """Return (p50, p99) in milliseconds."""
     data = root / "copy"
     shutil.copytree(root / "data", data)
     log = root / f"log-{time.monotonic_ns()}"

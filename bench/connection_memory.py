@@ -1,4 +1,4 @@
-"""What a silent connection costs pylogd in memory: resident, and by line of the program.
+"""The memory that an idle connection costs pylogd: resident, and by line of the program.
 
     python -m bench.connection_memory [--connections 1000] [--sent BYTES] [--rounds 5]
 
@@ -47,7 +47,7 @@ def _open(pipe: Connection, port: int, count: int, sent: int) -> None:
 
 
 def _meanwhile(port: int, count: int, sent: int, look: Callable[[], Any]) -> Any:
-    """What `look` finds while another process holds the connections open."""
+    """Return what `look` returns while another process holds the connections open."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_open, args=(theirs, port, count, sent))
     process.start()

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
 import struct
@@ -35,7 +34,8 @@ from kazoo.exceptions import NoNodeError
 
 from pylogd.client import Admin, NewTopic
 from pylogd.errors import PylogdError
-from pylogd.local.cluster import LocalBroker, LocalCluster
+from pylogd.local.broker import BrokerProcess
+from pylogd.local.cluster import LocalCluster
 from pylogd.wire import schema
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.metadata import MetadataRequest
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def measure(partitions: int = 10_000, topics: int = 100, folder: Path | None = None) -> dict[str, float]:
-    """One round, in seconds by what was measured."""
+    """Run one round. Return seconds by what was measured."""
     with tempfile.TemporaryDirectory(dir=folder) as data, LocalCluster(Path(data), BROKERS) as cluster:
         zookeeper = KazooClient(cluster.zookeeper.hosts)
         zookeeper.start()
@@ -86,7 +86,7 @@ def measure(partitions: int = 10_000, topics: int = 100, folder: Path | None = N
 
 
 def make(cluster: LocalCluster, partitions: int, topics: int) -> float:
-    """Make the topics, a few a request, and wait until all are in sync; how long that took."""
+    """Create the topics, a few per request, and wait until all are in sync. Return how long that took."""
     begin = time.monotonic()
     new = [NewTopic(f"topic-{index:04}", partitions // topics, BROKERS) for index in range(topics)]
     with Admin(cluster.bootstrap) as admin:
@@ -104,17 +104,16 @@ def make(cluster: LocalCluster, partitions: int, topics: int) -> float:
 def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     """Stop the controller in order."""
     old = controller(cluster)
-    left = [broker for broker in cluster.brokers if broker is not old]
+    left = [broker for broker in cluster.brokers.values() if broker is not old]
     vacant = _Gone(zookeeper, "/controller")
     with _Probes(left) as probes:
         begin = time.time()
-        old.stop()
+        old.ask_to_stop()
         vacant.wait()
         seized = until_controller(zookeeper, old.node_id)
-        old.join(WAIT_SECONDS)
+        cluster.brokers.pop(old.node_id).join(WAIT_SECONDS)
         written = until_decided(zookeeper, old.node_id)
         stall = probes.longest
-    cluster.brokers.remove(old)
     return {
         "stopped to vacant: the others lead": vacant.time - begin,
         "handed over: vacant to seized": max(seized - vacant.time, 0.0),  # the watch may come later than the next node
@@ -124,11 +123,10 @@ def hand_over(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]
 
 
 def start_again(cluster: LocalCluster) -> dict[str, float]:
-    """Start the broker that is missing; the time until it is in sync everywhere."""
-    (missing,) = {1, 2, 3} - {broker.node_id for broker in cluster.brokers}
+    """Start the missing broker, and measure until it is in sync everywhere."""
+    (missing,) = cluster.ports.keys() - cluster.brokers.keys()
     begin = time.monotonic()
-    broker = cluster.start_broker(missing)
-    broker.wait()
+    broker = cluster.start(missing)
     listens = time.monotonic() - begin
     first = metadata(broker, 1)[0]
     wait_until(lambda: in_sync(cluster), "the broker that came back is in sync")
@@ -150,11 +148,11 @@ def start_again(cluster: LocalCluster) -> dict[str, float]:
 def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     """Kill the controller."""
     old = controller(cluster)
-    left = [broker for broker in cluster.brokers if broker is not old]
+    left = [broker for broker in cluster.brokers.values() if broker is not old]
     gone = _Gone(zookeeper, f"/brokers/ids/{old.node_id}")
     with _Probes(left) as probes:
         begin = time.time()
-        os.kill(old.pid, signal.SIGKILL)
+        cluster.kill(old.node_id)
         gone.wait()
         seized = until_controller(zookeeper, old.node_id)
         decided = until_decided(zookeeper, old.node_id)
@@ -162,7 +160,6 @@ def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
             wait_until(lambda broker=broker: led_by_others(broker, old.node_id), "all have a leader")  # type: ignore[misc]
         seen = time.time()
         stall = probes.longest
-    cluster.brokers.remove(old)
     return {
         "killed to detected": gone.time - begin,
         "detected to seized": seized - gone.time,
@@ -172,15 +169,15 @@ def kill(cluster: LocalCluster, zookeeper: KazooClient) -> dict[str, float]:
     }
 
 
-def controller(cluster: LocalCluster) -> LocalBroker:
-    """The broker that is the controller."""
+def controller(cluster: LocalCluster) -> BrokerProcess:
+    """Return the broker that is the controller."""
     with Admin(cluster.bootstrap) as admin:
         node = admin.describe_cluster().controller
-    return next(broker for broker in cluster.brokers if broker.node_id == node)
+    return cluster.brokers[node]
 
 
 class _Gone:
-    """When a node goes, as its watch tells."""
+    """The time at which a node of ZooKeeper is deleted, as its watch reports it."""
 
     def __init__(self, zookeeper: KazooClient, path: str) -> None:
         self.time = 0.0
@@ -193,13 +190,13 @@ class _Gone:
         self._gone.set()
 
     def wait(self) -> None:
-        """Return once it is gone."""
+        """Return once the node is deleted."""
         if not self._gone.wait(WAIT_SECONDS):
             raise RuntimeError("a node of ZooKeeper stays")
 
 
 def until_controller(zookeeper: KazooClient, old: int) -> float:
-    """When another broker than `old` became the controller, by ZooKeeper's clock, which is this machine's."""
+    """Return when another broker than `old` became the controller, by ZooKeeper's clock, which is this machine's."""
 
     def seized() -> float:
         try:
@@ -212,7 +209,7 @@ def until_controller(zookeeper: KazooClient, old: int) -> float:
 
 
 def until_decided(zookeeper: KazooClient, old: int) -> float:
-    """When the last decision without the broker was written, by the same clock."""
+    """Return when the last decision without the broker `old` was written, by the same clock."""
 
     def decided() -> float:
         data, stat = zookeeper.get("/brokers/incarnations")
@@ -225,9 +222,9 @@ def until_decided(zookeeper: KazooClient, old: int) -> float:
 
 
 class _Probes:
-    """Asks brokers for nearly nothing, one question after the other; `longest` is what one answer took at most."""
+    """Send the smallest requests to brokers, one after the other. `longest` is the longest time of an answer."""
 
-    def __init__(self, brokers: list[LocalBroker]) -> None:
+    def __init__(self, brokers: list[BrokerProcess]) -> None:
         self.longest = 0.0
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(broker,)) for broker in brokers]
@@ -242,7 +239,7 @@ class _Probes:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, broker: LocalBroker) -> None:
+    def _run(self, broker: BrokerProcess) -> None:
         request = frame(ApiVersionsRequest(), _API_VERSIONS_VERSION)
         with socket.create_connection((broker.host, broker.port)) as connection:
             while not self._end.wait(0.01):
@@ -251,8 +248,8 @@ class _Probes:
                 self.longest = max(self.longest, time.monotonic() - begin)
 
 
-def metadata(broker: LocalBroker, count: int) -> list[float]:
-    """How long so many answers about everything take, one after the other."""
+def metadata(broker: BrokerProcess, count: int) -> list[float]:
+    """Return the seconds that `count` Metadata answers for all topics take, one after the other."""
     request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
     times = []
     with socket.create_connection((broker.host, broker.port)) as connection:
@@ -263,8 +260,8 @@ def metadata(broker: LocalBroker, count: int) -> list[float]:
     return times
 
 
-def metadata_after_a_change(cluster: LocalCluster, broker: LocalBroker) -> float:
-    """How long the first answer about everything takes that has one more topic in it, and so is made anew."""
+def metadata_after_a_change(cluster: LocalCluster, broker: BrokerProcess) -> float:
+    """Return the seconds that the first Metadata answer takes after a topic was added, which can't be cached."""
     request = frame(MetadataRequest(topics=None), _METADATA_VERSION)
     with socket.create_connection((broker.host, broker.port)) as connection, Admin(cluster.bootstrap) as admin:
         before = answer(connection, request)
@@ -278,7 +275,7 @@ def metadata_after_a_change(cluster: LocalCluster, broker: LocalBroker) -> float
 
 
 def frame(request: object, version: int) -> bytes:
-    """A request as it goes over the wire, from a client without a name."""
+    """Return the bytes of a request from a client without a client id."""
     key: int = request.API_KEY  # type: ignore[attr-defined]
     body = b"".join(map(bytes, schema.request_codec(key, version).encode(request)))  # type: ignore[arg-type]
     head = struct.pack(">hhih", key, version, 1, -1) + b"\0" * (schema.request_header_version(key, version) - 1)
@@ -286,7 +283,7 @@ def frame(request: object, version: int) -> bytes:
 
 
 def answer(connection: socket.socket, request: bytes) -> int:
-    """Send a request and take its answer unread; the answer's size in bytes."""
+    """Send a request and receive its answer without decoding it. Return the answer's size in bytes."""
     connection.sendall(request)
     (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
     left = size
@@ -299,32 +296,32 @@ def answer(connection: socket.socket, request: bytes) -> int:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has taken of the processor."""
+    """Return the processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def in_sync(cluster: LocalCluster) -> bool:
-    """Whether every broker says that every replica is in sync."""
+    """Return whether every broker sees every replica in sync."""
     return all(
         all(len(one.isr) == BROKERS for topic in topics(broker) for one in topic.partitions)
-        for broker in cluster.brokers
+        for broker in cluster.brokers.values()
     )
 
 
-def led_by_others(broker: LocalBroker, dead: int) -> bool:
-    """Whether a broker names a leader for every partition, another than the dead one."""
+def led_by_others(broker: BrokerProcess, dead: int) -> bool:
+    """Return whether a broker names a leader for every partition, other than the dead one."""
     return all(one.leader not in (dead, -1) for topic in topics(broker) for one in topic.partitions)
 
 
-def topics(broker: LocalBroker):  # type: ignore[no-untyped-def]
-    """All topics, as a broker describes them."""
-    with Admin(f"{broker.host}:{broker.port}") as admin:
+def topics(broker: BrokerProcess):  # type: ignore[no-untyped-def]
+    """Return all topics as a broker describes them."""
+    with Admin(broker.address) as admin:
         return admin.list_topics()
 
 
 def wait_until(condition: Callable[[], float], what: str) -> float:
-    """The first true answer."""
+    """Return the first true result of `condition`. Raises RuntimeError if there is none in time."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -339,7 +336,7 @@ def wait_until(condition: Callable[[], float], what: str) -> float:
 
 
 def say(text: str) -> None:
-    """How far it is, for whoever waits."""
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

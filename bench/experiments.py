@@ -1,9 +1,9 @@
-"""What `make bench` measures: one entry an experiment, and what each must reach.
+"""The experiments of `make bench`, one entry each, and the targets that they must reach.
 
-Strategy: an entry says what is done and not how; `bench/kinds.py` has one function for each kind. `messages` is how
-many are sent or read at most: a broker gets as many as it is expected to take in the `seconds` that a round lasts,
-since it is rates that are compared. Entries and groups are in the order of the report; `rank` has the order in which
-they are measured. Entries that say the same in other groups are measured once (`canonical`).
+Strategy: an entry says what is measured; `bench/kinds.py` has a function for each kind of measurement. `messages` is
+the most that are sent or read: a broker gets as many as it is expected to handle in the `seconds` of a round, because
+rates are compared. Entries and groups are in the order of the report; `rank` has the order of measurement. Entries that
+are the same in several groups are measured once (`canonical`).
 """
 
 from __future__ import annotations
@@ -78,21 +78,21 @@ class Experiment:
 
     @property
     def headline(self) -> str:
-        """The metric that is drawn, and by which peers are above each other."""
+        """Return the metric that is drawn and by which peers are ordered."""
         return "p99" if "p99" in self.shows else self.shows[0]
 
     def rounds_with(self, peer: str) -> int:
-        """All rounds for those that the targets are about; three at most for the others, two outside the paper's."""
+        """Return the number of rounds: all for peers in a target, else at most three."""
         if peer in COMPARED:
             return self.rounds
         return min(self.rounds, 3 if self.group == PAPER else 2)
 
     def seconds_with(self, peer: str) -> float:
-        """Rounds of half the length suffice where nothing is to be told apart by a tenth."""
+        """Return the length of a round; half of it where differences of a tenth don't matter."""
         return self.seconds if not self.targets or peer in COMPARED or self.group == PAPER else self.seconds / 2
 
     def rank(self, peer: str) -> int:
-        """What is measured first: the targets, the paper's experiments, pylogd beside Kafka, the rest."""
+        """Return a sort key for the order of measurement: targets, the paper's experiments, Kafka, the rest."""
         if self.targets and peer in COMPARED:
             return 0
         if self.group == PAPER:
@@ -302,7 +302,7 @@ def _doing(experiment: Experiment) -> tuple[object, ...]:
 
 @cache
 def canonical(experiment: Experiment) -> Experiment:
-    """The first entry that does the same, with these peers and maybe more: its measurements are this one's too."""
+    """Return the first entry that measures the same, with these peers or more; its results are used for both."""
     alike = (
         other
         for other in EXPERIMENTS

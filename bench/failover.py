@@ -1,4 +1,4 @@
-"""How long partitions are without a leader after their broker is killed: found out, decided, and written to again.
+"""How long partitions have no leader after their broker is killed: until detection, election, and the next write.
 
     python -m bench.failover [--partitions 1000] [--topics 10] [--brokers 3] [--rounds 3]
 
@@ -11,8 +11,6 @@ Also the time that a broker takes to become the controller of so many partitions
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import statistics
 import tempfile
 import threading
@@ -43,7 +41,7 @@ def main() -> None:
 
 
 def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
-    """One round, in seconds."""
+    """Run one round. Return seconds by what was measured."""
     with tempfile.TemporaryDirectory() as folder, LocalCluster(Path(folder), brokers) as cluster:
         names = [f"t{index}" for index in range(topics)]
         with Admin(cluster.bootstrap) as admin:
@@ -54,7 +52,7 @@ def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
                     raise error
             created = time.monotonic() - begin
             wait_until(lambda: in_sync(admin, topics, min(brokers, 3)), "all replicas are in sync")
-        metadata = answer_time(cluster.brokers[0].host, cluster.brokers[0].port)
+        metadata = answer_time(cluster.address(1))
         return {
             f"{partitions} partitions made": created,
             "metadata of all of them": metadata,
@@ -63,11 +61,11 @@ def measure(partitions: int, topics: int, brokers: int) -> dict[str, float]:
 
 
 def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]:
-    """Kill a broker that leads, not the controller, and take the times."""
+    """Kill a broker that leads partitions and is not the controller. Return seconds by what was measured."""
     with Admin(cluster.bootstrap) as admin:
         controller = admin.describe_cluster().controller
-    victim = next(broker for broker in cluster.brokers if broker.node_id != controller)
-    left = [broker for broker in cluster.brokers if broker is not victim]
+    victim = next(node for node in cluster.brokers if node != controller)
+    left = [broker.address for node, broker in cluster.brokers.items() if node != victim]
     zookeeper = KazooClient(cluster.zookeeper.hosts)
     zookeeper.start()
     gone = threading.Event()
@@ -77,17 +75,17 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
         found.append(time.monotonic())
         gone.set()
 
-    zookeeper.exists(f"/brokers/ids/{victim.node_id}", watch=note)
-    with Producer([f"{broker.host}:{broker.port}" for broker in left], acks="all") as producer:
+    zookeeper.exists(f"/brokers/ids/{victim}", watch=note)
+    with Producer(left, acks="all") as producer:
         for delivery in [producer.send(name, b"before", partition=index) for name in names for index in range(each)]:
             delivery.result(WAIT_SECONDS)
-        os.kill(victim.pid, signal.SIGKILL)
         begin = time.monotonic()
+        cluster.kill(victim)
         if not gone.wait(WAIT_SECONDS):
             raise RuntimeError("the registration of the killed broker stays")
-        admins = [Admin(f"{broker.host}:{broker.port}") for broker in left]
+        admins = [Admin(address) for address in left]
         for admin in admins:
-            wait_until(lambda admin=admin: led(admin, victim.node_id), "all have a leader")
+            wait_until(lambda admin=admin: led(admin, victim), "all have a leader")
         elected = time.monotonic()
         for admin in admins:
             admin.close()
@@ -105,19 +103,19 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
 
 
 def in_sync(admin: Admin, topics: int, factor: int) -> bool:
-    """Whether so many topics are there, with so many replicas in sync."""
+    """Return whether there are `topics` topics whose partitions all have `factor` replicas in sync."""
     found = admin.list_topics()
     return len(found) == topics and all(len(one.isr) == factor for topic in found for one in topic.partitions)
 
 
 def led(admin: Admin, dead: int) -> bool:
-    """Whether every partition has a leader, another than the dead one."""
+    """Return whether every partition has a leader other than the dead broker."""
     return all(one.leader not in (dead, -1) for topic in admin.list_topics() for one in topic.partitions)
 
 
-def answer_time(host: str, port: int) -> float:
-    """The time of one answer with all topics, the second of its kind."""
-    with Cluster(f"{host}:{port}") as cluster:
+def answer_time(address: str) -> float:
+    """Return the seconds that a broker takes to answer a Metadata request for all topics, at the second request."""
+    with Cluster(address) as cluster:
         request = MetadataRequest(topics=None)
         cluster.request(request)
         begin = time.monotonic()
@@ -126,7 +124,7 @@ def answer_time(host: str, port: int) -> float:
 
 
 def wait_until(condition: object, what: str) -> None:
-    """Ask until it is so."""
+    """Wait until `condition` is true. Raises RuntimeError if it does not become so in time."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():  # type: ignore[operator]
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Hand-made requests for what no client library would do: a thousand idle connections, a thousand unread replies."""
+"""Hand-made requests for what client libraries can't do: a thousand idle connections or unread replies."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ STALLED_SECONDS = 2.0
 
 
 def request(api_key: int, version: int, correlation: int, body: bytes = b"") -> bytes:
-    """One frame with a version 1 request header."""
+    """Return a frame with a version 1 request header."""
     head = struct.pack(">hhih", api_key, version, correlation, 5) + b"bench"
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
 def produce(correlation: int, topic: str, records: bytes) -> bytes:
-    """Produce version 3 to partition 0, acks=1."""
+    """Return a Produce request, version 3, to partition 0 with acks=1."""
     name = topic.encode()
     body = struct.pack(">hhiih", -1, 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
     return request(PRODUCE, 3, correlation, body)
 
 
 def fetch(correlation: int, topic: str, max_bytes: int) -> bytes:
-    """Fetch version 4 of partition 0 from offset 0."""
+    """Return a Fetch request, version 4, of partition 0 from offset 0."""
     name = topic.encode()
     body = struct.pack(">iiiibi", -1, 100, 1, max_bytes, 0, 1) + struct.pack(">h", len(name)) + name
     return request(FETCH, 4, correlation, body + struct.pack(">iiqi", 1, 0, 0, max_bytes))
 
 
 def all_metadata(correlation: int) -> bytes:
-    """Metadata version 1 of every topic."""
+    """Return a Metadata request, version 1, for all topics."""
     return request(METADATA, 1, correlation, struct.pack(">i", -1))
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    """Exactly `count` bytes."""
+    """Receive exactly `count` bytes."""
     parts = []
     while count:
         part = connection.recv(min(count, 1 << 20))
@@ -50,7 +50,7 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def read_reply(connection: socket.socket) -> int:
-    """Read one reply to its end; its correlation id."""
+    """Read one reply. Return its correlation id."""
     size, correlation = struct.unpack(">ii", receive(connection, 8))
     left = size - 4
     while left:
@@ -60,9 +60,9 @@ def read_reply(connection: socket.socket) -> int:
 
 @contextmanager
 def idle_connections(host: str, port: int, count: int, sent: int = 0) -> Iterator[None]:
-    """Connections that have each asked once and then say nothing.
+    """Open connections that each send one request and are then idle.
 
-    They asked ApiVersions, or have sent so many bytes to a topic that is not there.
+    The request is ApiVersions, or a Produce of a number of bytes to a topic that does not exist.
     """
     with ExitStack() as stack:
         for number in range(count):
@@ -74,7 +74,7 @@ def idle_connections(host: str, port: int, count: int, sent: int = 0) -> Iterato
 
 
 def send_unread(connection: socket.socket, frames: list[bytes]) -> int:
-    """Send until all is sent or the broker has taken nothing for 2 s; how many bytes it took."""
+    """Send until everything is sent or the broker has accepted nothing for 2 s. Return how many bytes it accepted."""
     data = memoryview(b"".join(frames))
     sent = 0
     connection.settimeout(STALLED_SECONDS)
@@ -88,7 +88,7 @@ def send_unread(connection: socket.socket, frames: list[bytes]) -> int:
 
 
 def read_unread(connection: socket.socket, frames: list[bytes], sent: int) -> int:
-    """Send what is left and read every reply; how many came, in order."""
+    """Send the rest and read all replies, which must come in order. Return how many came."""
     data = memoryview(b"".join(frames))
     connection.settimeout(60)
     for expected in range(len(frames)):

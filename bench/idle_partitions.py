@@ -1,4 +1,4 @@
-"""What partitions that nobody writes to cost an acks=all write; writes IDLE_PARTITIONS.md with `--write`.
+"""The cost of idle partitions for a write with acks=all. Writes IDLE_PARTITIONS.md with `--write`.
 
     python -m bench.idle_partitions [--idle 1000,10000] [--rounds 12] [--sends 1000] [--folder DIR] [--write]
 
@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.failover import in_sync, wait_until
+from bench.machine import machine
 from bench.peers.base import process_seconds
-from bench.report import machine
 from pylogd.client import Admin, Cluster, NewTopic
 from pylogd.local.cluster import LocalCluster
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -59,7 +59,7 @@ MEASURES = {
 
 @dataclass(slots=True)
 class Beside:
-    """A cluster with so many idle partitions, and what its rounds gave, by measure."""
+    """A cluster with a number of idle partitions, and the results of its rounds by measure."""
 
     idle: int
     cluster: LocalCluster
@@ -99,7 +99,7 @@ def _say(text: str) -> None:
 
 
 def _fill(one: Beside) -> None:
-    """Make the topics; returns when all replicas are in sync."""
+    """Create the topics. Return when all replicas are in sync."""
     placed = dict.fromkeys(range(_EACH_TOPIC), (LEADER, FOLLOWER))
     new = [NewTopic(f"idle-{number:04}", assignments=placed) for number in range(one.idle // _EACH_TOPIC)]
     begin = time.monotonic()
@@ -115,7 +115,7 @@ def _fill(one: Beside) -> None:
 
 
 class _Line:
-    """A socket with nothing around it, so that what is measured is the broker."""
+    """A plain socket to a broker, so that no client library is measured."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), 30.0)
@@ -133,11 +133,11 @@ class _Line:
 
 
 def _round(one: Beside, sends: int, keep: bool) -> None:
-    """Write so many times; `keep` what it took."""
+    """Write `sends` times; record the results if `keep`."""
     records = encode_batch([(None, bytes(SIZE), int(time.time() * 1000), ())])
     data = [TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, records)])]
     request = ProduceRequest(None, -1, 30_000, data)
-    pids = {broker.node_id: broker.pid for broker in one.cluster.brokers}
+    pids = {node: broker.pid for node, broker in one.cluster.brokers.items()}
     times = []
     with Cluster(one.cluster.bootstrap) as client:
         client.refresh([TOPIC])
@@ -162,14 +162,14 @@ def _round(one: Beside, sends: int, keep: bool) -> None:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Where the median of such ratios lies with 95 %: by drawing as many of them again and again."""
+    """Return the 95 % confidence interval of the median of ratios, by bootstrap."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
     return medians[_RESAMPLES * 25 // 1000], medians[_RESAMPLES * 975 // 1000]
 
 
 def report(beside: Sequence[Beside], rounds: int, sends: int) -> str:
-    """What was found, as Markdown."""
+    """Return the results as Markdown."""
     alone, *others = beside
     lines = [
         "# acks=all beside partitions that nobody writes to",

@@ -1,4 +1,4 @@
-"""How each kind of experiment is done: a running broker and a client in, one sample after the other out.
+"""The kinds of experiments: functions that run a client against a broker and yield one sample per round.
 
 Rules: one broker for all rounds of an experiment, so that a JVM is warm; before the first it gets load for two seconds,
 or until it gets no faster, from which the number of messages that fit into a round is reckoned. Before each round that
@@ -37,7 +37,7 @@ _FRAMING = 80  # bytes on disk for a message beyond its value, about
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a kind works with: the experiment, the peer's name, its client, and how much there may be of everything.
+    """The input of a kind: the experiment, the peer's name, its client, and limits for sizes and times.
 
     With `whole` the first round is of all messages, however long that takes.
     """
@@ -52,23 +52,23 @@ class Setup:
     whole: bool = False
 
     def work(self, count: int) -> Work:
-        """So many messages, with the experiment's options."""
+        """Return the work of sending or reading `count` messages with the experiment's options."""
         it = self.experiment
         options = (it.size, it.batch, it.acks, it.compression, it.partitions, it.pull, it.rate)
         return Work(count, *options, limit=_LONGEST if self.whole else _LIMIT + 10 * self.seconds)
 
     def count(self) -> int:
-        """How many messages at most."""
+        """Return the most messages of a round."""
         return max(int(self.experiment.messages * self.scale), 100)
 
     def fitting(self, rate: float) -> int:
-        """How many messages fit into a round at this rate."""
+        """Return how many messages fit into a round at a rate."""
         count = self.count()
         return max(min(count, int(rate * self.seconds)), min(count, 1000))
 
 
 def _prepare(setup: Setup, peer: Peer) -> None:
-    """Make the topic, where it is to have more than a topic has that is made by its first use."""
+    """Create the topic, if the experiment needs other settings than a topic that is created at its first use."""
     it = setup.experiment
     if peer.load != "kafka" or peer.name == "ceiling":
         return
@@ -81,7 +81,7 @@ def _prepare(setup: Setup, peer: Peer) -> None:
 
 
 def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
-    """Load a broker until it is warm; how many messages that were, and how many a second the last run had.
+    """Load a broker until it is warm. Return the number of messages, and the rate of the last run.
 
     Warm is one that has been loaded for a while and did not get faster by a fifth in the last run.
     """
@@ -99,7 +99,7 @@ def _warm(setup: Setup, peer: Peer) -> tuple[int, float]:
 
 
 def _settle(setup: Setup, peer: Peer, count: int = 0) -> None:
-    """Have the kernel write what the broker left to it, and hold warm pages for so many messages."""
+    """Let the kernel write the broker's dirty pages, and keep warm pages for a number of messages."""
     os.sync()
     if count:
         copies = 3 if "cluster" in peer.name else 1
@@ -107,7 +107,7 @@ def _settle(setup: Setup, peer: Peer, count: int = 0) -> None:
 
 
 def _forget(path: Path) -> None:
-    """Write a file out and have the kernel drop its pages."""
+    """Flush a file, and let the kernel drop its pages."""
     if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -119,7 +119,7 @@ def _forget(path: Path) -> None:
 
 
 def _measured(peer: Peer, asked: int, load: Callable[[], Sequence[Said]]) -> Sample:
-    """One round of so many messages, of which a client may leave the first out of what it says."""
+    """Run one round; clients may leave the first messages out of their results."""
     with HighestResident(peer) as watch:
         before = peer.cpu_seconds()
         said = load()
@@ -146,7 +146,7 @@ def _produced(setup: Setup, peer: Peer, count: int) -> list[Said]:
 
 
 def produce(setup: Setup) -> Iterator[Sample]:
-    """All rounds into one log; what they took on the disk is told with the last, when the broker has stopped."""
+    """Send all rounds into one log. The last sample has the size on disk, once the broker has stopped."""
     setup.load.check(setup.work(0))
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
@@ -166,7 +166,7 @@ def produce(setup: Setup) -> Iterator[Sample]:
 
 
 def consume(setup: Setup) -> Iterator[Sample]:
-    """All rounds read one filled log, more than once where the client starts over; a queue is filled anew for each."""
+    """Read one filled log in all rounds, more than once if the client can start over; refill queues for each."""
     readers = setup.experiment.readers
     with running(setup.peer, setup.folder) as peer:
         if readers > 1 and peer.destructive:
@@ -187,7 +187,7 @@ def consume(setup: Setup) -> Iterator[Sample]:
 
 
 def latency(setup: Setup) -> Iterator[Sample]:
-    """All rounds on one broker; one that does not take half the rate when it is warm has no latency at it."""
+    """Run all rounds on one broker. One that can't take half the rate when warm gets no latency at this rate."""
     rate = setup.experiment.rate
     count = setup.fitting(rate)
     with running(setup.peer, setup.folder) as peer:
@@ -205,7 +205,7 @@ def latency(setup: Setup) -> Iterator[Sample]:
 
 
 def start(setup: Setup) -> Iterator[Sample]:
-    """An empty directory; what is resident a second after the first accept."""
+    """Start on an empty directory; measure the resident memory a second after the first accept."""
     for _ in range(setup.rounds):
         with running(setup.peer, setup.folder) as peer:
             time.sleep(1.0)
@@ -213,7 +213,7 @@ def start(setup: Setup) -> Iterator[Sample]:
 
 
 def restart(setup: Setup) -> Iterator[Sample]:
-    """Stop in order and start again on the same data, which is in the page cache."""
+    """Stop cleanly and start again on the same data, which is in the page cache."""
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
         setup.load.produce(peer, setup.work(setup.count()))
@@ -226,7 +226,7 @@ def restart(setup: Setup) -> Iterator[Sample]:
 
 
 def connections(setup: Setup) -> Iterator[Sample]:
-    """What idle connections cost in memory, and what they cost others."""
+    """Measure the memory of idle connections, and their effect on other clients."""
     with running(setup.peer, setup.folder) as peer:
         _prepare(setup, peer)
         count = setup.fitting(_warm(setup, peer)[1])
@@ -241,7 +241,7 @@ def connections(setup: Setup) -> Iterator[Sample]:
 
 
 def cold(setup: Setup) -> Iterator[Sample]:
-    """Read a backlog that the kernel was told to forget, while messages go to a tail reader.
+    """Read a backlog that the kernel has dropped from its cache, while messages go to a reader at the tail.
 
     Memory is not filled up: before each round the log's pages are written and dropped (fsync, POSIX_FADV_DONTNEED).
     """

@@ -1,4 +1,4 @@
-"""The state of the machine's memory before a round that writes.
+"""Prepare the machine's memory before a round that writes.
 
 Where a virtual machine gives free memory back to its host, the first write to a page costs what fifteen later ones
 do: 2.85 ms for a MB of `write`, else 0.19 (measured where this was written). A broker that writes 300 MB a second would

@@ -1,4 +1,4 @@
-"""`make bench-micro`: codec, log, sender and whole requests by themselves, beside the baseline in bench/micro.json.
+"""`make bench-micro`: codec, log, sender and whole requests alone, compared with the baseline in bench/micro.json.
 
 Two measures of each: what was counted (bytecode instructions and calls, which are the same on every machine that has
 this Python and which tests/unit/test_hotpath.py holds), and the processor time, which is this machine's.
@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.machine import machine
 from bench.memory import warm_pages
-from bench.report import machine
 from tests.hotpath import HotPath, cases, cost
 
 BASELINE = Path(__file__).with_name("micro.json")
@@ -29,7 +29,7 @@ _WRITTEN = 100 << 20  # bytes, about as many as the case with most has written i
 
 
 def microseconds(work: Callable[[], Any]) -> float:
-    """Processor microseconds of one call: the median of some runs of many."""
+    """Return the processor microseconds of one call: the median of several runs of many calls."""
     found = []
     for _ in range(_REPEATS):
         begun = time.thread_time()
@@ -40,12 +40,12 @@ def microseconds(work: Callable[[], Any]) -> float:
 
 
 def python() -> str:
-    """The Python whose counts these are: they differ from one minor version to the next."""
+    """Return the version of Python that counts belong to: they differ between minor versions."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Counts and times by case."""
+    """Return counts and times by case."""
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="pylogd-micro-") as folder:
         path = HotPath(Path(folder))
@@ -60,7 +60,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table; with --write, keep it as the baseline of this Python."""
+    """Print the table. With --write, store it as the baseline of this Python."""
     parser = argparse.ArgumentParser(prog="python -m bench.micro", description="the hot path in small pieces")
     parser.add_argument("--write", action="store_true", help="make this the baseline in bench/micro.json")
     said = parser.parse_args(arguments)

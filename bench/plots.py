@@ -1,4 +1,4 @@
-"""Bar charts as SVG, by hand: no library, and a file that a diff can be read of."""
+"""Bar charts as SVG, without a library, so that the files have readable diffs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Bar = tuple[str, float, str]  # the peer, the value, the value as text
 
 
 def bars(title: str, unit: str, blocks: Sequence[tuple[str, Sequence[Bar]]], own: str) -> str:
-    """One block of horizontal bars for each experiment, each with its own scale; `own` is the peer in colour."""
+    """Return a chart with a block of horizontal bars for each experiment, each with its scale; `own` is coloured."""
     y = 52
     lines: list[str] = []
     for name, block in blocks:

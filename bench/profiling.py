@@ -1,4 +1,4 @@
-"""Where the time of one produce and one fetch goes, by function, before and after; writes bench/PROFILE.md.
+"""Profile one produce and one fetch request by function, before and after a change; writes bench/PROFILE.md.
 
 The requests go through the whole broker but for the network (tests/hotpath.py), under cProfile: its own cost falls on
 calls, so that the shares are what counts, not the sums. The counts beside them are exact. What was before is kept in
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import machine
+from bench.machine import machine
 from tests.hotpath import HotPath, cases, cost
 
 HERE = Path(__file__).parent
@@ -47,7 +47,7 @@ def _where(function: tuple[str, int, str]) -> str:
 
 
 def _functions(work: Callable[[], Any], requests: int) -> list[str]:
-    """The rows of a table: those that took longest, and the sum of all."""
+    """Return the rows of a table: the functions that took longest, and the sum of all."""
     for _ in range(100):
         work()
     profiler = cProfile.Profile()
@@ -73,7 +73,7 @@ def _functions(work: Callable[[], Any], requests: int) -> list[str]:
 
 
 def _measure(requests: int) -> dict[str, Any]:
-    """What `bench/profile_before.json` holds: the machine, and of each case the counts and the table's rows."""
+    """Return what `bench/profile_before.json` has: the machine, and for each case the counts and the table's rows."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="pylogd-profile-") as folder:
         path = HotPath(Path(folder))
@@ -120,7 +120,7 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Profile the requests and write the tables, or what they will be compared with."""
+    """Profile the requests and write the tables, or store the results for a later comparison."""
     parser = argparse.ArgumentParser(prog="python -m bench.profiling", description="requests by function")
     parser.add_argument("--requests", type=int, default=5000, help="of each kind (5000)")
     parser.add_argument("--output", type=Path, default=HERE / "PROFILE.md", help="where the tables go")

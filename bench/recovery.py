@@ -1,9 +1,9 @@
-"""How fast a log is scanned after a crash: bytes of segments, CRC and all, for each second of one core.
+"""How fast a log is scanned after a crash: bytes of segments per second of one core, CRC checks included.
 
     python -m bench.recovery --megabytes 512 --batch 16384
 
-Writes a log, forgets the checkpoints as a crash before the first one would, opens it in one thread and reads the clock.
-The files are in the page cache: it is the code that is measured, not the disk. Writes bench/recovery.json.
+Writes a log, removes the checkpoints as if a crash came before the first one, and times its opening in one thread.
+The files are in the page cache, so the code is measured and not the disk. Writes bench/recovery.json.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _manager(folder: str) -> LogManager:
 
 
 def write(folder: str, size: int, batch_bytes: int) -> int:
-    """A log of about `size` bytes, left as a crash leaves it; its end."""
+    """Write a log of about `size` bytes, as a crash leaves it. Return its end offset."""
     count = max(batch_bytes // _RECORD_BYTES, 1)
     data = encode_batch([(None, os.urandom(_RECORD_BYTES - 20), _now_ms(), ()) for _ in range(count)])
     manager = _manager(folder)
@@ -55,7 +55,7 @@ def write(folder: str, size: int, batch_bytes: int) -> int:
 
 
 def recover(folder: str, end: int) -> tuple[float, float]:
-    """Seconds by the clock, and of the processor, that opening the log takes."""
+    """Open the log. Return the seconds it takes, by the clock and of the processor."""
     manager = _manager(folder)
     begun, worked = time.perf_counter(), time.process_time()
     manager.load()
@@ -66,7 +66,7 @@ def recover(folder: str, end: int) -> tuple[float, float]:
 
 
 def measure(size: int, batch_bytes: int) -> dict[str, float]:
-    """One run in a directory of its own."""
+    """Run once in a directory of its own."""
     folder = tempfile.mkdtemp(prefix="pylogd-recovery-", dir=os.environ.get("TMPDIR"))
     try:
         end = write(folder, size, batch_bytes)
@@ -85,7 +85,7 @@ def measure(size: int, batch_bytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """The command line; see the module."""
+    """Run as the command line says, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--batch", type=int, action="append", help="bytes of a batch; may be given more than once")

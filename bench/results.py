@@ -1,4 +1,4 @@
-"""What has been measured, kept on disk after each sample, so that a run that was ended goes on where it was."""
+"""The results of `make bench`, saved after each sample, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.experiments import Experiment, canonical
 
 @dataclass(slots=True)
 class Measurement:
-    """One experiment with one peer: its samples, or why there are none. `commit` is pylogd's when it was measured."""
+    """The samples of one experiment with one peer, or why there are none. `commit` is pylogd's at the time."""
 
     samples: list[dict[str, float]] = field(default_factory=list)
     why_not: str = ""
@@ -20,18 +20,18 @@ class Measurement:
     commit: str = ""
 
     def median(self, metric: str) -> float | None:
-        """The median over the rounds, or None where it was not measured."""
+        """Return the median over the rounds, None if the metric was not measured."""
         found = self.values(metric)
         return statistics.median(found) if found else None
 
     def values(self, metric: str) -> list[float]:
-        """What each round that has the metric found."""
+        """Return the values of the rounds that have the metric."""
         return [sample[metric] for sample in self.samples if metric in sample]
 
 
 @dataclass(slots=True)
 class Results:
-    """All measurements by experiment (its group and name) and peer, and about the peers."""
+    """All measurements by experiment (its group and name) and peer, and facts about the peers."""
 
     path: Path
     about: dict[str, object] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """What an earlier run left, if anything."""
+        """Return the results of earlier runs, empty if there are none."""
         if not path.exists():
             return cls(path)
         said = json.loads(path.read_text())
@@ -50,7 +50,7 @@ class Results:
         return cls(path, said["about"], said["peers"], found)
 
     def save(self) -> None:
-        """Write all of it, in one step."""
+        """Write all results, replacing the file in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         found = {row: {peer: asdict(one) for peer, one in columns.items()} for row, columns in self.found.items()}
         partial = self.path.with_suffix(".partial")
@@ -58,16 +58,16 @@ class Results:
         partial.replace(self.path)
 
     def get(self, experiment: Experiment, peer: str) -> Measurement | None:
-        """What was found, if it was asked for."""
+        """Return a measurement, None if it was not made."""
         return self.found.get(key(experiment), {}).get(peer)
 
     def put(self, experiment: Experiment, peer: str, measurement: Measurement) -> None:
-        """Remember and save."""
+        """Keep a measurement and save all."""
         self.found.setdefault(key(experiment), {})[peer] = measurement
         self.save()
 
 
 def key(experiment: Experiment) -> str:
-    """An experiment's name in the file: those that do the same share what was measured."""
+    """Return an experiment's name in the file. Experiments that measure the same share a name."""
     found = canonical(experiment)
     return f"{found.group}: {found.name}"

@@ -1,10 +1,10 @@
 """`make bench`: pylogd beside its peers; writes bench/RESULTS.md, bench/results.json and bench/plots/*.svg.
 
-Rules: one broker runs at a time, for real, on loopback, with its own data on the same disk, under the same load. What
-has been measured is kept and skipped by the next run; `--again` measures it anew. What can't be had or can't be done is
-named with its reason. What the targets are about comes first, then the paper's experiments, then the rest, so that a
-run that is ended early, or given a `--budget`, leaves what matters most. `--quick` is a look and not a result: one
-short round of each, kept under .cache.
+Rules: one broker runs at a time, on loopback, with its data on the same disk, under the same load. The next run keeps
+and skips what has been measured; `--again` measures it again. A peer that is not available or can't do an experiment
+is listed with the reason. Experiments with targets come first, then the paper's, then the rest, so that a run that is
+interrupted, or has a `--budget`, has what matters most. `--quick` gives an impression, not results: one short round of
+each, kept under .cache.
 
     python -m bench.run [--quick] [--budget MINUTES] [--only WORD[,WORD]] [--list] [--report]
 """
@@ -25,11 +25,12 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import report, summary
+from bench import summary
 from bench.experiments import COMPARED, EXPERIMENTS, Experiment, canonical
 from bench.kinds import KINDS, Setup
 from bench.loads import Load, Unsupported, load
 from bench.loads.kafka import CLIENT
+from bench.machine import machine
 from bench.peers import PEERS
 from bench.peers.base import Peer
 from bench.results import Measurement, Results
@@ -41,21 +42,21 @@ QUICK_SCALE, QUICK_SECONDS, QUICK_MINUTES = 0.2, 0.8, 9.0
 
 
 def say(text: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def chosen(experiment: Experiment, peer: str, words: Sequence[str]) -> bool:
-    """Whether the peer is among the words that name peers, if any do, and all others are in the experiment's name."""
+    """Return whether words select a peer and an experiment: words that name peers the one, all others the other."""
     peers = [word for word in words if word in PEERS]
     title = f"{experiment.group}: {experiment.name}".lower()
     return (not peers or peer in peers) and all(word.lower() in title for word in words if word not in PEERS)
 
 
 def plan(words: Sequence[str], quick: bool) -> list[tuple[Experiment, str]]:
-    """What is to be measured, in order; a quick look leaves some out, unless words ask for them.
+    """Return what to measure, in order. A quick run leaves some out, unless words select them.
 
-    Peers of one experiment follow each other, so that what is compared is measured within minutes.
+    The peers of one experiment are measured one after the other, within minutes.
     """
     some = [one for one in EXPERIMENTS if one.quick or words or not quick]
     steps = [(canonical(one), peer) for one in some for peer in one.peers if chosen(one, peer, words)]
@@ -64,14 +65,14 @@ def plan(words: Sequence[str], quick: bool) -> list[tuple[Experiment, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything: a factor for the messages, and what is said instead of the experiments' own figures."""
+    """The size of a run: a factor for messages, and values that replace those of the experiments."""
 
     scale: float = 1.0
     seconds: float | None = None
     rounds: int | None = None
 
     def setup(self, experiment: Experiment, peer: str, load: Load, folder: Path) -> Setup:
-        """What a kind is to work with."""
+        """Return what a function of bench/kinds.py needs."""
         seconds = self.seconds or experiment.seconds_with(peer)
         rounds = self.rounds or experiment.rounds_with(peer)
         whole = experiment.whole and peer in COMPARED and self.seconds is None
@@ -79,7 +80,7 @@ class Size:
 
 
 class Run:
-    """One run over the plan."""
+    """One run of the planned experiments."""
 
     def __init__(self, results: Results, folder: Path, size: Size) -> None:
         self.results = results
@@ -89,7 +90,7 @@ class Run:
         self._missing: dict[str, str] = {}
 
     def describe(self, name: str) -> None:
-        """Find out a peer's version, command and client; a peer that is missing is remembered as that."""
+        """Record a peer's version, command and client, or that it is not available."""
         if name in self._missing or name in self.results.peers:
             return
         peer: Peer | None = None
@@ -107,7 +108,7 @@ class Run:
                 peer.stop()
 
     def measure(self, experiment: Experiment, name: str) -> Measurement:
-        """One experiment with one peer, kept sample by sample."""
+        """Run one experiment with one peer, and save each sample."""
         found = Measurement(commit=self.commit)
         self.describe(name)
         try:
@@ -131,7 +132,7 @@ class Run:
         return found
 
     def go(self, steps: Sequence[tuple[Experiment, str]], again: bool, budget: float) -> None:
-        """Measure what is not there yet; nothing more is begun after `budget` minutes."""
+        """Measure what has no results yet. After `budget` minutes no experiment is started."""
         begun = time.monotonic()
         for number, (experiment, name) in enumerate(steps, 1):
             there = self.results.get(experiment, name)
@@ -146,13 +147,13 @@ class Run:
 
 
 def raise_limits() -> None:
-    """As many open files as this machine allows: connections are both ends' here."""
+    """Allow as many open files as possible: this machine has both ends of each connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.run", description="pylogd beside its peers")
     parser.add_argument("--quick", action="store_true", help="a look in under 10 minutes, kept under .cache")
     parser.add_argument("--only", default="", help="peers and words of experiments' names, with commas between")
@@ -168,7 +169,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As the command line says."""
+    """Measure as the command line says, and write the report."""
     said = options(arguments)
     words = [word.strip() for word in said.only.split(",") if word.strip()]
     steps = plan(words, said.quick)
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     place = QUICK if said.quick else HERE
     results = Results.load(place / "results.json")
-    results.about = report.machine(confluent_kafka.libversion()[0])
+    results.about = machine(confluent_kafka.libversion()[0])
     raise_limits()
     folder = said.folder or CLIENT.parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,34 +20,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import frames, report
+from bench import frames
 from bench.loads.kafka import CLIENT, build
+from bench.machine import machine
 from bench.memory import warm_pages
 from bench.peers import HighestResident, Peer, Pylogd, running
+from bench.smoke_report import Results, Sample, Workload, tables
 
 HERE = Path(__file__).parent
 TOPIC = "t"
 GIB = 1 << 30
 MANY = 1000
 _FRAMING = 80  # bytes on the disk for a message beside its value, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One row that both brokers run. `cpu_at_most` bounds pylogd's processor time over the ceiling's."""
-
-    name: str
-    verb: str
-    count: int
-    size: int
-    at_least: float
-    settings: tuple[str, ...] = ()
-    cpu_at_most: float | None = None
 
 
 WORKLOADS = (
@@ -59,29 +48,8 @@ WORKLOADS = (
 )
 
 
-@dataclass(slots=True)
-class Sample:
-    """One round: messages a second, MB of values a second, the broker's processor seconds for a million messages."""
-
-    rate: float
-    megabytes: float
-    cpu: float
-
-
-@dataclass(slots=True)
-class Results:
-    """Everything measured, as it goes into smoke.json."""
-
-    workloads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
-    flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    start: dict[str, list[float]] = field(default_factory=dict)
-    memory: dict[str, dict[str, float]] = field(default_factory=dict)
-    storage: dict[str, dict[str, float]] = field(default_factory=dict)
-    librdkafka: str = ""
-
-
 class Bench:
-    """One run: the peers, how much of everything, and what was found."""
+    """One run: the peers, the size of the run, and the results."""
 
     def __init__(self, peers: list[str], repeats: int, scale: float, folder: Path) -> None:
         self.peers = peers
@@ -91,11 +59,11 @@ class Bench:
         self.results = Results()
 
     def say(self, text: str) -> None:
-        """Progress, on standard error."""
+        """Print progress on standard error."""
         print(f"bench: {text}", file=sys.stderr, flush=True)
 
     def client(self, peer: Peer, *arguments: str) -> dict[str, float]:
-        """Run the C client; what it printed."""
+        """Run the C client. Return the figures that it printed."""
         verb, *rest = arguments
         command = [str(CLIENT), verb, peer.address, TOPIC, *rest]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -106,7 +74,7 @@ class Bench:
         return said
 
     def measured(self, peer: Peer, *arguments: str) -> Sample:
-        """One round of the client and what the broker spent on it."""
+        """Run one round of the client. Return its figures with the broker's processor time."""
         before = peer.cpu_seconds()
         said = self.client(peer, *arguments)
         spent = peer.cpu_seconds() - before
@@ -114,12 +82,12 @@ class Bench:
         return Sample(messages / seconds, said["bytes"] / seconds / 1e6, spent / messages * 1e6)
 
     def keep(self, row: str, peer: str, sample: Sample) -> None:
-        """Remember a round."""
+        """Keep the result of a round."""
         self.results.workloads.setdefault(row, {}).setdefault(peer, []).append(sample)
         self.say(f"{row}: {peer}: {sample.rate:,.0f} msg/s, {sample.cpu:.3f} CPU s per million")
 
     def produce_row(self, work: Workload) -> None:
-        """Interleaved rounds, each on a fresh broker that has had its first requests."""
+        """Produce in turns, each round on a fresh broker that has served its first requests."""
         count = max(int(work.count * self.scale), 1000)
         for _ in range(self.repeats):
             for name in self.peers:
@@ -130,7 +98,7 @@ class Bench:
                 self.keep(work.name, name, sample)
 
     def consume_row(self, work: Workload) -> None:
-        """Interleaved rounds over one filled log a broker."""
+        """Consume in turns, one filled log per broker."""
         count = max(int(work.count * self.scale), 1000)
         with ExitStack() as stack:
             peers = {name: stack.enter_context(running(name, self.folder)) for name in self.peers}
@@ -143,7 +111,7 @@ class Bench:
 
     @contextmanager
     def many_partitions(self) -> Iterator[Peer]:
-        """A pylogd with a topic of 1,000 partitions beside the one that is used."""
+        """Run a pylogd that has a topic of 1,000 partitions besides the one that is used."""
         with running("pylogd", self.folder) as peer:
             admin = AdminClient({"bootstrap.servers": peer.address})
             admin.create_topics([NewTopic("many", MANY, 1)], operation_timeout=60)["many"].result(60)
@@ -151,14 +119,14 @@ class Bench:
             yield peer
 
     def cost(self, row: str, column: str, peer: Peer) -> None:
-        """Processor microseconds for one request: batches of 1."""
+        """Measure the processor microseconds of one request, with batches of 1."""
         count = max(int(50_000 * self.scale), 1000)
         sample = self.measured(peer, "produce", str(count), "200", "batch.num.messages=1")
         self.results.flat.setdefault(row, {}).setdefault(column, []).append(sample.cpu)
         self.say(f"cost of a request, {row}: {column}: {sample.cpu:.1f} us")
 
     def partitions_row(self) -> None:
-        """Whether a request costs more where the broker has 1,000 partitions."""
+        """Compare the cost of a request on brokers with 1 and 1,000 partitions."""
         with running("pylogd", self.folder) as one, self.many_partitions() as many:
             for peer in (one, many):
                 self.client(peer, "produce", "2000", "200")
@@ -167,7 +135,7 @@ class Bench:
                 self.cost("partitions on the broker", "1,000", many)
 
     def connections_row(self) -> None:
-        """Whether a request costs more beside 1,000 idle connections."""
+        """Compare the cost of a request without and with 1,000 idle connections."""
         with running("pylogd", self.folder) as peer:
             self.client(peer, "produce", "2000", "200")
             for _ in range(self.repeats):
@@ -176,7 +144,7 @@ class Bench:
                     self.cost("idle connections", "1,000", peer)
 
     def start_row(self) -> None:
-        """Start to first accept on an empty directory, and what is resident when nothing happens."""
+        """Measure the time from start to first accept on an empty directory, and the resident memory when idle."""
         idle: dict[str, list[float]] = {}
         for _ in range(self.repeats):
             for name in self.peers:
@@ -189,12 +157,12 @@ class Bench:
             self.remember("idle", name, statistics.median(idle[name]))
 
     def remember(self, row: str, column: str, size: float) -> None:
-        """Remember a resident size in bytes."""
+        """Keep a resident size in bytes."""
         self.results.memory.setdefault(row, {})[column] = size
         self.say(f"resident, {row}: {column}: {size / 1e6:.1f} MB")
 
     def reading_row(self) -> None:
-        """What is resident while one client reads 10 GB."""
+        """Measure the resident memory while one client reads 10 GB."""
         count = max(int(2_000_000 * self.scale), 1000)
         total = int(10 * GIB * self.scale) // 200
         with running("pylogd", self.folder) as peer:
@@ -205,7 +173,7 @@ class Bench:
             self.remember("client reads 10 GB", "highest", watch.highest)
 
     def unread_row(self, row: str, frame: Callable[[int], bytes]) -> None:
-        """What is resident while a client sends 1,000 requests and reads nothing; then it reads all the replies."""
+        """Measure the resident memory while a client sends 1,000 requests before it reads the replies."""
         with self.many_partitions() as peer:
             self.client(peer, "produce", "100000", "200")
             requests = [frame(number) for number in range(MANY)]
@@ -219,7 +187,7 @@ class Bench:
             self.say(f"{row}: {read} replies read in order afterwards")
 
     def storage_row(self) -> None:
-        """Bytes on the disk beyond the 200 of each message, after a clean stop: in the log, and with its indexes."""
+        """Measure the bytes on disk beyond the 200 of each message, after a clean stop, of log and indexes."""
         count = max(int(1_000_000 * self.scale), 1000)
         for row, settings in (("batches of 50", ["batch.num.messages=50", "linger.ms=50"]), ("default batches", [])):
             with running("pylogd", self.folder) as peer:
@@ -233,7 +201,7 @@ class Bench:
             self.say(f"storage beyond the message, {row}: {found['log']:.2f} + {found['indexes']:.2f} bytes")
 
     def rows(self) -> list[tuple[str, Callable[[], None]]]:
-        """All rows by name, in order."""
+        """Return all rows by name, in order."""
         work: list[tuple[str, Callable[[], None]]] = []
         for item in WORKLOADS:
             row = self.produce_row if item.verb == "produce" else self.consume_row
@@ -276,14 +244,14 @@ def main() -> None:
         for number, (name, run) in enumerate(rows, 1):
             bench.say(f"[{number}/{len(rows)}] {name}")
             run()
-    machine = report.machine(bench.results.librdkafka) | {"minutes": round((time.monotonic() - begun) / 60, 1)}
-    table = report.tables(WORKLOADS, bench.results, machine, options.quick, repeats)
+    about = machine(bench.results.librdkafka) | {"minutes": round((time.monotonic() - begun) / 60, 1)}
+    table = tables(WORKLOADS, bench.results, about, options.quick, repeats)
     print(table)
     if options.only or options.quick:
         bench.say("a part or a quick look: bench/SMOKE.md is left as it was")
         return
     (HERE / "SMOKE.md").write_text(table)
-    everything = {"machine": machine, "repeats": repeats} | asdict(bench.results)
+    everything = {"machine": about, "repeats": repeats} | asdict(bench.results)
     (HERE / "smoke.json").write_text(json.dumps(everything, indent=1) + "\n")
 
 

@@ -1,16 +1,16 @@
 """Spark over pylogd's source: `python -m bench.spark [--only count,lengths,load,memory]`.
 
-* count: rows a second from two partitions to a count, beside Spark's own Kafka source;
-* lengths: the same to the sum of the values' lengths, so that values are looked at;
-* load: rows a second by `pylogd load`'s path into a lake of Parquet files compressed by zstd, its commit included;
-* memory: the most memory that one of Spark's Python processes took while one task read gigabytes out of one partition:
-  plain ones, and ones that are a few megabytes in the log.
+* count: rows per second from two partitions to a count, beside Spark's own Kafka source;
+* lengths: the same to the sum of the values' lengths, so that values are read;
+* load: rows per second of `pylogd load` into a lake of Parquet files compressed with zstd, including the commit;
+* memory: the peak memory of Spark's Python processes while one task reads gigabytes from one partition, uncompressed or
+  compressed to a few megabytes in the log.
 
 Strategy: one broker, one warm session on two threads, all on this machine. The two sources take turns, and the ratio is
-the median of that of each turn, so that what else the machine does disturbs both. Processor time is told beside the
-rates: it depends less on the machine's load. Without Spark's own source (`make conformance-spark` fetches it) its
-column stays empty. Each measure is written to bench/spark.json when it is there, so `--only` measures one anew and
-bench/SPARK.md keeps the others.
+the median of the ratios of the turns, so that other load disturbs both alike. Processor time is given beside the rates,
+because it depends less on other load. Without Spark's own source (`make conformance-spark` downloads it) its column is
+empty. Each measurement is written to bench/spark.json when it is done, so `--only` repeats one and bench/SPARK.md keeps
+the others.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from bench.spark_report import report
 from conformance.checks import Missing
 from conformance.spark_source import jars
 from pylogd.client import Admin, Producer
+from pylogd.local.broker import BrokerProcess
 from pylogd.spark.load import LoadPlan, load
-from tests.brokers import BrokerProcess
 from tests.sparks import running_spark
 
 HERE = Path(__file__).resolve().parent
@@ -57,20 +57,20 @@ def say(text: str) -> None:
 
 @dataclass(slots=True)
 class Rounds:
-    """What each round of a query took: rows a second, and processor seconds for a million rows by kind of process."""
+    """The results of a query's rounds: rows per second, and processor seconds per million rows by kind of process."""
 
     rates: list[int] = field(default_factory=list)
     cpu: list[dict[str, float]] = field(default_factory=list)
 
 
 class Processes:
-    """What runs below this process: the broker, Spark's JVM, and its Python processes."""
+    """The processes below this one: the broker, Spark's JVM, and its Python processes."""
 
     def __init__(self, broker: int) -> None:
         self._broker = broker
 
     def cpu(self) -> dict[str, float]:
-        """Processor seconds so far by kind, with those of processes that have ended and were waited for."""
+        """Return the processor seconds so far by kind, including processes that have ended."""
         seconds = dict.fromkeys(("broker", "jvm", "python"), 0.0)
         for pid, kind in self._kinds().items():
             fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
@@ -79,7 +79,7 @@ class Processes:
         return seconds
 
     def forget_peaks(self) -> None:
-        """The most memory of each process counts from now on."""
+        """Reset the peak memory of each process."""
         for pid in self._kinds():
             try:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -87,7 +87,7 @@ class Processes:
                 continue
 
     def python_peak(self) -> int:
-        """The most bytes of memory that a Python process of Spark's has had at once."""
+        """Return the peak memory in bytes of Spark's Python processes."""
         most = 0
         for pid, kind in self._kinds().items():
             for line in _read(f"/proc/{pid}/status").splitlines():
@@ -112,7 +112,7 @@ class Processes:
 
 
 def _read(path: str) -> str:
-    """A file of /proc; nothing if its process has ended."""
+    """Return the text of a file of /proc; "" if its process has ended."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
@@ -120,7 +120,7 @@ def _read(path: str) -> str:
 
 
 def event(number: int) -> bytes:
-    """A message of `SIZE` bytes as programs write them: names that repeat, numbers that do not."""
+    """Return a JSON message of `SIZE` bytes, with names that repeat and numbers that don't."""
     text = (
         f'{{"carrier":"{_CARRIERS[number % 10]}","flight":{number * 7919 % 8000},"origin":"{_AIRPORTS[number % 3]}",'
         f'"dest":"{_AIRPORTS[number * 31 % 10]}","departure_delay":{number * 104729 % 240 - 30},"distance":'
@@ -131,7 +131,7 @@ def event(number: int) -> bytes:
 
 
 def fill_events(address: str, rows: int) -> None:
-    """Events in two partitions, in the order of their times, over some hours."""
+    """Send events to two partitions, in the order of their times, over some hours."""
     with Admin(address) as admin:
         admin.create_topic(TOPIC, 2, configs={"retention.ms": "-1"})
     begin = int(time.time() * 1000) // 3_600_000 * 3_600_000 - HOURS * 3_600_000
@@ -142,7 +142,7 @@ def fill_events(address: str, rows: int) -> None:
 
 
 def fill_backlog(address: str, topic: str, megabytes: int, compression: str) -> int:
-    """One partition of so many bytes of values; how many rows that is."""
+    """Fill one partition with a number of bytes of values. Return the number of rows."""
     rows = megabytes * 1_000_000 // BACKLOG_SIZE
     with Admin(address) as admin:
         admin.create_topic(topic, 1)
@@ -154,7 +154,7 @@ def fill_backlog(address: str, topic: str, megabytes: int, compression: str) -> 
 
 
 class Bench:
-    """A broker with its topics, a session, and the measures."""
+    """A broker with its topics, a Spark session, and the measurements."""
 
     def __init__(self, spark: Any, broker: BrokerProcess, folder: Path, options: argparse.Namespace) -> None:
         self._spark = spark
@@ -166,7 +166,7 @@ class Bench:
         self._processes = Processes(broker.pid)
 
     def queries(self, query: Callable[[Any], int], expected: int, sources: list[str]) -> dict[str, Any]:
-        """count, lengths: the sources by turns."""
+        """Measure `count` or `lengths`, with the two sources in turns."""
         found = {name: Rounds() for name in sources}
         for turn in range(self._rounds + WARM_UPS):
             for name in sources:
@@ -175,7 +175,7 @@ class Bench:
         return {name: asdict(rounds) for name, rounds in found.items()}
 
     def load(self) -> dict[str, Any]:
-        """Rows a second into a lake that is new each time."""
+        """Measure the rows per second of loads into a new lake."""
         rounds = Rounds()
         written = 0
         for turn in range(self._rounds + 1):
@@ -194,7 +194,7 @@ class Bench:
         return {"pylogd": asdict(rounds), "parquet_bytes": written}
 
     def memory(self) -> dict[str, Any]:
-        """The peak of each backlog, in bytes."""
+        """Measure the peak memory in bytes of reading each backlog."""
         found: dict[str, Any] = {"megabytes": self._megabytes}
         for topic, compression in (("plain", "none"), ("squeezed", "zstd")):
             rows = fill_backlog(self._address, topic, self._megabytes, compression)
@@ -225,7 +225,7 @@ class Bench:
 
 
 def measure(options: argparse.Namespace, done: Callable[[str, Any], None]) -> None:
-    """All that is asked for; `done` hears of each."""
+    """Run the selected measurements; call `done` after each."""
     sources = ["pylogd", "kafka"]
     settings: dict[str, str] = {}
     try:

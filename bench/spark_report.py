@@ -1,4 +1,4 @@
-"""bench/SPARK.md, of what `bench.spark` has measured."""
+"""Write bench/SPARK.md from the results of `bench.spark`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = "| --- | --: | --: | --: | --: | --: | --: |"
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """The page; measures that are not there are left out."""
+    """Return the text of the page, without the measures that have no results."""
     lines = [
         "# Spark over pylogd",
         "",

@@ -1,4 +1,4 @@
-"""RESULTS.md and its plots, from what `bench/run.py` has measured. It measures nothing."""
+"""Write RESULTS.md and its plots from the results of `bench/run.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _median(results: Results, experiment: Experiment, peer: str, metric: str) ->
 
 
 def _short(count: float) -> str:
-    """A count of messages: 950, 12 k, 3.4 M."""
+    """Return a count of messages as 950, 12 k or 3.4 M."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:.{1 if count < 10 * size else 0}f} {unit}".replace(".0", "")
@@ -40,14 +40,14 @@ def _short(count: float) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Half the distance from the lowest to the highest, in percent of the middle; nothing for one value."""
+    """Return half the distance from lowest to highest in percent of the median; "" for a single value."""
     if len(values) < 2 or not max(values) + min(values):
         return ""
     return f" ±{(max(values) - min(values)) / (max(values) + min(values)):.0%}"
 
 
 def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> str:
-    """A median, its spread if it is the headline's, and how many times pylogd's it is."""
+    """Return a cell: median, spread if it is the headline's, and ratio to pylogd's."""
     found = results.get(experiment, peer)
     if peer not in experiment.peers:
         return ""
@@ -64,7 +64,7 @@ def _cell(experiment: Experiment, results: Results, peer: str, metric: str) -> s
 
 
 def _sample(experiment: Experiment, results: Results, peer: str) -> str:
-    """How many rounds, and how many messages each was of."""
+    """Return the number of rounds and of messages in each."""
     found = results.get(experiment, peer)
     counts = found.values("messages") if found is not None else []
     if not counts:
@@ -97,7 +97,7 @@ def _tables(group: str, experiments: list[Experiment], results: Results) -> Iter
 
 
 def _reasons(experiments: list[Experiment], results: Results) -> list[str]:
-    """Why cells are empty, each reason once."""
+    """Return why cells are empty, each reason once."""
     found: dict[str, list[str]] = {}
     for one in experiments:
         for peer in one.peers:
@@ -108,14 +108,14 @@ def _reasons(experiments: list[Experiment], results: Results) -> list[str]:
 
 
 def _met(metric: str, value: float, ratio: float) -> tuple[str, str]:
-    """What was wanted of a ratio, and whether it is so."""
+    """Return the target of a ratio, and whether it was met."""
     more = METRICS[metric][2]
     met = value >= ratio if more else value <= ratio
     return f"{'≥' if more else '≤'} {ratio:,g}", "met" if met else "**missed**"
 
 
 def _verdict(results: Results, experiment: Experiment, target: Target) -> tuple[str, str, str, str]:
-    """pylogd's value, its ratio to the other's or to nothing, what it should be, and whether it is."""
+    """Return pylogd's value, its ratio to the other's if there is one, the target, and whether it was met."""
     own = results.get(experiment, _own(experiment))
     value = own.median(target.metric) if own is not None else None
     beside = _median(results, experiment, target.beside, target.metric) if target.beside else 1.0
@@ -142,7 +142,7 @@ def _targets(results: Results) -> Iterator[str]:
 
 
 def _nearest(results: Results) -> Iterator[str]:
-    """Beside which broker that it has no target of its own with pylogd looks worst, where both can do it."""
+    """Return the broker without a target of its own beside which pylogd's result is worst."""
     yield from ("## The best of the others in each experiment", "")
     yield from ("Beside those that the table of targets does not have; the ceiling is no broker.", "")
     yield from _head("experiment", "metric", "pylogd", "the best other", "its", "pylogd's ratio", "target", "")
@@ -194,7 +194,7 @@ def _about(results: Results) -> Iterator[str]:
 
 
 def write(results: Results, folder: Path, *, quick: bool) -> None:
-    """RESULTS.md beside plots/, under `folder`."""
+    """Write RESULTS.md and plots/ into `folder`."""
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     how = "**Quick: one short round of each. A look, not a result.** " if quick else "Cells are medians of the rounds. "
     lines = [

@@ -1,4 +1,4 @@
-"""How soon a group of consumer processes has settled after a change, on a real ZooKeeper.
+"""How long a group of consumer processes takes to settle after a change, on a real ZooKeeper.
 
     python -m bench.zookeeper_consumers [--consumers 20] [--partitions 200] [--rounds 5] [--results FILE]
 
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def consume(connect: str) -> None:
-    """A consumer that reads nothing, until it is told to leave."""
+    """Run a consumer that reads nothing until SIGTERM."""
     leaving = False
 
     def leave(*_: object) -> None:
@@ -51,7 +51,7 @@ def consume(connect: str) -> None:
 
 
 class Bench:
-    """The processes, and a look at the tree."""
+    """The consumer processes, and a client that watches ZooKeeper."""
 
     def __init__(self, connect: str, partitions: int) -> None:
         self._connect = connect
@@ -66,22 +66,22 @@ class Bench:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def join(self) -> None:
-        """Start one."""
+        """Start a consumer process."""
         command = [sys.executable, "-m", "bench.zookeeper_consumers", "--consume", self._connect]
         self.processes.append(subprocess.Popen(command))
 
     def end(self, how: signal.Signals) -> None:
-        """End the one in the middle."""
+        """Send a signal to the process in the middle, and wait for its end."""
         process = self.processes.pop(len(self.processes) // 2)
         process.send_signal(how)
         process.wait()
 
     def members(self) -> int:
-        """How many are registered."""
+        """Return how many members are registered."""
         return len(self._client.get_children(f"/consumers/{GROUP}/ids"))
 
     def settled(self) -> bool:
-        """Whether everything is owned, evenly, by as many members as there are processes."""
+        """Return whether all partitions have owners, evenly, among as many members as there are processes."""
         base = f"/consumers/{GROUP}/owners/{TOPIC}"
         names = self._client.get_children(base)
         if len(names) != self._partitions or self.members() != len(self.processes):
@@ -95,7 +95,7 @@ class Bench:
         return len(shares) == len(self.processes) and max(shares.values()) - min(shares.values()) <= 1
 
     def wait(self, condition: Callable[[], bool]) -> float:
-        """Seconds until it holds."""
+        """Return the seconds until the group has settled."""
         since = time.monotonic()
         while not condition():
             if time.monotonic() - since > PATIENCE_SECONDS:
@@ -104,7 +104,7 @@ class Bench:
         return time.monotonic() - since
 
     def close(self) -> None:
-        """End what runs."""
+        """End all processes."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -113,7 +113,7 @@ class Bench:
 
 
 def measure(bench: Bench, consumers: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds to settle after each change."""
+    """Return the seconds to settle after each change."""
     for _ in range(consumers - 1):
         bench.join()
     bench.wait(bench.settled)

@@ -13,59 +13,77 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 def version() -> str:
-    """What kcat says of itself."""
+    """Return kcat's version, as `kcat -V` prints it."""
     said = checks.run([checks.tool("kcat", "kcat"), "-V"], seconds=10).stdout
     return next((line.split(" (")[0] for line in said.splitlines() if line.startswith("Version")), "unknown")
 
 
-def suite(address: str) -> list[Check]:
-    """Produce, consume, list, query, headers, time stamps and codecs."""
-    kcat = [checks.tool("kcat", "kcat"), "-b", address]
-    topic = f"kcat-{uuid.uuid4().hex[:8]}"
-    results = []
+class _Kcat:
+    """kcat on partition 0 of a topic of its own. Each run returns what it found and the last line of its errors."""
 
-    def produce(lines: str, *options: str) -> tuple[bool, str]:
-        done = checks.run([*kcat, "-P", "-t", topic, "-p", "0", *options], seconds=30, stdin=lines)
+    def __init__(self, address: str) -> None:
+        self.command = [checks.tool("kcat", "kcat"), "-b", address]
+        self.topic = f"kcat-{uuid.uuid4().hex[:8]}"
+
+    def produce(self, lines: str, *options: str) -> tuple[bool, str]:
+        """Send lines; return whether kcat succeeded."""
+        done = checks.run([*self.command, "-P", "-t", self.topic, "-p", "0", *options], seconds=30, stdin=lines)
         return done.returncode == 0, checks.last_line(done.stderr)
 
-    def consume(*options: str) -> tuple[str, str]:
-        done = checks.run([*kcat, "-C", "-t", topic, "-p", "0", "-e", "-q", *options], seconds=30)
+    def consume(self, *options: str) -> tuple[str, str]:
+        """Return what kcat prints of the partition up to its end."""
+        done = checks.run([*self.command, "-C", "-t", self.topic, "-p", "0", "-e", "-q", *options], seconds=30)
         return done.stdout, checks.last_line(done.stderr)
 
-    lines = "".join(f"key-{number % 3}:line {number}\n" for number in range(100))
-    results.append(expect("produce keyed lines", *produce(lines, "-K:")))
-    said, why = consume("-K:")
-    results.append(expect("consume them all", said == lines, why))
-    said, why = consume("-o", "90", "-f", "%o %k %s\n")
-    results.append(expect("consume from an offset", said.startswith("90 key-0 line 90\n"), why))
-    said, why = consume("-o", "-5", "-f", "%o\n")
-    results.append(expect("consume the last five", said.split() == ["95", "96", "97", "98", "99"], why))
-    said, why = consume("-c", "3")
-    results.append(expect("consume three and stop", said.count("\n") == 3, why))
 
-    done = checks.run([*kcat, "-L", "-J"], seconds=30)
+def suite(address: str) -> list[Check]:
+    """Produce, consume, list, query, headers, time stamps and codecs."""
+    kcat = _Kcat(address)
+    return [*_offsets(kcat), *_metadata_and_times(kcat), *_codecs(kcat), _by_group(kcat.command, kcat.topic)]
+
+
+def _offsets(kcat: _Kcat) -> list[Check]:
+    lines = "".join(f"key-{number % 3}:line {number}\n" for number in range(100))
+    results = [expect("produce keyed lines", *kcat.produce(lines, "-K:"))]
+    said, why = kcat.consume("-K:")
+    results.append(expect("consume them all", said == lines, why))
+    said, why = kcat.consume("-o", "90", "-f", "%o %k %s\n")
+    results.append(expect("consume from an offset", said.startswith("90 key-0 line 90\n"), why))
+    said, why = kcat.consume("-o", "-5", "-f", "%o\n")
+    results.append(expect("consume the last five", said.split() == ["95", "96", "97", "98", "99"], why))
+    said, why = kcat.consume("-c", "3")
+    results.append(expect("consume three and stop", said.count("\n") == 3, why))
+    return results
+
+
+def _metadata_and_times(kcat: _Kcat) -> list[Check]:
+    done = checks.run([*kcat.command, "-L", "-J"], seconds=30)
     listed = json.loads(done.stdout) if done.returncode == 0 else {"topics": []}
     names = [found["topic"] for found in listed["topics"]]
-    results.append(expect("list metadata as JSON", topic in names, checks.last_line(done.stderr)))
+    results = [expect("list metadata as JSON", kcat.topic in names, checks.last_line(done.stderr))]
 
     middle = int(time.time() * 1000)
-    done = checks.run([*kcat, "-Q", "-t", f"{topic}:0:{middle + 60_000}"], seconds=30)
+    done = checks.run([*kcat.command, "-Q", "-t", f"{kcat.topic}:0:{middle + 60_000}"], seconds=30)
     results.append(expect("query an offset by time", "offset" in done.stdout, checks.last_line(done.stderr)))
-    results.append(expect("produce with headers", *produce("with headers\n", "-H", "a=1", "-H", "b=two")))
-    said, why = consume("-o", "100", "-f", "%h %s\n")
+    results.append(expect("produce with headers", *kcat.produce("with headers\n", "-H", "a=1", "-H", "b=two")))
+    said, why = kcat.consume("-o", "100", "-f", "%h %s\n")
     results.append(expect("consume with headers", said == "a=1,b=two with headers\n", why))
-    said, why = consume("-o", f"s@{middle - 3_600_000}", "-c", "1", "-f", "%o\n")
+    said, why = kcat.consume("-o", f"s@{middle - 3_600_000}", "-c", "1", "-f", "%o\n")
     results.append(expect("consume from a time stamp", said == "0\n", why))
+    return results
+
+
+def _codecs(kcat: _Kcat) -> list[Check]:
+    results = []
     for codec in CODECS:
         before = 101 + CODECS.index(codec) * 200
         block = "".join(f"{codec} {number} {'x' * 50}\n" for number in range(200))
-        sent, why = produce(block, "-z", codec)
+        sent, why = kcat.produce(block, "-z", codec)
         if sent:
-            said, why = consume("-o", str(before))
+            said, why = kcat.consume("-o", str(before))
             sent = said == block
         results.append(expect(f"produce and consume {codec}", sent, why))
-    results.append(expect("idempotent producer", *produce("once\n", "-X", "enable.idempotence=true")))
-    results.append(_by_group(kcat, topic))
+    results.append(expect("idempotent producer", *kcat.produce("once\n", "-X", "enable.idempotence=true")))
     return results
 
 

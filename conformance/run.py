@@ -27,7 +27,7 @@ from typing import Any
 
 from conformance import go_clients, java_tools, kafka_peer, kafka_python_suite, kafkajs_client, kcat, pylogd_client
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess, free_ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ import pyspark
 from conformance import checks
 from conformance.checks import CACHE, HERE, Missing
 from pylogd.client import Admin, Producer, TopicPartition
+from pylogd.local.broker import BrokerProcess
 from pylogd.spark.options import by_partition, offsets_json
 from pylogd.spark.stream_offsets import topics_of
-from tests.brokers import BrokerProcess
 from tests.sparks import running_spark
 
 POM = HERE / "spark" / "pom.xml"

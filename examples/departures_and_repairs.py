@@ -1,9 +1,10 @@
-"""Two streams joined by key: each repair of an aircraft with its flights that were late in the day before it.
+"""Join two streams by key: each repair of an aircraft with its late flights of the day before.
 
     python examples/departures_and_repairs.py localhost:9092 flights repairs suspects /var/lib/pylogd-checkpoint
 
-Both topics are keyed by the tail number. A flight waits for a repair as long as the watermarks let one come; a repair
-for flights likewise. Matches go to a topic, keyed by the tail number. Ends with what there is; `--follow` goes on.
+Both topics are keyed by the tail number. Spark keeps a flight, or a repair, until the watermarks say that no match can
+come any more. Matches go to a topic, keyed by the tail number. The query ends at the current end of the topics; with
+`--follow` it continues with new records.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LATE_MINUTES = 60
 def join(
     spark: SparkSession, bootstrap: str, flights: str, repairs: str, target: str, checkpoint: str, *, follow: bool
 ) -> None:
-    """Run the query; to its end unless it is to follow."""
+    """Run the query: to the current end, or for ever with `follow`."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
 
     def stream(topic: str, name: str) -> DataFrame:
@@ -40,7 +41,7 @@ def join(
 
 
 def main() -> None:
-    """The command line."""
+    """Run the query as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("bootstrap", "flights", "repairs", "target", "checkpoint"):
         parser.add_argument(name)

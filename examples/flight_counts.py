@@ -1,10 +1,10 @@
-"""How many flights leave each airport in each hour of event time, counted as they come; written back to a topic.
+"""Count the flights that leave each airport in each hour of event time, and write the counts to a topic.
 
     python examples/flight_counts.py localhost:9092 flights flights-per-hour /var/lib/pylogd-checkpoint
 
-Reads what there is, writes a JSON record a window and airport (keyed by the airport), and ends; run again, it goes on
-where it was. With `--follow` it goes on by itself. Events may be a day late: a count comes when its window can't
-change any more.
+Reads to the current end, writes a JSON record for each window and airport (keyed by the airport), and ends. The next
+run continues there; with `--follow` the query continues by itself. Events may be a day late: a count is written when
+its window can't change any more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FLIGHT = "origin string, carrier string, tailnum string, dep_delay int"
 
 
 def count(spark: SparkSession, bootstrap: str, source: str, target: str, checkpoint: str, *, follow: bool) -> None:
-    """Run the query; to its end unless it is to follow."""
+    """Run the query: to the current end, or for ever with `follow`."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
     events = spark.readStream.format("pylogd").options(**kafka, subscribe=source, startingOffsets="earliest").load()
     flights = events.select("timestamp", f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight"))
@@ -37,7 +37,7 @@ def count(spark: SparkSession, bootstrap: str, source: str, target: str, checkpo
 
 
 def main() -> None:
-    """The command line."""
+    """Run the query as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("bootstrap", "source", "target", "checkpoint"):
         parser.add_argument(name)

@@ -1,4 +1,4 @@
-"""One broker: its parts, wired, started and stopped in order. `twistd pylogd` and `pylogd broker` both run this.
+"""One broker: its parts, wired, started and stopped in order.
 
 Start: lock the directories and load the logs (in threads), open the metadata store, bind the listeners, register, wait
 until the controller has taken that into account, host the partitions, and only then accept connections: a broker that
@@ -9,9 +9,6 @@ which ends the registration, and the logs, which marks the stop as clean.
 
 from __future__ import annotations
 
-import gc
-import os
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -41,6 +38,7 @@ from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.image import Endpoint
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
+from pylogd.net.page_cache import read_into_page_cache
 from pylogd.net.sender import Slice
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.replica.admission import admit
@@ -53,39 +51,32 @@ from pylogd.replica.smooth import SmoothJoins
 
 log = Logger()
 
-_READ_AHEAD_BYTES = 1 << 17
 #: How long a controller may take to deal with a broker that comes, beyond the time in which a dead one is found out.
 _ACCEPT_SECONDS = 10
-#: Young objects of a request die by their reference counts; the collector need not look for them so often.
-_GC_THRESHOLDS = (50_000, 20, 50)
-#: How soon a thread that runs Python gives way to the reactor, which asks for the interpreter whenever it wakes: with
-#: Python's 5 ms a request beside a busy thread waited for 13 ms, with this for 2.
-_SWITCH_SECONDS = 0.0005
 
 
 class Broker:
     """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use."""
 
-    def __init__(self, settings: Settings, reactor: Any, fs: FileSystem | None = None) -> None:
-        """`fs` is what the logs are kept on, the operating system's by default."""
+    _starting: Deferred[None] | None = None
+    _stopping: Deferred[None] | None = None
+    _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
+    _may_hand_over = True
+
+    def __init__(
+        self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
+    ) -> None:
+        """`fs` is the file system of the logs, by default the operating system's.
+
+        `open_files` is how many files the process may have open; it limits how many partitions the broker takes.
+        """
         self.settings = settings
         self.clock = reactor
         self.node_id = settings.integer("node.id")
         self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
-        self.logs = LogManager(
-            settings.words("log.dirs"),
-            config=log_config(settings, {}),
-            fs=fs,
-            now_ms=wall_ms,
-            node_id=self.node_id,
-            recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
-            checkpoint_ms=settings.integer("log.flush.offset.checkpoint.interval.ms"),
-            boot_id=machine_boot_id(),
-        )
-        self.logs.on_directory_failed = lambda _path, keys: reactor.callFromThread(self._directory_failed, keys)
-        self.logs.on_directory_full = lambda: reactor.callFromThread(self._directory_full)
-        self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; whoever runs it stops it
+        self.logs = self._make_logs(fs, most_partitions(open_files))
+        self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
         self.metadata = Metadata(settings, open_store(settings, reactor), reactor)
         self.cluster = self.metadata.cluster
         self.cluster.on_ousted = self._ousted
@@ -124,10 +115,18 @@ class Broker:
         self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
-        self._starting: Deferred[None] | None = None
-        self._stopping: Deferred[None] | None = None
-        self._leaving: Deferred[None] | None = None
-        self._may_hand_over = True
+
+    def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
+        integer = self.settings.integer
+        logs = LogManager(
+            self.settings.words("log.dirs"), config=log_config(self.settings, {}), fs=fs, now_ms=wall_ms,
+            node_id=self.node_id, recovery_threads=integer("num.recovery.threads.per.data.dir"),
+            checkpoint_ms=integer("log.flush.offset.checkpoint.interval.ms"), boot_id=machine_boot_id(),
+            partition_limit=partition_limit,
+        )  # fmt: skip
+        logs.on_directory_failed = lambda _path, keys: self._reactor.callFromThread(self._directory_failed, keys)
+        logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
+        return logs
 
     @property
     def cluster_id(self) -> str:
@@ -158,7 +157,6 @@ class Broker:
             raise
 
     async def _start_parts(self) -> None:
-        self.logs.partition_limit = most_partitions(_allow_many_files())
         self._pool.start()
         self._undo.append(self._stop_pool)
         await self.in_thread(self.logs.load, self._loaded)
@@ -184,10 +182,6 @@ class Broker:
         self._undo.append(self._hand_over)
         for port in self._ports:
             port.startReading()
-        gc.freeze()  # what is here stays; looking through it once for the little that could go takes 40 ms
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.enable()
-        sys.setswitchinterval(_SWITCH_SECONDS)
 
     def _connect(self, node_id: int) -> Deferred[BrokerConnection]:
         """A connection to another broker, by the listener that clients of our first one use."""
@@ -271,7 +265,7 @@ class Broker:
         self.on_end(f"{error}; this broker stops")
 
     def _read_ahead(self, source: Slice, position: int, length: int) -> Deferred[Any]:
-        return self.in_thread(_read_into_page_cache, source, position, length)
+        return self.in_thread(read_into_page_cache, source, position, length)
 
     # -- stop
 
@@ -351,23 +345,3 @@ def _when_done(deferred: Deferred[None]) -> Deferred[None]:
 
     deferred.addBoth(told)
     return done
-
-
-def _allow_many_files() -> int:
-    """Every log holds a descriptor: take as many as the system lets us. Returns how many that are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
-def _read_into_page_cache(source: Slice, position: int, length: int) -> None:
-    """Read a chunk and forget it: the kernel keeps it for the sendfile to come. Runs in a thread."""
-    scratch = bytearray(_READ_AHEAD_BYTES)
-    fd = source.fileno()
-    end = position + length
-    while position < end:
-        count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
-        if not count:
-            return  # the file is short; the sender finds that out
-        position += count

@@ -1,4 +1,4 @@
-"""Time: the wall clock for time stamps, a monotonic clock for everything that waits, expires or measures.
+"""The wall clock for time stamps, and a monotonic clock for whatever waits, expires or measures.
 
 Strategy: the wall clock can be set, by NTP or by hand, in either direction. What is written into records, files and the
 metadata store, and what is compared with it (retention by age), is in milliseconds since 1970 from `wall_ms`, the only

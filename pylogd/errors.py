@@ -1,4 +1,4 @@
-"""The error table of the protocol, and the errors that every room of the house may raise.
+"""The error table of the protocol, and the base classes of pylogd's exceptions.
 
 Codes and names are Kafka's (they are part of the protocol); the texts are ours. The enum is the one place where a code
 is written down: `ERRORS` is derived from it, and `protocol/errors.json` is the same for other languages (a test

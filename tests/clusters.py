@@ -1,13 +1,11 @@
-"""Several real brokers on one real ZooKeeper, for the integration tests, the benchmarks and the chaos runs.
+"""Several real brokers on one real ZooKeeper, for the integration tests and the chaos runs.
 
-Each broker is a process of its own with a port that stays its own over restarts, so that clients find it again. A test
-kills, stops, pauses and restarts them by their node id, and waits for what the cluster then comes to by asking a broker
-as any client does.
+`pylogd.local.cluster` starts, stops, pauses and kills the brokers by node id. A test waits for what the cluster does
+then by asking brokers as any client does.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +17,19 @@ from pylogd.client import Admin
 from pylogd.client import Cluster as Connection
 from pylogd.client.core.model import Partition, Topic
 from pylogd.errors import PylogdError
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.cluster import LocalBrokers
 from tests.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 
-#: How long a test waits for what has to happen.
+#: How long a test waits for a condition.
 PATIENCE_SECONDS: Final = 180.0
-#: Short, so that a death is soon found out; long enough that a broker on a busy machine is not taken for dead.
+#: Short, so that a dead broker is soon detected, but long enough for a live one on a busy machine.
 SESSION_MS: Final = 8000
 
 
-class BrokerCluster:
-    """Brokers by node id, from 1 on; `connect` is their ZooKeeper's connect string."""
+class BrokerCluster(LocalBrokers):
+    """Brokers that run from the start, and what clients see of them. `connect` is ZooKeeper's connect string."""
 
     def __init__(
         self,
@@ -42,20 +40,9 @@ class BrokerCluster:
         racks: Sequence[str] = (),
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start them all. `racks`: that of each broker in turn. `prefix`: see `BrokerProcess`."""
-        self.prefix = prefix
-        self.folder = folder
-        self.connect = connect
-        self.settings = {
-            "zookeeper.connect": connect,
-            "zookeeper.session.timeout.ms": str(SESSION_MS),
-            "default.replication.factor": str(min(size, 3)),
-            **(settings or {}),
-        }
-        self.racks = dict(enumerate(racks, 1))
-        self.ports = dict(enumerate(free_ports(size), 1))
-        self.brokers: dict[int, BrokerProcess] = {}
-        self._paused: set[int] = set()
+        """Start them one after the other, and wait until each sees all others."""
+        session = {"zookeeper.session.timeout.ms": str(SESSION_MS)}
+        super().__init__(folder, connect, size, {**session, **(settings or {})}, racks, prefix)
         try:
             for node in self.ports:
                 self.start(node)
@@ -64,98 +51,13 @@ class BrokerCluster:
             self.kill_all()
             raise
 
-    # -- brokers
-
-    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        """Start a broker that does not run, or one more: a node id that is not known yet gets a port."""
-        if node not in self.ports:
-            self.ports[node] = free_ports(1)[0]
-        more = {**self.settings, "node.id": str(node), **(settings or {})}
-        if node in self.racks:
-            more["broker.rack"] = self.racks[node]
-        broker = BrokerProcess(
-            self.folder / f"broker{node}",
-            self.folder / f"broker{node}.log",
-            more,
-            port=self.ports[node],
-            prefix=self.prefix,
-        )
-        self.brokers[node] = broker
-        return broker
-
-    def stop(self, node: int) -> int:
-        """Stop a broker as a service manager does; its exit code."""
-        return self.brokers.pop(node).stop()
-
-    def kill(self, node: int) -> None:
-        """End a broker as a crash does."""
-        self._paused.discard(node)
-        self.brokers.pop(node).kill()
-
-    def pause(self, node: int) -> None:
-        """Stop a broker's process without ending it (SIGSTOP)."""
-        self._paused.add(node)
-        self.brokers[node].process.send_signal(signal.SIGSTOP)
-
-    def resume(self, node: int) -> None:
-        """Let a paused broker go on (SIGCONT)."""
-        self.brokers[node].process.send_signal(signal.SIGCONT)
-        self._paused.discard(node)
-
-    def restart(self, node: int) -> BrokerProcess:
-        """Stop a broker if it runs, and start it on the same directory and port."""
-        if node in self.brokers:
-            self.stop(node)
-        return self.start(node)
-
-    def kill_all(self) -> None:
-        """End them all at once."""
-        for node in list(self.brokers):
-            self.kill(node)
-
-    def close(self) -> list[str]:
-        """Stop all that still run; what was wrong with any, those that were killed on the way among them."""
-        faults = []
-        for node, broker in list(self.brokers.items()):
-            died = broker.process.poll() is not None
-            broker.process.send_signal(signal.SIGCONT)
-            try:
-                code = broker.stop()
-            except RuntimeError as error:
-                faults.append(f"broker {node}: {error}")
-                continue
-            if died or code != 0:
-                faults.append(f"broker {node} {'died' if died else 'stopped'} with exit code {code}")
-        self.brokers = {}
-        for node in self.ports:
-            log = self.log(node)
-            if "Traceback (most recent call last)" in log:
-                faults.append(f"broker {node} logged a traceback:\n{log[-4000:]}")
-        return faults
-
-    def log(self, node: int) -> str:
-        """All that a broker wrote to standard error, over all its starts."""
-        path = self.folder / f"broker{node}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    # -- what clients see
-
-    @property
-    def bootstrap(self) -> str:
-        """Every broker's address, as clients take it for their bootstrap servers."""
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
-
-    def address(self, node: int) -> str:
-        """One broker's address."""
-        return f"127.0.0.1:{self.ports[node]}"
-
     def ask(self, question: Callable[[Admin], T], node: int | None = None) -> T:
-        """The answer of one broker, or of any, over a connection of its own."""
+        """Return the answer of one broker, or of any, over a new connection."""
         with Connection(self.bootstrap if node is None else self.address(node)) as connection:
             return question(Admin(connection))
 
     def until(self, condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE_SECONDS) -> T:
-        """The first true value of `condition`; what it raises of our errors counts as not yet."""
+        """Return the first true value of `condition`; pylogd's errors count as not yet. Raises AssertionError."""
         deadline = time.monotonic() + seconds
         while True:
             last: object = None
@@ -167,19 +69,19 @@ class BrokerCluster:
                 last = error
             if time.monotonic() > deadline:
                 logs = "\n".join(f"--- broker {node}\n{self.log(node)[-3000:]}" for node in self.ports)
-                raise AssertionError(f"{what} has not come about in {seconds:.0f} s; at the end: {last!r}\n{logs}")
+                raise AssertionError(f"waited {seconds:.0f} s in vain for: {what}; the last value was {last!r}\n{logs}")
             time.sleep(0.05)
 
     def topic(self, name: str, node: int | None = None) -> Topic:
-        """A topic as a broker, or any, describes it."""
+        """Return a topic as a broker, or any, describes it."""
         return self.ask(lambda admin: admin.describe_topic(name), node)
 
     def partitions(self, name: str, node: int | None = None) -> Sequence[Partition]:
-        """A topic's partitions as a broker, or any, describes them."""
+        """Return a topic's partitions as a broker, or any, describes them."""
         return self.topic(name, node).partitions
 
     def wait_for_brokers(self, nodes: Sequence[int] | Mapping[int, object]) -> None:
-        """Until each of these brokers takes just these for alive."""
+        """Wait until each of these brokers sees exactly these as alive."""
         wanted = sorted(nodes)
         for node in wanted:
             self.until(
@@ -191,20 +93,20 @@ class BrokerCluster:
         return sorted(broker.node_id for broker in self.ask(lambda admin: admin.describe_cluster(), node).brokers)
 
     def wait_for_isr(self, name: str, count: int) -> Sequence[Partition]:
-        """Until each partition of a topic has so many replicas in sync, and a leader, as all that run tell it alike.
+        """Wait until all running brokers agree that each partition has a leader and `count` replicas in sync.
 
-        Brokers hear of a change one after the other: what the first says, a leader may not know yet.
+        Brokers learn of a change one after the other: a leader may not know yet what another broker says.
         """
 
         def enough() -> Sequence[Partition]:
-            found, *others = (self.partitions(name, node) for node in self.brokers if node not in self._paused)
+            found, *others = (self.partitions(name, node) for node in self.brokers if node not in self.paused)
             alike = all(seen == found for seen in others)
             return found if alike and all(len(one.isr) >= count and one.leader >= 0 for one in found) else ()
 
         return self.until(enough, f"that all see {count} replicas of {name} in sync")
 
     def wait_for_leaders(self, name: str, nodes: Sequence[int]) -> Sequence[Partition]:
-        """Until each partition of a topic is led by one of these brokers, and they themselves know it."""
+        """Wait until each partition of a topic is led by one of these brokers, and all of these know it."""
         found: Sequence[Partition] = ()
         for node in nodes:
 
@@ -218,7 +120,7 @@ class BrokerCluster:
 
 @pytest.fixture
 def start_cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Callable[..., BrokerCluster]]:
-    """Start clusters of the test's own, on the run's ZooKeeper; they are stopped, and checked, at its end."""
+    """Return what starts clusters on the run's ZooKeeper; they are stopped and checked at the test's end."""
     started: list[BrokerCluster] = []
 
     def start(

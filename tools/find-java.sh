@@ -1,14 +1,14 @@
 #!/bin/sh
-# Makes sure that there is a Java 17 or newer, for the tests with real ZooKeeper and Spark: the one of $JAVA_HOME, of
-# the PATH or below /usr/lib/jvm; else Debian's headless runtime is installed, if we may. Prints what it found; where
-# there is none, one line on standard error, and exit code 1.
+# Find Java 17 or newer, for the tests with real ZooKeeper and Spark: $JAVA_HOME's, the one on the PATH, or one below
+# /usr/lib/jvm. If there is none, install Debian's headless runtime with apt-get, as root only. Print what was found. If
+# there is no Java, print one line on standard error; exit status 1.
 #
 # Usage: sh tools/find-java.sh
 set -eu
 
 NEEDED=17
 
-major() { # the major version of a java command, 0 if it is none
+major() { # print the major version of a java command, 0 if it is not Java
     "$1" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p;1q' | grep . || echo 0
 }
 
@@ -31,10 +31,10 @@ if ! java=$(find_java); then
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
         fail "install a runtime (Debian: apt-get install default-jre-headless) or set JAVA_HOME"
     fi
-    echo "make: installing Java by apt-get (default-jre-headless)"
+    echo "make: installing Java with apt-get (default-jre-headless)"
     export DEBIAN_FRONTEND=noninteractive
     { apt-get update && apt-get install -y --no-install-recommends default-jre-headless; } >/dev/null 2>&1 ||
         fail "apt-get install default-jre-headless failed"
-    java=$(find_java) || fail "the system's default-jre-headless is older; install a newer one and set JAVA_HOME"
+    java=$(find_java) || fail "the system's default-jre-headless is older than $NEEDED; install a newer Java and set JAVA_HOME"
 fi
 echo "make: Java $(major "$java") ($java)"

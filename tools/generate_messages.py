@@ -2,12 +2,12 @@
 
     python tools/generate_messages.py [--check]
 
-With --check nothing is written, and the exit code is 1 if a file is not what it should be.
+With --check nothing is written, and the exit status is 1 if a file is out of date.
 
-Strategy: the schemas are the truth, and a message class serves all versions of its API: it has the fields of every
-version, each with the schema's default. The result is checked in, so that type checkers and readers see real classes.
-What `@dataclass` would compile for each class whenever a process starts is written out, or inherited from `Message`:
-that was an eighth of the time in which a broker comes up.
+Strategy: one message class serves all versions of its API: it has the fields of every version, each with the schema's
+default. The classes are checked in, so that type checkers and readers see them. Methods that `@dataclass` would compile
+at each start of a process are written out, or inherited from `Message`: compiling them took an eighth of a broker's
+start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RECORDS = {"request": "bytes | memoryview", "response": "Sized"}
 
 
 def render_all() -> dict[str, str]:
-    """The text of every generated file, by file name."""
+    """Return the text of every generated file, by file name."""
     apis = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
     files = {f"{stem}.py": render_module(stem, api) for stem, api in apis.items()}
     files["__init__.py"] = render_index(apis)

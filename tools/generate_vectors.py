@@ -2,10 +2,9 @@
 
     python tools/generate_vectors.py [--check]
 
-Strategy: a plain encoder that walks a schema and a JSON value, written for clarity and kept apart from pylogd's codecs
-(it imports nothing of the project), so that the vectors test them. While it writes, it notes where each length and tag
-section lies; broken frames are made by changing a frame at such a place. Values are made up from the field's type and
-name, and are the same at every run.
+Strategy: a simple encoder walks a schema and a JSON value. It imports nothing of pylogd, so that the vectors can test
+pylogd's codecs. It records the position of each length and tag section; broken frames are frames changed at such a
+position. Values are derived from the field's type and name, and are the same at every run.
 """
 
 from __future__ import annotations

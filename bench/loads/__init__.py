@@ -10,7 +10,7 @@ __all__ = ["Load", "Said", "Unsupported", "load"]
 
 
 def load(name: str) -> Load:
-    """A client; the first use of it may download and compile."""
+    """Return a client; its first use may download and compile."""
     if name == "kafka":
         return Librdkafka()
     if name == "kafka-java":

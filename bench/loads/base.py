@@ -1,4 +1,4 @@
-"""One face for all clients: so many messages of one kind into a broker, out of it, or through it."""
+"""The interface of all clients: send, read, or pass a number of messages through a broker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CLIENT_SECONDS = 1800.0
 
 
 class Unsupported(Exception):
-    """A broker or its client can't do what an experiment asks; the text goes into the table."""
+    """Raised if a broker or its client can't do an experiment; the report has the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client shall do. `batch` None is the client's own default, `pull` 0 too (bytes).
+    """The work of a client. `batch` None and `pull` 0 (bytes) stand for the client's defaults.
 
-    A client that is not done after `limit` seconds is ended, and that is an error.
+    A client that is not done after `limit` seconds is killed, which is an error.
     """
 
     count: int
@@ -38,7 +38,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a client measured: messages, bytes of their values, seconds, and when it began (CLOCK_MONOTONIC)."""
+    """The result of a client: messages, bytes of their values, seconds, and the start time (CLOCK_MONOTONIC)."""
 
     messages: int
     bytes: int
@@ -55,15 +55,15 @@ class Load(ABC):
 
     @abstractmethod
     def client(self) -> str:
-        """Its name and version, for the report."""
+        """Return the client's name and version, for the report."""
 
     @abstractmethod
     def check(self, work: Work) -> None:
-        """Unsupported says what of this the client or its protocol can't produce."""
+        """Raise Unsupported for work that the client or its protocol can't do."""
 
     @abstractmethod
     def produce(self, peer: Peer, work: Work) -> Said:
-        """Send `work.count` messages; ends when all are acknowledged."""
+        """Send `work.count` messages. Return when all are acknowledged."""
 
     @abstractmethod
     def consume(self, peer: Peer, work: Work, readers: int = 1) -> list[Said]:
@@ -71,11 +71,11 @@ class Load(ABC):
 
     @abstractmethod
     def latency(self, peer: Peer, work: Work) -> Said:
-        """Send `work.count` messages at `work.rate` a second and read them; percentiles in seconds."""
+        """Send `work.count` messages at `work.rate` per second and read them. Return percentiles in seconds."""
 
 
 def run_all(commands: Sequence[Sequence[str]], limit: float = CLIENT_SECONDS) -> list[Said]:
-    """Run client programs at the same time, for `limit` seconds at most; what each printed as one line of JSON."""
+    """Run client programs at the same time, for at most `limit` seconds. Return the line of JSON that each printed."""
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         for command in commands
@@ -93,7 +93,7 @@ def run_all(commands: Sequence[Sequence[str]], limit: float = CLIENT_SECONDS) ->
 
 
 def parse(output: str) -> Said:
-    """A client's line of JSON."""
+    """Return the result in a client's line of JSON."""
     said = json.loads(output.strip().splitlines()[-1])
     percentiles = {name: float(said[name]) for name in ("p50", "p99", "p999", "highest") if name in said}
     began = float(said.get("began", 0))

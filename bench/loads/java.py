@@ -37,7 +37,7 @@ JAVA_LOADS = {
 
 
 class JavaLoad(Load):
-    """Runs one of them. Options that a broker has no word for are refused, so that no row compares different things."""
+    """Run one of the programs. Options that a broker lacks are refused, so that a row never compares different work."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

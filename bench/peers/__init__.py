@@ -1,4 +1,4 @@
-"""The brokers that are measured, by name, each behind the one face of `base.Peer`."""
+"""The brokers that are measured, by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PEERS: dict[str, type[Peer]] = {kind.name: kind for kind in _KINDS}
 
 @contextmanager
 def running(name: str, folder: Path) -> Iterator[Peer]:
-    """A fresh broker for the length of a `with`; conformance.checks.Missing says what is not to be had here."""
+    """Run a fresh broker inside a `with` block. Raises conformance.checks.Missing if it is not available here."""
     peer = PEERS[name](folder)
     try:
         peer.start()

@@ -1,8 +1,8 @@
-"""One face for all brokers that are measured; what the kernel says of them.
+"""The interface of all brokers that are measured, and the kernel's figures of their processes.
 
-Rules: a peer has a directory of its own under the folder that it is given, and removes it at the end; its processes are
-children of this one in a session of their own, so that none is left behind; its processor time and memory are those of
-its whole process tree, since some are started by a script.
+Rules: a peer has a directory of its own in the given folder, and removes it at the end. Its processes are children in a
+session of their own, so that none is left behind. Processor time and memory are those of the whole process tree, since
+some brokers are started by a script.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class Peer(ABC):
 
     @property
     def data(self) -> Path:
-        """Its data directory."""
+        """The data directory."""
         return self.folder / "data"
 
     @abstractmethod
     def start(self) -> None:
-        """Start it on its directory, empty or as `finish` left it; returns once it accepts connections."""
+        """Start the broker on its directory, empty or as `finish` left it. Return once it accepts connections."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Stop it in order, and leave its data until `stop`."""
+        """Stop the broker cleanly, and keep its data until `stop`."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the broker."""
 
     def stop(self) -> None:
-        """End it and remove its data; not in order, since nothing is left to be kept."""
+        """Kill the broker and remove its data."""
         try:
             self.kill()
         finally:
@@ -74,30 +74,30 @@ class Peer(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Which version it is, and where it came from."""
+        """Return the version, and where the broker came from."""
 
     @abstractmethod
     def command(self) -> str:
-        """How it is started, as the report prints it."""
+        """Return how the broker is started, for the report."""
 
     def pids(self) -> list[int]:
-        """Its processes: the one that was started and everything below it."""
+        """Return the ids of the process that was started and of all below it."""
         return process_tree([self.pid])
 
     def cpu_seconds(self) -> float:
-        """Processor time that it has used, user and system, all threads."""
+        """Return the broker's processor time in seconds, user and system, all threads."""
         return sum(process_seconds(pid) for pid in self.pids())
 
     def resident(self) -> int:
-        """Resident memory in bytes."""
+        """Return the resident memory in bytes."""
         return sum(_resident(pid) for pid in self.pids())
 
     def disk(self) -> int:
-        """Bytes that the files in its data directory take up; holes in them do not count."""
+        """Return the bytes that the files in the data directory occupy; holes do not count."""
         return sum(path.stat().st_blocks * 512 for path in self.data.rglob("*") if path.is_file())
 
     def await_accept(self, alive: Callable[[], bool], begun: float) -> None:
-        """Until a connection is accepted; sets `started`."""
+        """Wait until a connection is accepted, and set `started`."""
         while True:
             try:
                 socket.create_connection((self.host, self.port), 1).close()
@@ -119,10 +119,10 @@ class Program(Peer):
 
     @abstractmethod
     def arguments(self) -> Sequence[str]:
-        """The command line; whatever it needs has been written to `folder`."""
+        """Return the command line. Files that it needs are in `folder`."""
 
     def environment(self) -> Mapping[str, str]:
-        """What is added to the environment."""
+        """Return what to add to the environment."""
         return {}
 
     def command(self) -> str:
@@ -153,7 +153,7 @@ class Program(Peer):
         self.pid = self._process.pid
 
     def prepare(self) -> None:
-        """What must be done before the first client, beyond accepting connections."""
+        """Do what is necessary before the first client, after connections are accepted."""
 
     def finish(self) -> None:
         if self._process is not None:
@@ -181,16 +181,16 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def process_seconds(pid: int) -> float:
-    """Processor time that a process has used, user and system, all threads.
+    """Return the processor time of a process in seconds, user and system, all threads.
 
-    The kernel's clock of another process (clock_getcpuclockid(3), which Python has for threads only): what
-    /proc/PID/stat counts, in nanoseconds where that has hundredths of a second.
+    It is read from the process's CPU clock (clock_getcpuclockid(3)), in nanoseconds; /proc/PID/stat has hundredths of a
+    second.
     """
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def process_tree(roots: Sequence[int]) -> list[int]:
-    """These processes and all below them."""
+    """Return the ids of these processes and of all below them."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -211,7 +211,7 @@ def _resident(pid: int) -> int:
 
 
 class HighestResident:
-    """Watches a broker's resident memory from a thread, every 20 ms, for the length of a `with`."""
+    """Watch a broker's resident memory from a thread, every 20 ms, inside a `with` block."""
 
     def __init__(self, peer: Peer) -> None:
         self._pids = peer.pids()

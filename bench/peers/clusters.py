@@ -1,4 +1,4 @@
-"""Three brokers on this machine behind the face of one: for what replication costs."""
+"""Clusters of three brokers on this machine as one peer, to measure the cost of replication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pylogd
 from bench.peers.base import Peer, Program, process_tree
 from bench.peers.kafka_protocol import Kafka
 from conformance.checks import Missing, last_line
-from tests.brokers import free_ports, pylogd_command
+from pylogd.local.broker import free_ports, pylogd_command
 
 BROKERS = 3
 UP_SECONDS = 120.0

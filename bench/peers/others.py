@@ -1,4 +1,4 @@
-"""The brokers that speak something else: RabbitMQ, ActiveMQ, NATS JetStream and Redis, each as its users run it.
+"""Brokers that speak other protocols: RabbitMQ, ActiveMQ, NATS JetStream and Redis, each as its users run it.
 
 Messages are persistent everywhere; none waits for the disk on each message where it can be told not to, as the paper
 measured (what each does is in bench/README.md).
@@ -18,7 +18,7 @@ from bench.peers import fetching
 from bench.peers.base import Program, end
 from conformance import checks
 from conformance.checks import Missing
-from tests.brokers import free_ports
+from pylogd.local.broker import free_ports
 
 SOURCES = Path(__file__).parents[1] / "loads" / "java"
 ACTIVEMQ = "5.18.6"
@@ -54,7 +54,7 @@ class Redis(Program):
         return {"LD_LIBRARY_PATH": str(self._root / "usr" / "lib" / "x86_64-linux-gnu")}
 
     def prepare(self) -> None:
-        """A server that loads its file accepts connections before it serves."""
+        """Wait until the server serves; while it loads its file it only accepts connections."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.create_connection((self.host, self.port), 10) as connection:
@@ -210,7 +210,7 @@ class RabbitStream(Rabbit):
 
 
 def _relocate(erlang: Path) -> None:
-    """Erlang's start scripts name the place where Debian puts them; these are elsewhere."""
+    """Correct the paths in Erlang's start scripts, which are Debian's."""
     marker = erlang / ".relocated"
     if marker.exists():
         return

@@ -1,1 +1,1 @@
-"""The `pylogd` command."""
+"""The command line: a file for each subcommand of `pylogd`."""

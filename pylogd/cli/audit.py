@@ -1,4 +1,4 @@
-"""`pylogd audit`: whether everything arrived that producers say they delivered."""
+"""`pylogd audit`: verify that every record that producers reported arrived."""
 
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pylogd.clock import wall_ms
 if TYPE_CHECKING:
     from pylogd.spark.audit import Completeness
 
-#: Exit codes by verdict.
+#: Exit status by verdict.
 EXIT_INCOMPLETE = 1
 EXIT_UNKNOWN = 3
 
@@ -24,16 +24,28 @@ EXIT_UNKNOWN = 3
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
 @bootstrap_option
-@click.option("--reports", default=AUDIT_TOPIC, show_default=True, metavar="TOPIC", help="The audit topic.")
+@click.option(
+    "--reports",
+    default=AUDIT_TOPIC,
+    show_default=True,
+    metavar="TOPIC",
+    help="The audit topic, to which producers report.",
+)
 @click.option(
     "--received",
     metavar="HOST:PORT",
-    help="Audit the topic on this cluster instead, or a lake that was loaded from it.",
+    help="Audit the topics on this cluster, or the lake loaded from it, instead of those on --bootstrap-server.",
 )
 @click.option("--lake", metavar="PATH", help="Audit a lake written by `pylogd load`.")
 @click.option("--grace", type=click.FloatRange(0), default=60.0, show_default=True, metavar="SECONDS",
               help="Judge only windows that ended this long ago.")  # fmt: skip
-@click.option("--plot", "picture", type=click.Path(path_type=Path), metavar="FILE", help="Plot to PNG or SVG.")
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Plot completeness over time to a PNG or SVG file.",
+)
 @spark_options
 @json_option
 @click.pass_context
@@ -44,12 +56,12 @@ def audit(
     """Compare what producers delivered to TOPICS with what was received, window by window.
 
     Producers report to the audit topic if they are audited (`pylogd.client.AuditedProducer`). A window is complete if
-    all that was delivered is there once; incomplete if not; unknown where what was delivered is not known (a producer
-    died before its report, or the report has expired) or what is missing may have been deleted by retention, or is in
-    the topic and not loaded yet. A lake is judged up to its committed offsets.
+    every delivered record was received exactly once, and incomplete otherwise. It is unknown if the number of delivered
+    records is unknown (a producer died before its report, or the report has expired), or if missing records may have
+    been deleted by retention or are not loaded yet. A lake is judged up to its committed offsets.
 
-    Exit code 0 if all windows are complete, 1 if one is incomplete, or after an error, 3 if none is incomplete and
-    one is unknown, or if there is none. Needs the extra `pylogd-broker[spark]`, and Java.
+    Exit status: 0 all windows are complete, 1 a window is incomplete, or an error, 3 no window is incomplete but one is
+    unknown, or there are no windows. Needs the extra `pylogd-broker[spark]`, and Java.
 
     \b
     pylogd audit flights --lake /data/lake
@@ -63,7 +75,7 @@ def audit(
         windows = _compare(spark, topics, bootstrap, reports, received, lake, until)
     if picture is not None:
         _draw(windows, picture)
-    _tell(windows, as_json)
+    _print(windows, as_json)
     ctx.exit(_exit_code(windows))
 
 
@@ -108,12 +120,12 @@ def _draw(windows: list[Completeness], picture: Path) -> None:
     try:
         plot(windows, picture)
     except (ImportError, ValueError, OSError) as error:
-        raise click.ClickException(f"{picture} can't be drawn: {error}") from error
+        raise click.ClickException(f"can't plot to {picture}: {error}") from error
 
 
-def _tell(windows: list[Completeness], as_json: bool) -> None:
+def _print(windows: list[Completeness], as_json: bool) -> None:
     if not windows:
-        click.echo("no window has ended yet: nothing to compare", err=True)
+        click.echo("nothing to compare: no window has ended yet", err=True)
     columns = [
         "topic", "window", "reported", "received", "missing", "duplicates", "unreported", "pending", "gaps", "complete",
         "verdict",

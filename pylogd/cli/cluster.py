@@ -1,4 +1,4 @@
-"""`pylogd cluster`: who is there, how the partitions do, what the disks hold; and a cluster to try things out on."""
+"""`pylogd cluster`: show brokers, partitions and disks, elect leaders, and run a test cluster."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition
 from pylogd.errors import ErrorCode, UnsupportedByBroker
 from pylogd.local.cluster import LocalCluster
 
-#: How often `up` looks whether its brokers are still there.
-_LOOK_SECONDS = 0.2
-_NOBODY = EligibleReplicas((), ())
+#: How often `up` checks that its brokers still run.
+_CHECK_SECONDS = 0.2
+_NOT_ELIGIBLE = EligibleReplicas((), ())
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,16 +36,16 @@ _NOBODY = EligibleReplicas((), ())
 @bootstrap_option
 @click.pass_context
 def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
-    """Show the brokers of the cluster and their data directories; see below for more.
+    """Show the brokers of a cluster and their data directories, or run one of the commands below.
 
     In a pipe, a line for each directory: broker, host, port, directory, partitions, bytes, online or offline.
 
     \b
-    pylogd cluster                              brokers and disks
-    pylogd cluster describe                     who leads, what is not in sync
-    pylogd cluster elect                        give partitions back to their preferred leaders
-    pylogd cluster reopen 2 /data/b             use a log directory again that failed
-    pylogd cluster up -n 3 --data /tmp/cluster  run a cluster of your own
+    pylogd cluster                              brokers and data directories
+    pylogd cluster describe                     leaders, and replicas that are not in sync
+    pylogd cluster elect                        let the preferred replicas lead again
+    pylogd cluster reopen 2 /data/b             use a repaired log directory again
+    pylogd cluster up -n 3 --data /tmp/cluster  run a test cluster on this machine
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -78,7 +78,7 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
-    """Show the controller, what each broker leads, and which replicas are not in sync.
+    """Show the controller, the leaders of each broker, and the replicas that are not in sync.
 
     In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
     replicas, eligible replicas, last known eligible replicas.
@@ -105,11 +105,11 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
         columns = [">broker", "address", "rack", ">replicas", ">leads", ">should lead", ">not in sync"]
         print_table(columns, [list(one.values()) for one in summary])
         if not lagging:
-            click.echo("every replica is in sync")
+            click.echo("all replicas are in sync")
             return
     rows = []
     for topic, one in lagging:
-        may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOBODY)
+        may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOT_ELIGIBLE)
         nodes = (one.replicas, one.isr, may_lead.eligible, may_lead.last_known)
         rows.append([topic.name, one.index, str(one.leader), *map(_ids, nodes)])
     print_table(["topic", ">partition", ">leader", "replicas", "in sync", "eligible", "last eligible"], rows)
@@ -117,21 +117,21 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
 
 @cluster.command()
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION]...")
-@click.option("--unclean", is_flag=True, help="Where nobody leads, have any replica lead that is alive. It may lack "
-              "records that were committed: they are lost.")  # fmt: skip
+@click.option("--unclean", is_flag=True, help="Where there is no leader, elect any live replica, even one that lacks "
+              "committed records. These are lost.")  # fmt: skip
 @bootstrap_option
 def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
-    """Have the preferred replicas lead partitions, all or some."""
-    asked = [_place(text) for text in partitions] or None
+    """Elect the preferred replicas of the given partitions as leaders, or of all partitions."""
+    wanted = [_partition_of(text) for text in partitions] or None
     with connect(bootstrap) as connected, Admin(connected) as admin:
-        outcome = admin.elect_leaders(asked, unclean=unclean)
-    for place, error in outcome.items():
-        note(f"{place}: {'done' if error is None else error}")
+        outcome = admin.elect_leaders(wanted, unclean=unclean)
+    for partition, error in outcome.items():
+        note(f"{partition}: {'done' if error is None else error}")
     if not outcome:
-        note("nothing to do")
-    # That there was nothing to do for some partition is what was wanted.
+        note("nothing to elect")
+    # A partition that its preferred replica already leads is not a failure.
     if any(error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED for error in outcome.values()):
-        raise click.ClickException("not all leaders could be elected")
+        raise click.ClickException("some leaders could not be elected")
 
 
 @cluster.command()
@@ -139,19 +139,21 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
 @click.argument("directory")
 @bootstrap_option
 def reopen(broker: int, directory: str, bootstrap: str) -> None:
-    """Have BROKER use its log DIRECTORY again, which failed or was full, without a restart.
+    """Let BROKER use its log DIRECTORY again after it failed or was full, without a restart.
 
-    Put the disk right first. The logs in it are recovered as after a crash, and catch up with the other replicas.
+    Repair the disk first. The logs in the directory are recovered as after a crash, and then copy what they lack from
+    the other replicas.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.reopen_log_dir(broker, directory)
     if found.error is not None:
-        raise click.ClickException(f"broker {broker} can't use {directory} yet ({found.error}): its log says why")
+        raise click.ClickException(f"broker {broker} can't use {directory} yet ({found.error}): see the broker's log")
     note(f"broker {broker} uses {directory}, with {len(found.sizes)} partitions")
 
 
 @cluster.command()
-@click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
+@click.option("-n", "--brokers", "count", type=click.IntRange(1, 100), default=3, show_default=True,
+              help="Number of brokers.")  # fmt: skip
 @click.option("-d", "--data", type=click.Path(path_type=Path), required=True, metavar="DIR",
               help="Data directory. An existing one is resumed.")  # fmt: skip
 @click.option("-p", "--port", type=click.IntRange(0, 65000), default=9092, show_default=True,
@@ -159,11 +161,11 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
 def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
-    """Run brokers and a ZooKeeper of their own on this machine, until Ctrl-C or SIGTERM.
+    """Run a test cluster of brokers and ZooKeeper on this machine, until Ctrl-C or SIGTERM.
 
-    Standard output has a line for ZooKeeper and for each broker, with its process id, and then where clients begin.
-    A broker that dies, of a kill -9 for instance, is reported; the others go on. For trying things out, not for
-    production: it needs Java and ZooKeeper's jars, which `pip install pyspark` brings.
+    Standard output has a line for ZooKeeper and for each broker, with its process id, and then the bootstrap servers.
+    If a broker ends, by kill -9 for instance, that is reported and the others continue. Not for production. Needs Java
+    and ZooKeeper's jars, which `pip install pyspark` brings.
     """
     interrupted = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -171,32 +173,31 @@ def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
     note(f"starting ZooKeeper and {count} brokers in {data.absolute()}")
     with LocalCluster(data, count, port=port, settings=settings) as running:
         click.echo(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
-        for broker in running.brokers:
-            where = f"{broker.host}:{broker.port}"
-            click.echo(f"broker {broker.node_id} at {where}, pid {broker.pid}, log {broker.log_path}")
+        there = dict(running.brokers)
+        for node, broker in there.items():
+            click.echo(f"broker {node} at {broker.address}, pid {broker.pid}, log {broker.log_path}")
         click.echo(f"bootstrap servers: {running.bootstrap}")
         sys.stdout.flush()
-        there = {broker.node_id: broker for broker in running.brokers}
         zookeeper = True
-        while there and not interrupted.wait(_LOOK_SECONDS):
+        while there and not interrupted.wait(_CHECK_SECONDS):
             for node, broker in list(there.items()):
                 if broker.exit_code is not None:
                     del there[node]
                     note(f"broker {node} (pid {broker.pid}) has ended: {_ending(broker.exit_code)}; "
-                         f"{len(there)} brokers go on")  # fmt: skip
+                         f"{len(there)} brokers continue")  # fmt: skip
             if zookeeper and not running.zookeeper.running:
                 zookeeper = False
-                note("ZooKeeper has ended: brokers serve what they lead, and nothing can be changed")
+                note("ZooKeeper has ended: brokers serve what they lead, but leaders and topics can't change any more")
         note("stopping")
     if not interrupted.is_set():
-        raise click.ClickException("no broker is left")
+        raise click.ClickException("all brokers have ended")
 
 
 def _ending(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _place(text: str) -> tuple[str, int]:
+def _partition_of(text: str) -> tuple[str, int]:
     topic, _, index = text.rpartition(":")
     if not topic or not index.isdigit():
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
@@ -229,7 +230,7 @@ def _eligible(admin: Admin, topics: set[str]) -> dict[TopicPartition, EligibleRe
 
 
 def _partition(topic: Topic, one: Partition, eligible: dict[TopicPartition, EligibleReplicas]) -> dict[str, Any]:
-    may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOBODY)
+    may_lead = eligible.get(TopicPartition(topic.name, one.index), _NOT_ELIGIBLE)
     return {
         "topic": topic.name,
         "partition": one.index,

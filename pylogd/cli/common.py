@@ -1,9 +1,9 @@
-"""What the subcommands share: the option for the broker, times as users write them, output for people and for pipes.
+"""Parts that the subcommands share: common options, times as users write them, output for people and for programs.
 
-Rules: on a terminal, tables; in a pipe, one line a row, columns divided by tabs, no heading, nothing else.
+Rules: on a terminal, output is a table; in a pipe, a line for each row with tabs between the columns and no heading.
 """
 
-# ruff: noqa: PLC0415 - rich and the client are imported by the commands that need them, so that the others are quick
+# ruff: noqa: PLC0415 - rich and the client are imported only where they are needed, so that other commands start fast
 from __future__ import annotations
 
 import base64
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_PATIENCE = 10.0  # seconds for a broker that was there and went away
+_PATIENCE = 10.0  # seconds to retry requests to a broker that was reachable before
 DEFAULT_BOOTSTRAP = "localhost:9092"
 _AGO = re.compile(r"(\d+)(s|m|h|d)")
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def bootstrap_option(function: Function) -> Function:
-    """`--bootstrap-server`."""
+    """Add the option `--bootstrap-server` to a command."""
     return click.option(
         "-b",
         "--bootstrap-server",
@@ -40,12 +40,12 @@ def bootstrap_option(function: Function) -> Function:
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
         callback=_check_addresses,
-        help="Brokers to ask first. Also from PYLOGD_BOOTSTRAP_SERVER.",
+        help="Brokers to connect to first. Also from PYLOGD_BOOTSTRAP_SERVER.",
     )(function)
 
 
 def connect(bootstrap: str, *, auto_create_topics: bool = False) -> Cluster:
-    """The cluster, for the clients of a command. Whoever types a command wants to hear at once that nobody is there."""
+    """Return a connection to a cluster. An unreachable cluster raises at once: a person waits for the command."""
     from pylogd.client import Cluster
 
     return Cluster(
@@ -69,12 +69,12 @@ def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, text: str
 
 
 def json_option(function: Function) -> Function:
-    """`--json`."""
+    """Add the option `--json` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE words as a dict: a callback for click."""
+    """Return NAME=VALUE words as a dict. A callback for click options."""
     found = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -85,8 +85,9 @@ def assignments(_ctx: click.Context, _parameter: click.Parameter, words: Sequenc
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int | None:
-    """Milliseconds since 1970 of a time: ISO 8601 (local time if it has no zone), `@SECONDS` since 1970, or so long
-    ago (`90s`, `15m`, `2h`, `3d`). None if it is none of them.
+    """Return a time in milliseconds since 1970, or None if `text` is not a time.
+
+    Times are ISO 8601 (local time if without a zone), `@SECONDS` since 1970, or an age such as `90s`, `15m` or `2h`.
     """
     if found := _AGO.fullmatch(text):
         now = wall_ms() if now_ms is None else now_ms
@@ -100,7 +101,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int | None:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """A time for people, local, to the millisecond; nothing for -1."""
+    """Return a time as ISO 8601 in the local zone, to the millisecond; "" for -1."""
     if timestamp_ms < 0:
         return ""
     try:
@@ -110,7 +111,7 @@ def format_time(timestamp_ms: int) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people."""
+    """Return a size with a binary unit, such as 1.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -119,7 +120,7 @@ def format_bytes(size: float) -> str:
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
-    """A field for JSON: as text if it is UTF-8, else under `<name>_base64`."""
+    """Return a field for JSON: as text if the data is UTF-8, else in base64 under `<name>_base64`."""
     if data is None:
         return {name: None}
     try:
@@ -129,12 +130,15 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output."""
+    """Print a JSON value on standard output; indented on a terminal."""
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for_people: bool = False) -> None:
-    """Rows for people on a terminal (or in any case), for programs in a pipe. `>` before a name aligns right."""
+    """Print rows as a table on a terminal, or always with `for_people`; as lines with tabs in a pipe.
+
+    `>` before a column's name aligns the column to the right.
+    """
     if not for_people and not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(str(cell) for cell in row))
@@ -152,5 +156,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for
 
 
 def note(text: str) -> None:
-    """A word to the user, on standard error."""
+    """Print a message to the user on standard error."""
     click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`pylogd consume`: records on standard output."""
+"""`pylogd consume`: print records on standard output."""
 
 from __future__ import annotations
 
@@ -23,39 +23,48 @@ Render = Callable[[Record], bytes]
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Read only this partition. Repeatable.",
+)
 @click.option("-g", "--group", metavar="GROUP",
-              help="Share the partitions with the other consumers of this group, go on where it has committed, and "
-              "commit what is printed.")  # fmt: skip
+              help="Join this consumer group: share its partitions, start at its committed offsets, and commit "
+              "what is printed.")  # fmt: skip
 @click.option("-f", "--from", "start", default="beginning", show_default=True, metavar="WHERE",
-              help="beginning, end, an offset, -N for the last N of each partition, or a time: 2026-11-21T08:00, "
-              "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
+              help="Where to start: beginning, end, an offset, -N for the last N of each partition, or a time: "
+              "2026-11-21T08:00, @1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, show_default="follow",
               help="Wait for new records, or stop at the current end.")  # fmt: skip
 @click.option("-t", "--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="Stop when no record arrives for this long.")  # fmt: skip
 @click.option("-o", "--format", "form", type=click.Choice(["plain", "key-value", "json"]), default="plain",
-              show_default=True, help="json: one object per line, with offset, time and headers.")  # fmt: skip
-@click.option("-K", "--key-separator", default="\t", metavar="TEXT", help="For key-value; a tab by default.")
-@click.option("--rack", metavar="RACK", help="Read from replicas in this rack where there are such: the brokers' "
-              "broker.rack (KIP-392).")  # fmt: skip
+              show_default=True, help="Output format. json has offset, time and headers as well.")  # fmt: skip
+@click.option(
+    "-K", "--key-separator", default="\t", metavar="TEXT", help="Text between key and value  [default: a tab]"
+)
+@click.option("--rack", metavar="RACK", help="Prefer replicas in this rack (the brokers' broker.rack, "
+              "KIP-392).")  # fmt: skip
 @bootstrap_option
 def consume(
     topics: Sequence[str], partitions: Sequence[int], group: str | None, start: str, count: int | None,
     follow: bool, timeout: float | None, form: str, key_separator: str, rack: str | None, bootstrap: str,
 ) -> None:  # fmt: skip
-    """Print the records of TOPICS as they come, one a line.
+    """Print the records of TOPICS as they arrive, one per line.
 
     \b
-    pylogd consume events                                  from the beginning, and on and on
-    pylogd consume events --from end                       only what comes from now on
+    pylogd consume events                                  from the beginning, until interrupted
+    pylogd consume events --from end                       only new records
     pylogd consume events --until-end --format json | jq .value
     pylogd consume events --from -10 --until-end           the last ten of each partition
     pylogd consume events --from 15m --count 100
-    pylogd consume events --group billing                  as one of a group; start it twice and they share
+    pylogd consume events --group billing                  as a member of a group, which shares the partitions
 
-    SIGTERM ends it as Ctrl-C does, once what was read is printed: in a group it commits, and leaves the group.
+    On SIGTERM or Ctrl-C the command prints what it has read, commits and leaves its group, and ends.
     """
     render = _renderer(form, key_separator.encode())
     if group is not None:
@@ -64,13 +73,13 @@ def consume(
         member = partial(Consumer, group_id=group, auto_offset_reset=reset, client_rack=rack)
         with terminable() as stop, connect(bootstrap) as connected, member(connected) as consumer:
             for topic in topics:
-                consumer.partitions(topic)  # one that is misspelt is better heard of now
+                consumer.partitions(topic)  # raises for an unknown topic, which would otherwise be waited for
             ends = _Ends(consumer, grouped=True)
             consumer.subscribe(topics, on_assign=ends.assigned, on_revoke=ends.revoked)
             _run(consumer, _Output(sys.stdout.buffer, render, stop), count, timeout, None if follow else ends)
         return
     with terminable() as stop, connect(bootstrap) as connected, Consumer(connected, client_rack=rack) as consumer:
-        chosen = [p for topic in topics for p in _choose(consumer, topic, partitions)]
+        chosen = [p for topic in topics for p in _partitions(consumer, topic, partitions)]
         consumer.assign(_start(consumer, chosen, start))
         ends = _Ends(consumer)
         if not follow:
@@ -80,16 +89,16 @@ def consume(
 
 def _check_for_group(partitions: Sequence[int], start: str) -> None:
     if partitions:
-        raise click.UsageError("the group says which partitions are read: --partition does not go with --group")
+        raise click.UsageError("--partition can't be used with --group: the group assigns the partitions")
     if start not in ("beginning", "end"):
         raise click.UsageError(
-            "a group goes on where it has committed; --from beginning or --from end is for one that has not. "
-            "To put it elsewhere: pylogd groups reset-offsets"
+            "a group starts at its committed offsets; --from can be beginning or end, for a group without any. "
+            "To move a group, use pylogd groups reset-offsets"
         )
 
 
 class _Ends:
-    """Where the partitions that are read ended when they were assigned."""
+    """The end offsets of the partitions that are read, at the time of their assignment."""
 
     def __init__(self, consumer: Consumer, *, grouped: bool = False) -> None:
         self._consumer = consumer
@@ -98,28 +107,28 @@ class _Ends:
         self._begun = False
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are read now."""
+        """Look up the end offsets of partitions that are read from now on."""
         self._begun = True
         self._ends.update(self._consumer.end_offsets(partitions))
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These are read no more."""
+        """Forget partitions that are no longer read."""
         for partition in partitions:
             self._ends.pop(partition, None)
 
     def reached(self) -> bool:
-        """Whether all was read that was there."""
+        """Return whether every partition was read up to its end offset."""
         return self._begun and all(self._consumer.position(p) >= end for p, end in self._ends.items())
 
     def within(self, records: list[Record]) -> list[Record]:
-        """Those of the records that were there; in a group all, for it has read them."""
+        """Return the records before the end offsets. In a group all of them, since the group has read them."""
         if self._grouped:
             return records
         return [r for r in records if r.offset < self._ends.get(TopicPartition(r.topic, r.partition), 0)]
 
 
 class _Output:
-    """Writes records, and forgets none in a buffer while it waits for the next. `stop`: whether to go on."""
+    """Write records to a stream and flush it after each poll. `stop` says whether the command was asked to end."""
 
     def __init__(self, stream: BinaryIO, render: Render, stop: Stop) -> None:
         self._stream = stream
@@ -155,7 +164,7 @@ def _run(consumer: Consumer, output: _Output, count: int | None, timeout: float 
                 return
 
 
-def _choose(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[TopicPartition]:
+def _partitions(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[TopicPartition]:
     there = consumer.partitions(topic)
     if missing := set(wanted) - {p.partition for p in there}:
         raise click.ClickException(f"topic {topic} has no partition {min(missing)}: it has {len(there)}")
@@ -163,7 +172,7 @@ def _choose(consumer: Consumer, topic: str, wanted: Sequence[int]) -> list[Topic
 
 
 def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> dict[TopicPartition, int]:
-    """The offset in each partition that `--from` means."""
+    """Return the offset in each partition that `--from` stands for."""
     begins = consumer.beginning_offsets(partitions)
     if start == "beginning":
         return begins
@@ -175,11 +184,13 @@ def _start(consumer: Consumer, partitions: list[TopicPartition], start: str) -> 
         wanted = {p: ends[p] + number if start.startswith("-") else number for p in partitions}
         for partition, offset in wanted.items():
             if offset > ends[partition]:
-                note(f"{partition}: offset {offset} is behind the end; reading from the end, {ends[partition]}")
+                note(f"{partition}: offset {offset} is after the end; reading from the end, {ends[partition]}")
         return {p: max(begins[p], min(offset, ends[p])) for p, offset in wanted.items()}
     timestamp = parse_time(start)
     if timestamp is None:
-        raise click.BadParameter(f"{start!r} is no place and no time", param_hint="--from")
+        raise click.BadParameter(
+            f"{start!r}: use beginning, end, an offset, -N, or a time such as 15m", param_hint="--from"
+        )
     found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp))
     return {p: ends[p] if answer is None else answer.offset for p, answer in found.items()}
 

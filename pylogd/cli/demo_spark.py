@@ -1,7 +1,7 @@
-"""The part of `pylogd demo` that runs on Spark: the flights into a lake, counted there, drawn, and audited.
+"""The part of `pylogd demo` that runs on Spark: load the flights into a lake, count and draw delays, audit the lake.
 
-Strategy: one session for all of it, whose chatter goes to a file. Where Spark can't run, one line says why, and the
-rest of the demo is not the worse for it.
+Strategy: one Spark session for all of it, with its log output in a file. Where Spark can't run, one line says why, and
+the demo continues without it.
 """
 
 # ruff: noqa: PLC0415 - Spark and matplotlib are imported when they are used
@@ -35,12 +35,12 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
 }
-Counts = dict[tuple[str, int], list[int]]  # carrier, hour -> flights, cancelled, minutes late of those that flew
+Counts = dict[tuple[str, int], list[int]]  # carrier, hour -> flights, cancelled, minutes of delay of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What Spark found: counts by carrier and hour, the picture, and whether every message is in the lake once."""
+    """The results: counts by carrier and hour, the picture, and whether the lake has every message exactly once."""
 
     counts: Counts
     picture: Path | None
@@ -48,16 +48,16 @@ class Findings:
 
 
 def what_is_missing() -> str | None:
-    """Why Spark can't run here and what to do, None if it can."""
+    """Return what to install so that Spark can run here, None if it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "pip install 'pylogd-broker[spark]'"
     if not _use_java():
-        return f"it needs Java {_JAVA} or newer: apt-get install default-jre-headless, or set JAVA_HOME"
+        return f"Spark needs Java {_JAVA} or newer: apt-get install default-jre-headless, or set JAVA_HOME"
     return None
 
 
 def _use_java() -> bool:
-    """Whether there is one that is new enough; `JAVA_HOME` says it to Spark, if it is not on the path."""
+    """Find a Java that is new enough, and set JAVA_HOME to it for Spark. Return whether there is one."""
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     found = [Path(home, "bin/java")] if home else []
     found += [Path(on_path)] if on_path else []
@@ -77,12 +77,12 @@ def _version(java: Path) -> int:
 
 
 def explore(address: str, topic: str, directory: Path, picture: Path | None, say: Callable[[str], None]) -> Findings:
-    """Load the topic into a lake below `directory`, and look at it there."""
+    """Load the topic into a lake below `directory`, count the delays there, draw them and audit the lake."""
     with _quiet(directory / "spark.log"):
         clock = _Clock(say)
         spark = session("local[2]", _SETTINGS, "pylogd demo")
         try:
-            clock.told("session on two threads of this machine")
+            clock.report("session on two threads of this machine")
             return _explore(spark, address, topic, directory / "lake", picture, clock)
         finally:
             gateway = spark.sparkContext._gateway
@@ -100,21 +100,24 @@ def _explore(spark: Any, address: str, topic: str, root: Path, picture: Path | N
     commit = load(spark, str(root), plan)
     if commit is None:
         raise click.ClickException("Spark found nothing to load")
-    clock.told(f"loaded {commit.rows:,} rows into {len(commit.added)} Parquet files")
+    clock.report(f"loaded {commit.rows:,} rows into {len(commit.added)} Parquet files")
     lake = spark.read.parquet(str(root))
     counts = _count(lake)
-    clock.told("counted delays by carrier and hour in the lake")
+    clock.report("counted delays by carrier and hour in the lake")
     if importlib.util.find_spec("matplotlib") is not None:
         picture = picture or _new_picture()
         _draw(counts, picture)
-        clock.told(f"drawn: {picture}")
+        clock.report(f"drawn: {picture}")
     else:
         picture = None
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", address)
     windows = compare(reader.option("subscribe", AUDIT_TOPIC).load(), Stage(lake))
     reported, missing = sum(each.reported for each in windows), sum(each.missing for each in windows)
-    twice = sum(each.duplicates for each in windows)
-    clock.told(f"audit: {reported:,} delivered by their producer, of which the lake lacks {missing:,}; {twice:,} twice")
+    duplicates = sum(each.duplicates for each in windows)
+    clock.report(
+        f"audit: {reported:,} delivered by the producer; "
+        f"in the lake {missing:,} are missing and {duplicates:,} duplicate"
+    )
     return Findings(counts, picture, bool(windows) and all(each.is_complete for each in windows))
 
 
@@ -151,7 +154,7 @@ def _draw(counts: Counts, picture: Path) -> None:
 
 
 def _late(counts: Counts, at: int) -> Mapping[str | int, float]:
-    """Minutes late on average by one part of the key."""
+    """Return the average delay in minutes by one part of the key: 0 for the carrier, 1 for the hour."""
     sums: dict[Any, list[int]] = {}
     for key, (flights, cancelled, minutes) in counts.items():
         found = sums.setdefault(key[at], [0, 0])
@@ -161,13 +164,13 @@ def _late(counts: Counts, at: int) -> Mapping[str | int, float]:
 
 
 class _Clock:
-    """Says what was done, and how long it took."""
+    """Report each step, and how long it took since the one before."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._at = time.monotonic()
 
-    def told(self, what: str) -> None:
+    def report(self, what: str) -> None:
         now = time.monotonic()
         self._say(f"spark     {what} ({now - self._at:.1f} s)")
         self._at = now
@@ -175,7 +178,7 @@ class _Clock:
 
 @contextmanager
 def _quiet(log: Path) -> Iterator[None]:
-    """Standard error, this process's and its children's, goes to a file: Spark says much that nobody asked for."""
+    """Send standard error, this process's and its children's, to a file: Spark's log output is long."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

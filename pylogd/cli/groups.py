@@ -1,4 +1,4 @@
-"""`pylogd groups`: who reads what, how far behind they are, and how to put them somewhere else."""
+"""`pylogd groups`: show consumer groups and their lag, reset their offsets, delete them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode, KafkaError
 
-_NOBODY = "-"
+_NONE = "-"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def groups() -> None:
-    """List and describe consumer groups, move them, delete them.
+    """List, describe, reset and delete consumer groups.
 
-    A group is consumers that share the partitions of topics: each partition is read by one of them. The group commits
-    how far it has read; its lag is what is behind that.
+    The consumers of a group share the partitions of topics: each partition is read by one of them. The group commits
+    the offset up to which it has read; the number of records after it is the group's lag.
 
     \b
     pylogd groups list
     pylogd groups describe billing                              members, offsets, lag
-    pylogd groups reset-offsets billing --topic events --to-earliest              what it would do
-    pylogd groups reset-offsets billing --topic events --to-earliest --execute    and now do it
+    pylogd groups reset-offsets billing --topic events --to-earliest              show the plan
+    pylogd groups reset-offsets billing --topic events --to-earliest --execute    carry it out
     pylogd groups delete billing
     """
 
@@ -50,7 +50,7 @@ def groups() -> None:
 def list_(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
     """List groups with their state.
 
-    In a pipe, a line for each: group, state, kind, coordinator.
+    In a pipe, a line for each group: group, state, kind, coordinator.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         found = admin.list_groups(states)
@@ -59,7 +59,7 @@ def list_(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
     else:
         print_table(
             ["group", "state", "kind", ">coordinator"],
-            [[g.group_id, g.state, g.protocol_type or _NOBODY, g.coordinator] for g in found],
+            [[g.group_id, g.state, g.protocol_type or _NONE, g.coordinator] for g in found],
         )
 
 
@@ -69,7 +69,7 @@ def list_(states: Sequence[str], as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(names: Sequence[str], members: bool, as_json: bool, bootstrap: str) -> None:
-    """Show how far GROUPs have read, their lag, and who reads what.
+    """Show the committed offsets, the lag and the members of GROUPs.
 
     In a pipe, a line for each partition: group, topic, partition, committed offset, end, lag, member, client, host.
     With --members: group, member, instance, client, host, number of partitions, partitions.
@@ -98,14 +98,14 @@ _MEMBER_COLUMNS = ["member", "instance", "client", "host", ">partitions", "which
 
 
 class _Lag:
-    """What a group has committed, and where the logs end."""
+    """The committed offsets of a group, beside the ends of the logs."""
 
     def __init__(self, admin: Admin, group_id: str) -> None:
         self._admin = admin
         self._committed = admin.group_offsets(group_id)
 
     def rows(self, group: GroupDescription) -> list[list[Any]]:
-        """A row for each partition that is read or that something is committed for."""
+        """Return a row for each partition that has a member or a committed offset."""
         owners = {partition: member for member in group.members for partition in member.assignment}
         partitions = sorted({*owners, *self._committed})
         ends = _ends(self._admin, partitions)
@@ -119,17 +119,17 @@ class _Lag:
                 [
                     partition.topic,
                     partition.partition,
-                    _NOBODY if committed is None else committed.offset,
-                    _NOBODY if end is None else end,
-                    max(0, end - committed.offset) if known else _NOBODY,  # type: ignore[operator,union-attr]
-                    *((owner.member_id, owner.client_id, owner.host) if owner else (_NOBODY,) * 3),
+                    _NONE if committed is None else committed.offset,
+                    _NONE if end is None else end,
+                    max(0, end - committed.offset) if known else _NONE,  # type: ignore[operator,union-attr]
+                    *((owner.member_id, owner.client_id, owner.host) if owner else (_NONE,) * 3),
                 ]
             )
         return rows
 
 
 def _ends(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the logs end, of those that there still are."""
+    """Return the end offsets of the partitions that still exist."""
     by_topic: dict[str, list[TopicPartition]] = {}
     for partition in partitions:
         by_topic.setdefault(partition.topic, []).append(partition)
@@ -150,7 +150,7 @@ def _member_rows(group: GroupDescription) -> list[list[Any]]:
     return [
         [
             member.member_id,
-            member.instance_id or _NOBODY,
+            member.instance_id or _NONE,
             member.client_id,
             member.host,
             len(member.assignment),
@@ -180,7 +180,7 @@ def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
             for member in group.members
         ],
         "offsets": [
-            {name: None if cell == _NOBODY else cell for name, cell in zip(names, row, strict=True)} for row in rows
+            {name: None if cell == _NONE else cell for name, cell in zip(names, row, strict=True)} for row in rows
         ],
     }
 
@@ -188,7 +188,7 @@ def _as_json(group: GroupDescription, rows: list[list[Any]]) -> dict[str, Any]:
 @groups.command("reset-offsets")
 @click.argument("name", metavar="GROUP")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:PARTITION,...]",
-              help="Topic to reset. May be given several times.")  # fmt: skip
+              help="Topic to reset. Repeatable.")  # fmt: skip
 @click.option("--all-topics", is_flag=True, help="Reset all topics of which the group has committed offsets.")
 @click.option("--to-earliest", is_flag=True, help="To the first available record.")
 @click.option("--to-latest", is_flag=True, help="To the end: only new records are read.")
@@ -204,10 +204,11 @@ def reset_offsets(
     name: str, topics: Sequence[str], all_topics: bool, to_earliest: bool, to_latest: bool, to_offset: int | None,
     shift_by: int | None, when: str | None, forget: bool, execute: bool, as_json: bool, bootstrap: str,
 ) -> None:  # fmt: skip
-    """Put GROUP somewhere else in the logs. Its consumers have to be stopped first.
+    """Move the committed offsets of GROUP. Its consumers must be stopped first.
 
-    Shows the plan; nothing is changed without --execute. An offset that a log does not have becomes the nearest that
-    it has. In a pipe, a line for each partition: topic, partition, committed offset, new offset.
+    Shows the plan; nothing is changed without --execute. An offset outside of a log becomes the nearest offset in it.
+
+    In a pipe, a line for each partition: topic, partition, committed offset, new offset.
 
     \b
     pylogd groups reset-offsets billing --topic events --to-earliest
@@ -216,7 +217,7 @@ def reset_offsets(
     """
     spec = _spec(to_earliest, to_latest, to_offset, shift_by, when, forget)
     if bool(topics) == all_topics:
-        raise click.UsageError("say what to reset: --topic, or --all-topics")
+        raise click.UsageError("give either --topic or --all-topics")
     with connect(bootstrap) as connected, Admin(connected) as admin:
         committed = admin.group_offsets(name)
         partitions = sorted(committed) if all_topics else [p for text in topics for p in _partitions(admin, text)]
@@ -229,9 +230,9 @@ def reset_offsets(
             _execute(admin, name, plan)
     _show_plan(plan, committed, as_json)
     if missing := len(set(partitions) - set(plan)):
-        note(f"{missing} partitions have no committed offset to start from; they are left as they are")
+        note(f"{missing} partitions have no committed offset to shift or delete; they stay unchanged")
     if not execute:
-        note("Nothing was changed. With --execute it will be.")
+        note("Nothing was changed. Use --execute to make the changes.")
 
 
 def _execute(admin: Admin, name: str, plan: dict[TopicPartition, int | None]) -> None:
@@ -250,21 +251,23 @@ def _execute(admin: Admin, name: str, plan: dict[TopicPartition, int | None]) ->
 def _spec(
     earliest: bool, latest: bool, offset: int | None, shift: int | None, when: str | None, forget: bool
 ) -> OffsetSpec | None:
-    """Where to; None to forget."""
+    """Return the target of a reset; None to delete the offsets."""
     if sum([earliest, latest, offset is not None, shift is not None, when is not None, forget]) != 1:
         raise click.UsageError(
-            "say where to: one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
+            "give exactly one of --to-earliest, --to-latest, --to-offset, --shift-by, --to-time, --delete"
         )
     timestamp = None
     if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(f"{when!r} is no time", param_hint="--to-time")
+        raise click.BadParameter(
+            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--to-time"
+        )
     if timestamp is not None:
         note(f"to {format_time(timestamp)}")
     return None if forget else OffsetSpec(earliest, offset, shift, timestamp)
 
 
 def _partitions(admin: Admin, text: str) -> list[TopicPartition]:
-    """The partitions of TOPIC[:PARTITION,...]."""
+    """Return the partitions that TOPIC[:PARTITION,...] names."""
     topic, colon, numbers = text.partition(":")
     there = [partition.index for partition in admin.describe_topic(topic).partitions]
     if not colon:
@@ -288,7 +291,7 @@ def _show_plan(
     if as_json:
         print_json([dict(zip([column.lstrip(">") for column in columns], row, strict=True)) for row in rows])
     else:
-        print_table(columns, ([_NOBODY if cell is None else cell for cell in row] for row in rows))
+        print_table(columns, ([_NONE if cell is None else cell for cell in row] for row in rows))
 
 
 @groups.command()
@@ -297,13 +300,13 @@ def _show_plan(
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
-    """Delete groups without members, with what they have committed. Asks first if there is a terminal to ask on."""
+    """Delete groups without members, and their committed offsets. On a terminal, asks for confirmation."""
     if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)}?", err=True):
         raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.delete_groups(names)
-    forgiven = ErrorCode.GROUP_ID_NOT_FOUND if if_exists else None
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not forgiven]
+    ignored = ErrorCode.GROUP_ID_NOT_FOUND if if_exists else None
+    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
     for error in errors[:-1]:
         note(f"Error: {error}")
     if errors:

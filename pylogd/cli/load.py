@@ -1,4 +1,4 @@
-"""`pylogd load`: topics into a lake of Parquet files, by Spark, each record once."""
+"""`pylogd load`: load topics into a lake of Parquet files with Spark, each record exactly once."""
 
 # ruff: noqa: PLC0415 - Spark is imported when the command runs
 from __future__ import annotations
@@ -22,14 +22,16 @@ _MEGABYTE = 1 << 20
 @click.argument("topics", nargs=-1)
 @bootstrap_option
 @click.option("--to", "root", required=True, metavar="PATH", help="The lake: a Hadoop path (file:, hdfs:, s3a:).")
-@click.option("--pattern", metavar="REGEX", help="Load the topics whose whole name matches, instead of named ones.")
+@click.option("--pattern", metavar="REGEX", help="Load the topics whose full name matches this regular expression.")
 @spark_options
 @click.option("--value", type=click.Choice(["binary", "string"]), default="binary", show_default=True,
               help="Type of the value column.")  # fmt: skip
 @click.option("--codec", default="zstd", show_default=True, help="Compression of the files.")
 @click.option("--by", type=click.Choice(["hour", "day", "topic"]), default="hour", show_default=True,
               help="A directory for each hour, for each day, or only for each topic.")  # fmt: skip
-@click.option("--gather", is_flag=True, help="Write one file for each directory and commit: fewer, at some cost.")
+@click.option(
+    "--gather", is_flag=True, help="Write one file per directory and commit: fewer files, at the cost of a shuffle."
+)
 @click.option("--max-offsets", type=click.IntRange(1), metavar="N", help="At most about this many records in a commit.")
 @click.option("--min-tasks", type=click.IntRange(1), metavar="N", help="Read with at least this many tasks.")
 @click.option("--follow", is_flag=True, help="Keep loading new records until interrupted.")
@@ -45,11 +47,11 @@ _MEGABYTE = 1 << 20
 def load(
     topics: tuple[str, ...], root: str, master: str, confs: dict[str, str], as_json: bool, **given: Any
 ) -> None:  # fmt: skip
-    """Load TOPICS into a lake of Parquet files, from where the lake is to what is there now.
+    """Load the records of TOPICS that are not in the lake yet, up to the current end, as Parquet files.
 
     Files are partitioned by topic, date and hour (of the records' time stamps, UTC). Data and offsets are committed
-    together: run it again after any failure, nothing is lost or twice. Records whose time stamps lie outside of the
-    years 1 to 9999 are put aside, in `_pylogd/quarantine`. Needs the extra `pylogd-broker[spark]`, and Java.
+    together: run the command again after any failure, and no record is lost or duplicated. Records with time stamps
+    outside of the years 1 to 9999 go to `_pylogd/quarantine`. Needs the extra `pylogd-broker[spark]`, and Java.
 
     \b
     pylogd load flights --to /data/lake
@@ -57,9 +59,9 @@ def load(
     pylogd load --to /data/lake --history
     pylogd load --to /data/lake --compact
     """
-    ways = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
-    if sum(ways) != 1:
-        raise click.UsageError("say topics, or --pattern, or --compact, or --history")
+    modes = (bool(topics), bool(given["pattern"]), given["compact"], given["history"])
+    if sum(modes) != 1:
+        raise click.UsageError("give either TOPICS, --pattern, --compact or --history")
     if topics or given["pattern"]:
         check_there(given["bootstrap"], topics)
     with on_spark(master, confs, "pylogd load") as spark:
@@ -74,7 +76,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
     if given["history"] or given["compact"]:
         lake = Lake(HadoopFiles(spark, root))
         if lake.last is None:
-            raise click.ClickException(f"{root} is no lake: nothing was ever loaded into it")
+            raise click.ClickException(f"{root} is not a lake: it has no commits")
         if given["history"]:
             _tell(list(lake.history()), as_json)
             return
@@ -100,7 +102,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             )  # fmt: skip
         done = loading.load(spark, root, plan)
     if done is None:
-        click.echo("nothing to do: the lake has it all", err=True)
+        click.echo("nothing to do: the lake is up to date", err=True)
     else:
         _tell_loaded(root, done, as_json)
 
@@ -109,8 +111,8 @@ def _tell_loaded(root: str, commit: Commit, as_json: bool) -> None:
     _tell([commit], as_json)
     if quarantined := sum(file.rows for file in commit.quarantined):
         click.echo(
-            f"{quarantined} of the records are not in the lake's tables but in {root.rstrip('/')}/_pylogd/quarantine, "
-            "with the reason",
+            f"{quarantined} records were not loaded, but written to {root.rstrip('/')}/_pylogd/quarantine with the "
+            "reason",
             err=True,
         )
 

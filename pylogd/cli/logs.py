@@ -1,4 +1,4 @@
-"""`pylogd verify-log` and `pylogd dump-log`: the files of a log, looked at without a broker."""
+"""`pylogd verify-log` and `pylogd dump-log`: check and print log files, without a broker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _COLOURS = {Severity.INFO: None, Severity.WARNING: "yellow", Severity.ERROR: "re
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit status.")
 def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> None:
-    """Check the log of a partition, or all of a data directory.
+    """Check the log of a partition, or all logs of a data directory. Nothing is changed.
 
-    Every batch: its CRC, its length, its offsets; the indexes against the batches; the checkpoints. A line for each
-    finding; nothing is changed. Exit code 1 if something is damaged. While a broker runs on the directory, the end of
-    a newest segment may be caught half-written.
+    Checks CRC, length and offsets of every batch, the indexes against the batches, and the checkpoints. Prints a line
+    for each finding. Exit status 1 if anything is damaged. While a broker writes to the directory, the last batch of a
+    newest segment may look damaged.
 
     \b
     pylogd verify-log /var/lib/pylogd
@@ -50,14 +50,14 @@ def verify_log(directory: Path, records: bool, as_json: bool, quiet: bool) -> No
     if damage:
         raise click.exceptions.Exit(1)
     if not as_json and not quiet and sys.stderr.isatty():
-        note("no damage")
+        note("no damage found")
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--records", is_flag=True, help="Also print the records of each batch.")
 def dump_log(file: Path, records: bool) -> None:
-    """Show what is in a file of a log: a segment, an index, a producer snapshot or a checkpoint.
+    """Print the contents of a segment, an index, a producer snapshot or a checkpoint.
 
     \b
     pylogd dump-log /var/lib/pylogd/events-0/00000000000000000000.log --records

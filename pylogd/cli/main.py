@@ -1,10 +1,9 @@
-"""The `pylogd` command: its subcommands, found when they are called, and how it ends.
+"""The `pylogd` command: the table of its subcommands, and its exit status.
 
-Strategy: the table below is all that `pylogd --help` reads, so that it is quick; a subcommand's module is imported when
-it runs.
+Strategy: `pylogd --help` reads only the table below, which is quick; a subcommand's module is imported when it runs.
 
-Rules: results go to standard output, everything else to standard error; an error is one line. Exit codes: 0 done,
-1 failed, 2 wrong usage or settings, 130 interrupted, 143 terminated, 141 the reader of our output went away.
+Rules: results go to standard output, everything else to standard error; an error is one line. Exit status: 0 success,
+1 failure, 2 wrong usage or settings, 130 interrupted, 143 terminated, 141 standard output was closed by its reader.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FAILED = 1
 
 
 class _Lazy(NamedTuple):
-    """Where a subcommand is, and its line in the list."""
+    """A subcommand: the module and attribute that have it, and its line in the list of commands."""
 
     module: str
     attribute: str
@@ -40,30 +39,30 @@ COMMANDS: Mapping[str, _Lazy] = {
     "topics": _Lazy("pylogd.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "produce": _Lazy("pylogd.cli.produce", "produce", "Send lines to a topic, one record each."),
     "consume": _Lazy("pylogd.cli.consume", "consume", "Print the records of topics."),
-    "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show where partitions begin and end."),
+    "offsets": _Lazy("pylogd.cli.offsets", "offsets", "Show the first and the end offset of partitions."),
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
-    "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what is registered in ZooKeeper."),
+    "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),
     "verify-log": _Lazy("pylogd.cli.logs", "verify_log", "Check the files of a data directory."),
-    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Print the contents of a file of a log."),
+    "dump-log": _Lazy("pylogd.cli.logs", "dump_log", "Print a file of a log: segment, index, checkpoint, ..."),
     "load": _Lazy("pylogd.cli.load", "load", "Load topics into a lake of Parquet files, with Spark."),
     "audit": _Lazy("pylogd.cli.audit", "audit", "Verify that every record that producers reported arrived."),
-    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a registry of Avro schemas."),
+    "schema-registry": _Lazy("pylogd.cli.schemas", "schema_registry", "Run a schema registry for Avro."),
     "demo": _Lazy("pylogd.cli.demo", "demo", "Run a broker and a client on real events, end to end."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is called."""
+    """A group of commands that imports a subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table, which is the order of use."""
+        """Return the names in the order of the table, which is the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import it."""
+        """Import a subcommand and return it."""
         found = COMMANDS.get(name)
         if found is None:
             return None
@@ -71,12 +70,12 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table: nothing is imported."""
+        """Write the list of commands from the table, without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Turn what may go wrong into one line and an exit code."""
+        """Run the subcommand; turn expected errors into one line and an exit status."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -98,7 +97,7 @@ def _one_line(error: PylogdError | OSError) -> str:
 
 
 def _drop_output() -> None:
-    """What is still buffered has no reader; the interpreter would complain about that on its way out."""
+    """Discard buffered output, which has no reader; the interpreter would report an error for it at its exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
 
@@ -114,13 +113,13 @@ def pylogd() -> None:
     echo "hello" | pylogd produce events                            write to it
     pylogd consume events --until-end                               read it
 
-    Commands that talk to a broker take --bootstrap-server HOST:PORT, or the environment's PYLOGD_BOOTSTRAP_SERVER
-    (default: localhost:9092). `pylogd COMMAND --help` has examples.
+    Commands that talk to a broker take --bootstrap-server HOST:PORT or the environment variable
+    PYLOGD_BOOTSTRAP_SERVER (default: localhost:9092). `pylogd COMMAND --help` has examples.
     """
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command and end the process with its exit code."""
+    """Run the command and end the process with its exit status."""
     try:
         code = pylogd.main(arguments, prog_name="pylogd", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

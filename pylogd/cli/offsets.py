@@ -1,4 +1,4 @@
-"""`pylogd offsets`: where partitions begin and end, and what a time means in them."""
+"""`pylogd offsets`: show the first and the end offset of partitions, and the offset at a time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pylogd.client.core.admin.offsets import EARLIEST, LATEST
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[TOPIC]...")
-@click.option("--time", "when", metavar="TIME", help="Also the first offset at or after a time: 2026-11-21T08:00, "
+@click.option("--time", "when", metavar="TIME", help="Also show the first offset at or after a time: 2026-11-21T08:00, "
               "@1795219200 (seconds since 1970), or 15m, 2h, 3d ago.")  # fmt: skip
 @json_option
 @bootstrap_option
 def offsets(names: Sequence[str], when: str | None, as_json: bool, bootstrap: str) -> None:
-    """Show the first offset and the end of each partition, of all topics or of some.
+    """Show the first and the end offset of each partition of TOPICs, or of all topics.
 
-    In a pipe, a line for each partition: topic, partition, beginning, end, records (if nothing was compacted away),
-    and the offset for --time, which is -1 if no record is that late.
+    In a pipe, a line for each partition: topic, partition, beginning, end, records (if none was compacted away),
+    and the offset for --time, which is -1 if all records are older.
 
     \b
     pylogd offsets events
@@ -29,7 +29,9 @@ def offsets(names: Sequence[str], when: str | None, as_json: bool, bootstrap: st
     """
     timestamp = None
     if when is not None and (timestamp := parse_time(when)) is None:
-        raise click.BadParameter(f"{when!r} is no time", param_hint="--time")
+        raise click.BadParameter(
+            f"{when!r} is not a time: use 2026-11-21T08:00, @SECONDS, 15m, 2h or 3d", param_hint="--time"
+        )
     with connect(bootstrap) as connected, Admin(connected) as admin:
         topics = list(names) or [topic.name for topic in admin.list_topics()]
         partitions = [partition for name in topics for partition in admin.cluster.partitions(name)]

@@ -1,10 +1,10 @@
-"""`pylogd produce`: lines become records.
+"""`pylogd produce`: send lines as records.
 
-Strategy: input is read in pieces as they come and cut at newlines; the producer's thread sends what has lingered, so a
-line typed at a terminal, or written by `tail -f`, leaves before the next one comes.
+Strategy: input is read as it arrives and split at newlines. The producer's thread sends a batch after its linger time,
+so a line typed at a terminal, or written by `tail -f`, is sent before the next one arrives.
 """
 
-# ruff: noqa: PLC0415 - rich is imported when there is a terminal to draw on
+# ruff: noqa: PLC0415 - rich is imported only for a terminal
 from __future__ import annotations
 
 import os
@@ -22,7 +22,7 @@ from pylogd.cli.common import bootstrap_option, connect, format_bytes, note
 from pylogd.client import BatchResult, Producer
 from pylogd.errors import PylogdError
 
-_PIECE = 1 << 18
+_READ_BYTES = 1 << 18
 _LONGEST_LINE = 64 * 1024 * 1024
 _IDLE_SECONDS = 0.1
 
@@ -33,15 +33,24 @@ _IDLE_SECONDS = 0.1
                 metavar="[FILE]...")  # fmt: skip
 @click.option("-K", "--key-separator", metavar="TEXT", help="Split lines into key and value at this text.")
 @click.option("-k", "--key", help="The key of every record.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="Partition; by default the key's hash decides.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")
-@click.option("--null-value", metavar="TEXT", help="Send this value as null, a delete marker for the key.")
-@click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), help="Partition of every record  [default: by the key's hash]"
+)
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record. Repeatable."
+)
+@click.option(
+    "--null-value", metavar="TEXT", help="Send lines with this value as null, which deletes the key on compaction."
+)
+@click.option("-a", "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
+              help="Wait for all in-sync replicas, for the leader, or for nobody.")  # fmt: skip
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none",
-              show_default=True)  # fmt: skip
+              show_default=True, help="Compression of the batches.")  # fmt: skip
 @click.option("--batch-bytes", type=click.IntRange(1), default=256 * 1024, show_default=True,
               help="Size of a batch, before compression.")  # fmt: skip
-@click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True, help="How long a batch waits.")
+@click.option(
+    "--linger-ms", type=click.IntRange(0), default=5, show_default=True, help="How long a batch waits for more records."
+)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Limit in records per second.")
 @click.option("-q", "--quiet", is_flag=True, help="Don't show progress.")
 @bootstrap_option
@@ -52,7 +61,7 @@ def produce(
 ) -> None:  # fmt: skip
     """Send each line of FILES, or of standard input, to TOPIC as a record.
 
-    The line's end is not part of it. It is an error, with exit code 1, if any record can't be written.
+    The line end is not part of the record. Exit status 1 if a record can't be written.
 
     \b
     pylogd produce events < access.log
@@ -61,7 +70,7 @@ def produce(
     """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other")
-    shape = _Shape(key, key_separator, partition, _headers(headers), null_value)
+    form = _LineFormat(key, key_separator, partition, _headers(headers), null_value)
     tally = _Tally()
     options: Any = {"acks": "all" if acks == "all" else int(acks)}
     connected = connect(bootstrap, auto_create_topics=True)
@@ -71,14 +80,14 @@ def produce(
     with connected, producer, _progress(files, quiet) as progress:
         for source in files or [Path("-")]:
             with _open(source) as stream:
-                _pump(producer, topic, stream, shape, _Pace(rate), tally, progress)
+                _send_lines(producer, topic, stream, form, _RateLimit(rate), tally, progress)
         producer.flush()
     if sys.stderr.isatty() and not quiet:
         note(tally.summary())
 
 
-class _Shape:
-    """How a line becomes a record."""
+class _LineFormat:
+    """The options that turn a line into a record."""
 
     def __init__(
         self, key: str | None, separator: str | None, partition: int | None, headers: list[tuple[str, bytes]],
@@ -91,7 +100,7 @@ class _Shape:
         self.headers = headers
 
     def read(self, line: bytes) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
+        """Return the key and the value of a line."""
         key, value = self._key, line
         if self._separator is not None:
             head, found, tail = line.partition(self._separator)
@@ -101,7 +110,7 @@ class _Shape:
 
 
 class _Tally:
-    """What was written so far, and the first error."""
+    """Count what was written, and keep the first error."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -123,16 +132,16 @@ class _Tally:
         )
 
 
-class _Pace:
-    """At most `rate` records a second; without a rate, no limit."""
+class _RateLimit:
+    """Limit records to `rate` per second; None for no limit."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
         self._began = time.monotonic()
         self._sent = 0
 
-    def step(self) -> None:
-        """Wait for the next record's turn."""
+    def wait(self) -> None:
+        """Wait until the next record may be sent."""
         if self._rate is None:
             return
         while (left := self._began + self._sent / self._rate - time.monotonic()) > 0:
@@ -140,14 +149,14 @@ class _Pace:
         self._sent += 1
 
 
-def _pump(
-    producer: Producer, topic: str, stream: BinaryIO, shape: _Shape, pace: _Pace, tally: _Tally, progress: Any
+def _send_lines(
+    producer: Producer, topic: str, stream: BinaryIO, form: _LineFormat, limit: _RateLimit, tally: _Tally, progress: Any
 ) -> None:
-    for lines in _pieces(stream):
+    for lines in _read_lines(stream):
         for line in lines:
-            pace.step()
-            key, value = shape.read(line)
-            producer.send(topic, value, key, partition=shape.partition, headers=shape.headers)
+            limit.wait()
+            key, value = form.read(line)
+            producer.send(topic, value, key, partition=form.partition, headers=form.headers)
             tally.bytes += len(line) + 1
         if tally.error is not None:
             raise tally.error
@@ -155,8 +164,8 @@ def _pump(
             progress.update(progress.task_ids[0], completed=tally.bytes)
 
 
-def _pieces(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines, as many as came at once; [] now and then while none come, to look at what became of others."""
+def _read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines that arrive together; [] from time to time while none do, so that errors are noticed."""
     descriptor = stream.fileno()
     tail = b""
     waiting = select.poll()
@@ -164,13 +173,13 @@ def _pieces(stream: BinaryIO) -> Iterator[list[bytes]]:
     while True:
         while not waiting.poll(_IDLE_SECONDS * 1000):
             yield []
-        piece = os.read(descriptor, _PIECE)
-        if not piece:
+        chunk = os.read(descriptor, _READ_BYTES)
+        if not chunk:
             break
-        lines = (tail + piece).split(b"\n")
+        lines = (tail + chunk).split(b"\n")
         tail = lines.pop()
         if len(tail) > _LONGEST_LINE:
-            raise click.ClickException(f"a line of more than {format_bytes(_LONGEST_LINE)}")
+            raise click.ClickException(f"a line has more than {format_bytes(_LONGEST_LINE)}")
         yield lines
     if tail:
         yield [tail]
@@ -193,7 +202,7 @@ def _headers(words: Sequence[str]) -> list[tuple[str, bytes]]:
 
 
 def _progress(files: Sequence[Path], quiet: bool) -> AbstractContextManager[Any]:
-    """A bar if there is a terminal to draw it on and the end is known."""
+    """Return a progress bar if standard error is a terminal and the size of the input is known."""
     sizes = [path.stat().st_size for path in files if path.is_file()]
     if quiet or not sys.stderr.isatty() or not sizes or len(sizes) < len(files):
         return nullcontext()

@@ -1,6 +1,6 @@
-"""`pylogd reassign`: move replicas between brokers, and see how far that is."""
+"""`pylogd reassign`: move replicas between brokers and follow the progress."""
 
-# ruff: noqa: PLC0415 - rich is imported when there are bars to draw
+# ruff: noqa: PLC0415 - rich is imported only for a progress bar
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.errors import KafkaError
 
-#: Between two looks at how far the moves are.
-_LOOK_SECONDS = 1.0
-_LOOKS_AT_DIFFERENT = 30  # before a partition counts as given another target
+#: Time between two requests for the progress.
+_POLL_SECONDS = 1.0
+_POLLS_AT_DIFFERENT = 30  # before a partition is taken to have another target
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -30,7 +30,7 @@ _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thr
 def reassign() -> None:
     """Move replicas to other brokers: plan, execute, verify, cancel.
 
-    A plan is a JSON file as Kafka's own tool has it.
+    A plan is a JSON file in the format of Kafka's own tool.
 
     \b
     pylogd reassign plan --brokers 1,2,3,4 > plan.json
@@ -42,13 +42,15 @@ def reassign() -> None:
 
 @reassign.command("plan")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--brokers", metavar="ID,ID,...", help="Brokers that may hold replicas; by default all.")
-@click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), help="Replicas; unchanged by default.")
+@click.option("--brokers", metavar="ID,ID,...", help="Brokers that may hold replicas  [default: all]")
+@click.option(
+    "-r", "--replication-factor", "factor", type=click.IntRange(1), help="Replicas per partition  [default: unchanged]"
+)
 @bootstrap_option
 def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootstrap: str) -> None:
-    """Print a plan that spreads the replicas of all topics, or of some, with few moves. Nothing is changed.
+    """Print a plan that spreads the replicas of TOPICs, or of all topics, with few moves. Nothing is changed.
 
-    To empty a broker, name the others; to use new ones, name them too.
+    To empty a broker, name all others. To use new brokers, name them too.
     """
     with connect(bootstrap) as connected, Admin(connected) as admin:
         alive = {broker.node_id: broker.rack for broker in admin.describe_cluster().brokers}
@@ -70,17 +72,17 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
 @reassign.command()
 @click.argument("file", type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @click.option("--throttle", type=click.IntRange(1), metavar="BYTES",
-              help="Most bytes a second that each broker copies for replicas that are not in sync.")  # fmt: skip
+              help="Bytes per second that each broker may copy for replicas that are not in sync.")  # fmt: skip
 @click.option("--from-latest", "wait", metavar="TIME",
-              help="New replicas copy nothing that is there: they begin with the latest offset, and count as in "
-              "sync when every consumer group has read so far, or after this time (90s, 15m, 2h, 3d). Not for "
-              "internal and compacted topics, which would lose their state.")  # fmt: skip
-@click.option("--no-wait", is_flag=True, help="Don't wait until all is moved: see `verify`, which lifts the throttle.")
+              help="New replicas copy only new records. They join the in-sync set when every consumer group has read "
+              "up to their first offset, or after this time (90s, 15m, 2h, 3d). Not for internal or compacted "
+              "topics, which would lose their state.")  # fmt: skip
+@click.option("--no-wait", is_flag=True, help="Don't wait for the moves. `verify` then removes the throttle.")
 @bootstrap_option
 def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, bootstrap: str) -> None:
-    """Begin the moves of a plan, and show how far they are until all are done.
+    """Start the moves of a plan, and show their progress until all are done.
 
-    Interrupting this does not stop the moves: `cancel` does.
+    Interrupting this command does not stop the moves; `cancel` does.
     """
     targets = _read(file)
     seconds = None if wait is None else _seconds(wait)
@@ -90,8 +92,8 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
         if throttle is not None:
             _throttle(admin, targets, throttle)
         wanted: dict[tuple[str, int], Sequence[int] | None] = {(p.topic, p.partition): r for p, r in targets.items()}
-        _check(admin.reassign(wanted, latest_wait=seconds), "moves could not begin")
-        note(f"{len(targets)} partitions are moved")
+        _check(admin.reassign(wanted, latest_wait=seconds), "moves could not start")
+        note(f"started to move {len(targets)} partitions")
         if not no_wait:
             _follow(admin, targets)
             _unthrottle(admin, targets)
@@ -102,10 +104,10 @@ def execute(file: Path, throttle: int | None, wait: str | None, no_wait: bool, b
 @json_option
 @bootstrap_option
 def verify(file: Path, as_json: bool, bootstrap: str) -> None:
-    """Show how far a plan is: of each partition done, moving, or different. Exit code 0 once all are done.
+    """Show the progress of a plan: each partition is done, moving, or different. Exit status 0 once all are done.
 
-    Then the throttles that `execute` set are lifted. In a pipe, a line for each partition: topic, partition, state,
-    replicas, replicas that come, replicas that go.
+    Then the throttles that `execute` set are removed. In a pipe, a line for each partition: topic, partition, state,
+    replicas, replicas being added, replicas being removed.
     """
     targets = _read(file)
     with connect(bootstrap) as connected, Admin(connected) as admin:
@@ -126,12 +128,12 @@ def verify(file: Path, as_json: bool, bootstrap: str) -> None:
 @click.argument("file", required=False, type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @bootstrap_option
 def cancel(file: Path | None, bootstrap: str) -> None:
-    """Stop the moves of a plan, or all that are under way: the replicas are again those that they were before."""
+    """Cancel the moves of a plan, or all moves: the partitions keep the replicas that they had before."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         moving = admin.reassignments(list(_read(file)) if file is not None else None)
-        _check(admin.reassign(dict.fromkeys(moving)), "moves could not be stopped")
+        _check(admin.reassign(dict.fromkeys(moving)), "moves could not be cancelled")
         _unthrottle(admin, moving)
-    note(f"{len(moving)} moves stopped")
+    note(f"{len(moving)} moves cancelled")
 
 
 def _follow(admin: Admin, targets: Placement) -> None:
@@ -141,19 +143,19 @@ def _follow(admin: Admin, targets: Placement) -> None:
     columns = TextColumn("moving"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("moving", total=len(targets))
-        looks_left = _LOOKS_AT_DIFFERENT
+        polls_left = _POLLS_AT_DIFFERENT
         while True:
             states = [row["state"] for row in _progress(admin, targets)]
             bar.update(task, completed=states.count("done"))
             if "moving" not in states:
-                # A broker may hear that a move is over before another hears where the replicas are.
-                looks_left -= 1
-                if states.count("done") == len(states) or not looks_left:
+                # Brokers learn of the end of a move and of the new replicas one after the other.
+                polls_left -= 1
+                if states.count("done") == len(states) or not polls_left:
                     break
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
     if states.count("done") < len(states):
-        raise click.ClickException("some partitions were given another target meanwhile; see `verify`")
-    note(f"{len(targets)} partitions are where they should be")
+        raise click.ClickException("some partitions have another target than the plan's; see `verify`")
+    note(f"all {len(targets)} partitions have the replicas of the plan")
 
 
 def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:
@@ -174,7 +176,7 @@ def _progress(admin: Admin, targets: Placement) -> list[dict[str, Any]]:
 
 
 def _check_from_latest(admin: Admin, topics: Collection[str]) -> None:
-    """Refuse topics whose old records are their state, before anything is begun."""
+    """Raise for topics whose old records are still needed, before any move starts."""
     needed = []
     for name in sorted(topics):
         policies = [entry.value or "" for entry in admin.describe_configs("topic", name, ["cleanup.policy"])]
@@ -183,7 +185,7 @@ def _check_from_latest(admin: Admin, topics: Collection[str]) -> None:
     if needed:
         raise click.ClickException(
             f"--from-latest would lose the state of internal and compacted topics: {', '.join(needed)}. "
-            "Move these by a plan of their own, without it"
+            "Move these with a separate plan, without --from-latest"
         )
 
 
@@ -194,9 +196,9 @@ def _throttle(admin: Admin, targets: Placement, rate: int) -> None:
         admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, "*"))
 
 
-def _unthrottle(admin: Admin, places: Mapping[TopicPartition, object]) -> None:
-    """Take back what `_throttle` set, where it is set."""
-    for topic in {place.topic for place in places}:
+def _unthrottle(admin: Admin, partitions: Mapping[TopicPartition, object]) -> None:
+    """Remove the throttles that `_throttle` set, where there are any."""
+    for topic in {partition.topic for partition in partitions}:
         if any(entry.source == "topic" for entry in admin.describe_configs("topic", topic, _THROTTLED)):
             admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED))
     for broker in admin.describe_cluster().brokers:
@@ -214,7 +216,7 @@ def _check(outcome: Mapping[TopicPartition, KafkaError | None], what: str) -> No
 
 
 def _read(file: Path) -> Placement:
-    """The targets of a plan's file, `-` for standard input."""
+    """Return the target replicas by partition of a plan's file, `-` for standard input."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         partitions = json.loads(text)["partitions"]
@@ -225,7 +227,7 @@ def _read(file: Path) -> Placement:
     except (ValueError, KeyError, TypeError) as error:
         raise click.ClickException(f"{file} is not a plan: {error!r}") from None
     if not found:
-        raise click.ClickException(f"{file} moves nothing")
+        raise click.ClickException(f"{file} has no partitions")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`pylogd settings`: the table of settings, for reading."""
+"""`pylogd settings`: list and explain the settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
 @click.option("--topic", is_flag=True, help="Show settings of topics instead of brokers.")
 @json_option
 def settings(names: Sequence[str], topic: bool, as_json: bool) -> None:
-    """List the settings with their defaults, or explain some of them.
+    """List the settings with their defaults, or explain the named ones.
 
-    Names are Kafka's. They may stand in the configuration file, behind `pylogd broker --set`, and, those of topics,
-    behind `pylogd topics create --config`.
+    Set them in the settings file or with `pylogd broker --set`; those of topics with `pylogd topics create --config`.
+    Names are Kafka's.
 
     \b
     pylogd settings

@@ -1,7 +1,7 @@
-"""What the commands that run on Spark share: the session, what has to be there before it, and errors in one line.
+"""Parts that the commands on Spark share: options, the session, and errors in one line.
 
-Rules: brokers and topics are looked for before Spark is started, which takes seconds: whoever types a command hears at
-once that nobody is there. What Spark tells at length is said in one line.
+Rules: brokers and topics are checked before Spark starts, which takes seconds, so a wrong name is reported at once. An
+error on Spark becomes one line.
 """
 
 # ruff: noqa: PLC0415 - Spark is imported when a command runs
@@ -22,32 +22,32 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def spark_options(function: Function) -> Function:
-    """`--master` and `--conf`."""
+    """Add the options `--master` and `--conf` to a command."""
     conf = click.option(
         "--conf", "confs", multiple=True, metavar="NAME=VALUE", callback=assignments,
-        help="A Spark setting. May be given several times.",
+        help="A Spark setting. Repeatable.",
     )  # fmt: skip
     master = click.option(
         "--master", default="local[*,4]", show_default=True,
-        help="Where Spark runs. The 4 is how often a task of a local run may fail.",
+        help="Spark master URL. In local[*,4], the 4 is how often a task may fail.",
     )  # fmt: skip
     return master(conf(function))
 
 
 def check_there(bootstrap: str, topics: Sequence[str]) -> None:
-    """That brokers answer and have these topics. Raises PylogdError."""
+    """Check that brokers answer and that the topics exist. Raises PylogdError."""
     from pylogd.client import Admin
 
     with connect(bootstrap) as connected, Admin(connected) as admin:
         known = {topic.name for topic in admin.list_topics(internal=True)}
         for name in topics:
             if name not in known:
-                admin.describe_topic(name)  # it may be so new that only some brokers know it
+                admin.describe_topic(name)  # raises, unless it is so new that only some brokers know it
 
 
 @contextmanager
 def on_spark(master: str, settings: Mapping[str, str], name: str) -> Iterator[Any]:
-    """A session for a command; what goes wrong on Spark becomes one line."""
+    """Yield a Spark session for a command. Errors on Spark become a click.ClickException of one line."""
     spark = session(master, settings, name)
     from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -62,14 +62,14 @@ def on_spark(master: str, settings: Mapping[str, str], name: str) -> Iterator[An
         spark.stop()
         raise click.ClickException(explain(str(error.java_exception.toString()))) from error
     except (Py4JNetworkError, ConnectionError) as error:  # the clients' errors of connections are of another kind
-        raise click.ClickException("Spark's JVM has ended in the midst of it: run it again") from error
+        raise click.ClickException("Spark's JVM ended before the command was done: run it again") from error
     except BaseException:
         spark.stop()
         raise
 
 
 def session(master: str, settings: Mapping[str, str], name: str) -> Any:
-    """A Spark session that says little, with the interpreter of this process in its workers."""
+    """Return a Spark session that logs errors only and whose workers use this process's interpreter."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -88,6 +88,6 @@ def session(master: str, settings: Mapping[str, str], name: str) -> Any:
 
 
 def explain(text: str) -> str:
-    """What was wrong, out of what Spark tells of a worker's failure: our own error if it was one."""
+    """Return one line of Spark's report on a failure: pylogd's own error if there is one, else the first line."""
     ours = re.findall(r"^pylogd\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[-1] if ours else text.strip().splitlines()[0]

@@ -1,8 +1,8 @@
-"""SIGTERM for commands that run until they are told to stop: finish what is under way, then end.
+"""Handle SIGTERM in commands that run until they are stopped: finish the current step, then end.
 
-Strategy: the signal sets a flag, which the command's loop looks at: an exception in the middle of a poll would lose
-track of what was handed out. Only where a command waits for its own reader (`while_writing`), which may never take
-anything, the wait ends with an exception after a second, and a second signal always raises.
+Strategy: the signal sets a flag that the command's loop checks. An exception inside a poll would lose track of the
+records that it returned. Only a write to standard output (`while_writing`), whose reader may never read, is ended by an
+exception, one second after the signal; a second signal always raises.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: How long a write may still take once the process was asked to stop.
+#: How long a write may still take after SIGTERM.
 _WRITE_SECONDS: Final = 1.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came. Whoever catches Ctrl-C catches it; the exit code is another one."""
+    """Raised for SIGTERM. Code that handles Ctrl-C handles it as well; the exit status differs."""
 
 
 class Stop:
-    """Whether the process was asked to stop."""
+    """Record whether the process was asked to stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -29,7 +29,7 @@ class Stop:
 
     @contextmanager
     def while_writing(self) -> Iterator[None]:
-        """Have `Terminated` raised in here if it takes long after the signal."""
+        """Raise `Terminated` inside the `with` block if it is still running one second after the signal."""
         self._writing = True
         if self.asked:
             self._limit()
@@ -48,7 +48,7 @@ class Stop:
             self._limit()
 
     def late(self, *_: Any) -> None:
-        """Handle SIGALRM: the time for a write is up."""
+        """Handle SIGALRM: the time for a write is over."""
         if self._writing:
             raise Terminated
 
@@ -59,7 +59,7 @@ class Stop:
 
 @contextmanager
 def terminable() -> Iterator[Stop]:
-    """Handle SIGTERM in here. Raises `Terminated` at the end, once all inside is closed, if it came."""
+    """Handle SIGTERM inside the `with` block. If it came, raise `Terminated` at the end of the block."""
     stop = Stop()
     before = signal.signal(signal.SIGTERM, stop.handle), signal.signal(signal.SIGALRM, stop.late)
     try:

@@ -1,4 +1,4 @@
-"""`pylogd topics`: what topics there are and what becomes of them."""
+"""`pylogd topics`: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -29,12 +29,19 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions; by default num.partitions.")
-@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Replicas; by default the broker's.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(1), help="Number of partitions  [default: the broker's num.partitions]"
+)
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Replicas per partition  [default: the broker's default.replication.factor]",
+)
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
-              help="A setting of the topic; see `pylogd settings --topic`.")  # fmt: skip
+              help="A setting of the topic; see `pylogd settings --topic`. Repeatable.")  # fmt: skip
 @click.option("--if-not-exists", is_flag=True, help="Ignore a topic that already exists.")
-@click.option("--validate-only", is_flag=True, help="Only check whether it could be created.")
+@click.option("--validate-only", is_flag=True, help="Only check whether the topics could be created.")
 @bootstrap_option
 def create(
     names: Sequence[str], partitions: int | None, replication_factor: int | None, configs: dict[str, str],
@@ -57,7 +64,7 @@ def create(
 @json_option
 @bootstrap_option
 def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
-    """List topics, one name a line."""
+    """List topics, one name per line."""
     with connect(bootstrap) as connected, Admin(connected) as admin:
         names = [topic.name for topic in admin.list_topics(internal=internal)]
     if as_json:
@@ -72,7 +79,7 @@ def list_(internal: bool, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
-    """Show partitions, leaders, replicas and the settings that are not the default; of all topics or of some.
+    """Show partitions, leaders, replicas and changed settings of the named topics, or of all.
 
     In a pipe, a line for each partition: topic, partition, leader, replicas, in-sync replicas.
     """
@@ -104,7 +111,7 @@ def describe(names: Sequence[str], as_json: bool, bootstrap: str) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> None:
-    """Delete topics with all their records. Asks first if there is a terminal to ask on."""
+    """Delete topics with all their records. On a terminal, asks for confirmation."""
     if not yes and sys.stdin.isatty() and not click.confirm(f"Delete {', '.join(names)} with all records?", err=True):
         raise click.exceptions.Exit(1)
     with connect(bootstrap) as connected, Admin(connected) as admin:
@@ -114,13 +121,22 @@ def delete(names: Sequence[str], if_exists: bool, yes: bool, bootstrap: str) -> 
 
 @topics.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(1), help="New number of partitions; must be larger than the old one."
+)
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE", callback=assignments,
-              help="Change a setting.")  # fmt: skip
-@click.option("-d", "--delete-config", "deleted", multiple=True, metavar="NAME", help="Set a setting to its default.")
+              help="Change a setting. Repeatable.")  # fmt: skip
+@click.option(
+    "-d",
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="NAME",
+    help="Reset a setting to its default. Repeatable.",
+)
 @bootstrap_option
 def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: Sequence[str], bootstrap: str) -> None:
-    """Change a topic's settings, or give it more partitions.
+    """Change a topic's settings or number of partitions.
 
     \b
     pylogd topics alter events --config retention.ms=3600000
@@ -135,8 +151,8 @@ def alter(name: str, partitions: int | None, configs: dict[str, str], deleted: S
             admin.create_partitions(name, partitions)
 
 
-def _report(outcome: dict[str, KafkaError | None], forgiven: ErrorCode | None) -> None:
-    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not forgiven]
+def _report(outcome: dict[str, KafkaError | None], ignored: ErrorCode | None) -> None:
+    errors = [f"{name}: {error}" for name, error in outcome.items() if error is not None and error.code is not ignored]
     for error in errors[:-1]:
         note(f"Error: {error}")
     if errors:

@@ -1,6 +1,6 @@
-"""`pylogd zookeeper`: the registries that brokers and consumers keep in ZooKeeper, read and shown.
+"""`pylogd zookeeper`: show the registries that brokers and consumers keep in ZooKeeper.
 
-It only reads. What of the tree is not as expected is passed over, node by node: other people's tools write there too.
+The command only reads. It ignores nodes with unexpected contents, because other projects' tools write there too.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class _Tree:
             self._client.start(_CONNECT_SECONDS)
         except KazooTimeoutError as error:
             seconds = f"{_CONNECT_SECONDS:.0f} s"
-            raise click.ClickException(f"no ZooKeeper answers at {hosts} within {seconds}") from error
+            raise click.ClickException(f"no ZooKeeper server answered at {hosts} within {seconds}") from error
         if self.chroot and self._client.exists(self.chroot) is None:
             self.close()
-            raise click.ClickException(f"ZooKeeper at {hosts} has no {self.chroot}")
+            raise click.ClickException(f"ZooKeeper at {hosts} has no node {self.chroot}: is the chroot right?")
 
     def close(self) -> None:
         self._client.stop()
         self._client.close()
 
     def names(self, path: str) -> list[str]:
-        """The sorted names of a node's children, none if there is no such node."""
+        """Return the sorted names of a node's children; [] if the node does not exist."""
         try:
             return sorted(self._client.get_children(self.chroot + path or "/"))
         except self._no_node:
             return []
 
     def text(self, path: str) -> str | None:
-        """A node's data, None if there is no such node."""
+        """Return a node's data; None if the node does not exist."""
         try:
             data: bytes = self._client.get(self.chroot + path)[0]
         except self._no_node:
@@ -62,7 +62,7 @@ class _Tree:
         return data.decode(errors="replace")
 
     def document(self, path: str) -> dict[str, Any]:
-        """A node's JSON object; an empty one for whatever is none."""
+        """Return a node's JSON object; {} if the node does not exist or has something else."""
         try:
             found = json.loads(self.text(path) or "")
         except ValueError:
@@ -70,7 +70,7 @@ class _Tree:
         return found if isinstance(found, dict) else {}
 
     def tree(self, path: str) -> dict[str, dict[str, str | None]]:
-        """The data of the nodes two levels below: `{topic: {partition: data}}`."""
+        """Return the data of the nodes two levels below, as `{topic: {partition: data}}`."""
         return {
             topic: {
                 partition: self.text(f"{path}/{topic}/{partition}")
@@ -143,18 +143,18 @@ _REGISTRIES: dict[str, Callable[[_Tree], Any]] = {
 @click.argument("registries", nargs=-1, type=click.Choice(list(_REGISTRIES)), metavar="[REGISTRY]...")
 @click.option("-z", "--zookeeper", "connect", metavar="HOST:PORT[,...][/CHROOT]", envvar="PYLOGD_ZOOKEEPER",
               default="localhost:2181", show_default=True,
-              help="The servers, as in the setting zookeeper.connect. Also from PYLOGD_ZOOKEEPER.")  # fmt: skip
+              help="Servers, as in the setting zookeeper.connect. Also from PYLOGD_ZOOKEEPER.")  # fmt: skip
 @click.option("--digest", metavar="USER:PASSWORD", envvar="PYLOGD_ZOOKEEPER_DIGEST",
               help="Digest credentials; prefer PYLOGD_ZOOKEEPER_DIGEST.")  # fmt: skip
 @click.option("--truststore", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Use TLS, and trust the certificates in this PEM file.")  # fmt: skip
+              help="Use TLS and trust the certificates in this PEM file.")  # fmt: skip
 @json_option
 def zookeeper(
     registries: Sequence[str], connect: str, digest: str | None, truststore: str | None, as_json: bool
 ) -> None:
-    """Show what brokers and consumers have registered in ZooKeeper: brokers, controller, topics, groups, or all.
+    """Show registries in ZooKeeper: brokers, controller, topics, groups, or all of them.
 
-    Groups are those of the ZooKeeper coordinator; `pylogd groups` has those that brokers coordinate.
+    Groups are those of consumers that coordinate through ZooKeeper; `pylogd groups` shows those of brokers.
 
     \b
     pylogd zookeeper -z localhost:2181/pylogd
@@ -237,5 +237,5 @@ _HEADINGS = {
 
 
 def _number(name: str) -> tuple[int, str]:
-    """Numbers in their order, before all other names."""
+    """Return a sort key that orders numbers by value, before all other names."""
     return (int(name), "") if name.isascii() and name.isdigit() else (sys.maxsize, name)

@@ -1,4 +1,4 @@
-"""The client library: its blocking face.
+"""The client library, with its blocking interface for applications.
 
     from pylogd.client import Consumer, Producer
 

@@ -1,4 +1,4 @@
-"""The settings of pylogd: tables, files, layers.
+"""The settings: their tables, files, and the order in which values override each other.
 
 Reading guide: `broker` and `topic` are the tables; `values` is what one setting is; `listeners` and `source` read
 addresses and files; `settings` is what a broker holds. Imports nothing of the project but `errors`.

@@ -55,9 +55,9 @@ _IDENTITY_SETTINGS: Final = [
         "advertised.listeners",
         _LIST,
         None,
-        "What clients are told to connect to, by listener name, if that is "
-        "not where the broker listens (behind NAT, in a container). Unset: the listeners themselves; "
-        "a listener on every interface is then advertised under the machine's host name.",
+        "The addresses that clients connect to, by listener name, if they differ from where the broker listens "
+        "(behind NAT, in a container). Unset: the listeners themselves; a listener on all interfaces is then "
+        "advertised under the machine's host name.",
         _IDENTITY,
         nullable=True,
     ),
@@ -65,7 +65,7 @@ _IDENTITY_SETTINGS: Final = [
         "broker.rack",
         _STRING,
         None,
-        "The rack, or availability zone, that the broker stands in. Replicas of a partition are spread over racks.",
+        "The rack, or availability zone, of the broker. Replicas of a partition are spread over racks.",
         _IDENTITY,
         nullable=True,
     ),
@@ -76,9 +76,9 @@ _METADATA_SETTINGS: Final = [
         "metadata.store",
         _STRING,
         None,
-        "Where topics, their settings and broker registrations are kept: "
-        "`sqlite:/path/to/file` for the embedded store. Unset: the file `metadata.sqlite` in the first of "
-        "`log.dirs`. Not with zookeeper.connect, which puts them into ZooKeeper. (Ours.)",
+        "Where topics, their settings and broker registrations are kept: `sqlite:/path/to/file` for the embedded "
+        "store. Unset: the file `metadata.sqlite` in the first of `log.dirs`. Can't be used with "
+        "`zookeeper.connect`, which keeps them in ZooKeeper. (Ours.)",
         _METADATA,
         nullable=True,
     ),
@@ -89,19 +89,25 @@ _TOPIC_SETTINGS: Final = [
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
-        "Whether a topic is made when a client asks for the metadata "
-        "of one that does not exist and allows its creation.",
+        "Whether to create a topic when a client asks for the metadata of one that does not exist and allows its "
+        "creation.",
         _TOPICS,
     ),
     Setting("delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted by request.", _TOPICS),
     Setting(
-        "num.partitions", _INT, 1, "Partitions of a topic that is made without saying how many.", _TOPICS, minimum=1
+        "num.partitions",
+        _INT,
+        1,
+        "Partitions of a topic that is created without a number of partitions.",
+        _TOPICS,
+        minimum=1,
     ),
     Setting(
         "default.replication.factor",
         _INT,
         1,
-        "Replicas of each partition of a topic that is made without saying how many. A broker alone can hold one.",
+        "Replicas of each partition of a topic that is created without a replication factor. A single broker can "
+        "hold one.",
         _TOPICS,
         minimum=1,
         maximum=32767,
@@ -122,8 +128,8 @@ _NETWORK_SETTINGS: Final = [
         "socket.request.max.bytes",
         _INT,
         100 * MIB,
-        "Largest request in bytes. A frame that announces more, or "
-        "a negative length, closes the connection before any memory is spent on it.",
+        "Largest request in bytes. A frame that announces more, or a negative length, closes the connection before "
+        "memory is allocated for it.",
         _NETWORK,
         minimum=1,
     ),
@@ -131,8 +137,8 @@ _NETWORK_SETTINGS: Final = [
         "socket.send.buffer.bytes",
         _INT,
         -1,
-        "SO_SNDBUF of client connections; -1 leaves it to the system, which fits it to the connection: a fetch then "
-        "leaves in few calls. (Kafka's default is 102400.)",
+        "SO_SNDBUF of client connections; -1 leaves it to the system, which adapts it to the connection, so that a "
+        "fetch takes few calls. (Kafka's default is 102400.)",
         _NETWORK,
         minimum=-1,
     ),
@@ -174,7 +180,7 @@ _NETWORK_SETTINGS: Final = [
         "connections.max.idle.ms",
         _LONG,
         10 * MINUTE_MS,
-        "A connection on which nothing happened for so long is closed; -1 never closes one.",
+        "Idle time after which a connection is closed; -1 for never.",
         _NETWORK,
         minimum=-1,
     ),
@@ -220,7 +226,7 @@ _REQUEST_SETTINGS: Final = [
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
-        "Incremental fetch sessions (KIP-227) that are remembered. 0 switches them off.",
+        "Incremental fetch sessions (KIP-227) that are kept. 0 disables them.",
         _REQUESTS,
         minimum=0,
     ),
@@ -231,8 +237,8 @@ _IN_SYNC_SETTINGS: Final = [
         "min.insync.replicas",
         _INT,
         1,
-        "In-sync replicas that must have a message before acks=all is answered, or all of a partition that has fewer; "
-        "with fewer in sync, such produce requests are refused.",
+        "In-sync replicas that must have a message before acks=all is answered (all of them if a partition has fewer "
+        "replicas). With fewer in sync, produce requests with acks=all are refused.",
         _REPLICATION,
         minimum=1,
         mode=_DYNAMIC,
@@ -241,8 +247,8 @@ _IN_SYNC_SETTINGS: Final = [
         "unclean.leader.election.enable",
         _BOOLEAN,
         False,
-        "Whether a replica that is not in sync may become "
-        "leader when no other is left. It keeps the partition available and loses messages.",
+        "Whether a replica that is not in sync may become leader when no other is left. The partition stays "
+        "available, but loses messages.",
         _REPLICATION,
         mode=_DYNAMIC,
     ),
@@ -250,7 +256,7 @@ _IN_SYNC_SETTINGS: Final = [
         "producer.id.expiration.ms",
         _INT,
         24 * HOUR_MS,
-        "An idempotent producer that wrote nothing to a partition for so long is forgotten there.",
+        "Time without writes to a partition after which an idempotent producer is forgotten there.",
         _REPLICATION,
         minimum=1,
         mode=_DYNAMIC,
@@ -262,7 +268,7 @@ _GROUP_SETTINGS: Final = [
         "group.min.session.timeout.ms",
         _INT,
         6_000,
-        "Shortest session time-out that a member may ask for.",
+        "Shortest session timeout that a member may request.",
         _GROUPS,
         minimum=1,
     ),
@@ -270,7 +276,7 @@ _GROUP_SETTINGS: Final = [
         "group.max.session.timeout.ms",
         _INT,
         30 * MINUTE_MS,
-        "Longest session time-out that a member may ask for: dead members are found no sooner.",
+        "Longest session timeout that a member may request. A longer timeout delays the detection of dead members.",
         _GROUPS,
         minimum=1,
     ),
@@ -278,8 +284,8 @@ _GROUP_SETTINGS: Final = [
         "group.initial.rebalance.delay.ms",
         _INT,
         3_000,
-        "Time that a group without members waits for further ones when the first has joined, and again when more have, "
-        "so that it does not rebalance for each of them.",
+        "How long an empty group waits for more members after the first has joined, and again after each further "
+        "one, so that it does not rebalance for each of them.",
         _GROUPS,
         minimum=0,
     ),
@@ -288,7 +294,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.num.partitions",
         _INT,
         50,
-        "Partitions of `__consumer_offsets`, which is made when a group is first asked for. Each group is kept in one.",
+        "Partitions of `__consumer_offsets`, which is created at the first use of a group. Each group is kept in one "
+        "partition.",
         _GROUPS,
         minimum=1,
     ),
@@ -296,8 +303,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.replication.factor",
         _INT,
         3,
-        "Replicas of each partition of `__consumer_offsets`. It is made with as many as there are live brokers, and "
-        "gets more as brokers come. (Kafka waits for as many brokers before it makes the topic.)",
+        "Replicas of each partition of `__consumer_offsets`. The topic is created with as many as there are live "
+        "brokers, and gets more as brokers join. (Kafka waits for that many brokers before it creates the topic.)",
         _GROUPS,
         minimum=1,
         maximum=32767,
@@ -306,7 +313,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.topic.segment.bytes",
         _INT,
         100 * MIB,
-        "Segment size of `__consumer_offsets`: small, so that compaction and the reading at a take-over are quick.",
+        "Segment size of `__consumer_offsets`. Small, so that compaction is quick, and so is loading a partition "
+        "when this broker becomes its leader.",
         _GROUPS,
         minimum=1024,
     ),
@@ -314,7 +322,7 @@ _GROUP_SETTINGS: Final = [
         "offsets.load.buffer.size",
         _INT,
         5 * MIB,
-        "Bytes of `__consumer_offsets` that are read at a time when this broker takes a partition of it over.",
+        "Bytes read at a time from a partition of `__consumer_offsets` when this broker becomes its leader.",
         _GROUPS,
         minimum=1024,
     ),
@@ -339,8 +347,8 @@ _GROUP_SETTINGS: Final = [
         "offsets.retention.minutes",
         _INT,
         7 * 24 * 60,
-        "Time for which the offsets of a group without members are kept, and those of topics that a group no longer "
-        "subscribes to. Committing anew begins it anew.",
+        "How long the offsets of a group without members are kept, and those of topics that a group no longer "
+        "subscribes to. Each commit restarts the time.",
         _GROUPS,
         minimum=1,
     ),
@@ -348,7 +356,7 @@ _GROUP_SETTINGS: Final = [
         "offsets.retention.check.interval.ms",
         _LONG,
         10 * MINUTE_MS,
-        "How often old offsets are looked for.",
+        "How often the broker checks for expired offsets.",
         _GROUPS,
         minimum=1,
     ),
@@ -359,7 +367,7 @@ _THREAD_SETTINGS: Final = [
         "background.threads",
         _INT,
         10,
-        "Most threads for work that waits for a disk: cold reads, flushes, deletes. They are started as needed.",
+        "Most threads for work that waits for a disk: cold reads, flushes, deletions. They are started as needed.",
         _THREADS,
         minimum=1,
     ),
@@ -375,7 +383,8 @@ _THREAD_SETTINGS: Final = [
         "controlled.shutdown.drain.ms",
         _LONG,
         10_000,
-        "Most time that a stopping broker gives requests in progress before it closes their connections. (Ours.)",
+        "Longest time that a stopping broker waits for requests in progress before it closes their connections. "
+        "(Ours.)",
         _THREADS,
         minimum=0,
     ),

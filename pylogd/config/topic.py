@@ -54,19 +54,18 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "cleanup.policy",
                 "log.cleanup.policy",
-                "What happens to old data: `delete` by age and size, "
-                "`compact` keeps the last value of every key, or both.",
+                "How old data is removed: `delete` removes it by age and size, `compact` keeps the last value of "
+                "each key, or both.",
             ),
             _topic(
                 "compression.type",
                 "compression.type",
-                "Taken and shown for the sake of tools that set it; "
-                "batches always stay in the codec that the producer chose.",
+                "Accepted for tools that set it, but without effect: batches keep the codec that the producer chose.",
             ),
             _topic(
                 "delete.retention.ms",
                 "log.cleaner.delete.retention.ms",
-                "Time for which the delete marker of a key stays readable in a compacted topic.",
+                "How long the tombstone of a key can be read from a compacted topic.",
             ),
             _topic(
                 "file.delete.delay.ms",
@@ -76,18 +75,18 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "flush.messages",
                 "log.flush.interval.messages",
-                "Messages appended to a partition before they are forced to the disk.",
+                "Messages appended to a partition before they are flushed to the disk.",
             ),
             _topic(
                 "flush.ms",
                 "log.flush.interval.ms",
-                "Most time that an appended message waits before it is forced to the disk.",
+                "Longest time before an appended message is flushed to the disk.",
             ),
             _topic(
                 "flush.visible",
                 "log.flush.visible",
-                "Whether consumers see a message only once it is forced to the disk; with acks=all a producer is "
-                "answered then.",
+                "Whether consumers see a message only after it was flushed to the disk; acks=all is then also "
+                "answered after the flush.",
             ),
             _topic(
                 "follower.replication.throttled.replicas",
@@ -107,9 +106,9 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "max.compaction.lag.ms",
                 "log.cleaner.max.compaction.lag.ms",
-                "Time after which a message is due for compaction whatever the share of uncleaned log.",
+                "Time after which a message is compacted regardless of the uncompacted share of its log.",
             ),
-            _topic("max.message.bytes", "message.max.bytes", "Largest record batch in bytes, as it is stored."),
+            _topic("max.message.bytes", "message.max.bytes", "Largest record batch in bytes, as stored."),
             _topic(
                 "message.timestamp.after.max.ms",
                 "log.message.timestamp.after.max.ms",
@@ -128,32 +127,33 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "min.cleanable.dirty.ratio",
                 "log.cleaner.min.cleanable.ratio",
-                "Share of a compacted log that must be uncleaned before it is cleaned again.",
+                "Uncompacted share of a log at which it is compacted again.",
             ),
             _topic(
                 "min.compaction.lag.ms",
                 "log.cleaner.min.compaction.lag.ms",
-                "Time for which a message stays uncompacted at least.",
+                "Shortest time that a message stays uncompacted.",
             ),
             _topic(
                 "min.insync.replicas",
                 "min.insync.replicas",
-                "In-sync replicas that must have a message before acks=all is answered, or all that there are.",
+                "In-sync replicas that must have a message before acks=all is answered (all of them if a partition "
+                "has fewer replicas).",
             ),
             _topic(
                 "preallocate",
                 "log.preallocate",
-                "Taken and shown for the sake of tools that set it; files always grow as they are written.",
+                "Accepted for tools that set it, but without effect: files always grow as they are written.",
             ),
             _topic(
                 "retention.bytes",
                 "log.retention.bytes",
-                "Size of a partition above which its oldest segments are deleted; -1 sets no limit.",
+                "Size of a partition above which its oldest segments are deleted; -1 for no limit.",
             ),
+            _topic("retention.ms", "log.retention.ms", "Age at which a closed segment is deleted; -1 for never."),
             _topic(
-                "retention.ms", "log.retention.ms", "Age at which a closed segment is deleted; -1 keeps it for ever."
+                "segment.bytes", "log.segment.bytes", "Size at which a segment file is closed and the next one started."
             ),
-            _topic("segment.bytes", "log.segment.bytes", "Size at which a segment file is full and the next is begun."),
             _topic(
                 "segment.index.bytes",
                 "log.index.size.max.bytes",
@@ -162,12 +162,12 @@ TOPIC_SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             _topic(
                 "segment.jitter.ms",
                 "log.roll.jitter.ms",
-                "Up to so much, at random, is taken off a segment's maximum age.",
+                "A random time up to this is subtracted from the maximum age of a segment.",
             ),
             _topic(
                 "segment.ms",
                 "log.roll.ms",
-                "Age at which a segment is closed and the next begun, even if it is not full.",
+                "Age at which a segment is closed and the next one started, even if it is not full.",
             ),
             _topic(
                 "unclean.leader.election.enable",

@@ -26,18 +26,19 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.connect",
         _STRING,
         "",
-        "The ZooKeeper servers that keep the cluster's metadata, and the place in their tree: "
-        "`host:port,host:port/chroot`. The chroot is made if it is missing; 2181 is the port where none is given. "
-        "Empty: the embedded store of a broker alone, see metadata.store. (Kafka 3's; Kafka 4 has no ZooKeeper.)",
+        "The ZooKeeper servers that keep the cluster's metadata, and the path below which it is kept: "
+        "`host:port,host:port/chroot`. The chroot is created if it is missing; the default port is 2181. Empty: a "
+        "single broker with the embedded store, see `metadata.store`. (Kafka 3's; Kafka 4 has no ZooKeeper.)",
         _GROUP,
     ),
     Setting(
         "zookeeper.session.timeout.ms",
         _INT,
         4_000,
-        "How long the broker may be silent until ZooKeeper takes it for dead and the others move on without it. The "
-        "servers bound it: by default to between 2 and 20 of their ticks, and they look once a tick. (Kafka's default "
-        "is 18000; a longer one forgives longer pauses of a broker, and takes as much longer to replace a dead one.)",
+        "How long the broker may be silent before ZooKeeper ends its session and other brokers take over. The "
+        "servers limit the value, by default to between 2 and 20 of their ticks, and check once per tick. (Kafka's "
+        "default is 18000. A longer timeout tolerates longer pauses of a broker, but a dead broker is replaced that "
+        "much later.)",
         _GROUP,
         minimum=100,
     ),
@@ -45,7 +46,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long a start waits for ZooKeeper before it fails. Unset: as long as a session's timeout.",
+        "How long a start waits for ZooKeeper before it fails. Unset: the session timeout.",
         _GROUP,
         minimum=1,
         nullable=True,
@@ -54,16 +55,16 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.set.acl",
         _BOOLEAN,
         False,
-        "Whether nodes are made so that only these credentials may change them; everybody may read. It needs "
-        "zookeeper.auth.digest or SASL, and the same credentials for all brokers.",
+        "Whether to create nodes that only the broker's credentials may change, while everybody may read them. Needs "
+        "`zookeeper.auth.digest` or SASL, with the same credentials for all brokers.",
         _GROUP,
     ),
     Setting(
         "zookeeper.auth.digest",
         ConfigType.PASSWORD,
         None,
-        "`user:password` for ZooKeeper's digest scheme. ZooKeeper checks it against the ACLs of nodes only: a wrong "
-        "one is not refused, but may change nothing that is protected. (Ours.)",
+        "`user:password` for ZooKeeper's digest scheme. ZooKeeper checks it only against the ACLs of nodes: wrong "
+        "credentials are not refused, but can't change protected nodes. (Ours.)",
         _GROUP,
         nullable=True,
     ),
@@ -71,8 +72,8 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.sasl.mechanism",
         _STRING,
         None,
-        "Authenticate by SASL; needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). "
-        "(Ours; Kafka has a JAAS file.)",
+        "Authenticate with SASL. Needs the package `pure-sasl` (`pip install 'pylogd-broker[sasl]'`). (Ours; Kafka "
+        "has a JAAS file.)",
         _GROUP,
         choices=("DIGEST-MD5", "GSSAPI"),
         nullable=True,
@@ -93,12 +94,12 @@ ZOOKEEPER_SETTINGS: Final = [
         _GROUP,
         nullable=True,
     ),
-    Setting("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether to talk TLS with ZooKeeper.", _GROUP),
+    Setting("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether to connect to ZooKeeper with TLS.", _GROUP),
     Setting(
         "zookeeper.ssl.truststore.location",
         _STRING,
         None,
-        "A PEM file with the certificates that ZooKeeper's may be signed by, in addition to the system's.",
+        "A PEM file with certificates to trust for ZooKeeper's servers, in addition to the system's.",
         _GROUP,
         nullable=True,
     ),
@@ -106,7 +107,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.ssl.keystore.location",
         _STRING,
         None,
-        "A PEM file with the broker's certificate and private key, for servers that ask for one.",
+        "A PEM file with the broker's certificate and private key, for servers that require one.",
         _GROUP,
         nullable=True,
     ),
@@ -114,7 +115,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.ssl.keystore.password",
         ConfigType.PASSWORD,
         None,
-        "What the private key is encrypted with.",
+        "The password of the private key.",
         _GROUP,
         nullable=True,
     ),
@@ -122,7 +123,7 @@ ZOOKEEPER_SETTINGS: Final = [
         "zookeeper.ssl.endpoint.identification.algorithm",
         _STRING,
         "HTTPS",
-        "Whether the server's certificate must name the host that was connected to: HTTPS, or empty for no.",
+        "Whether the server's certificate must name the host that was connected to: HTTPS for yes, empty for no.",
         _GROUP,
         choices=("HTTPS", ""),
     ),

@@ -1,1 +1,1 @@
-"""Helpers that run real servers on this machine: for trying pylogd out and for its tests, not for production."""
+"""Real brokers and ZooKeeper servers as child processes, to try pylogd out and for tests."""

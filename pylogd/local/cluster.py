@@ -1,158 +1,192 @@
-"""A cluster on this machine, for trying things out: brokers as child processes, with a ZooKeeper of their own.
+"""Several brokers on this machine as child processes, with or without a ZooKeeper server of their own.
 
-Strategy: everything is in one directory (`zookeeper`, `broker1`, `broker1.log`, ...), which a later run goes on with.
-Each broker is started as a user would start it and tells on its first line of output where it listens.
+Strategy: everything is in one directory (`zookeeper`, `broker1`, `broker1.log`, ...), which a later run resumes. A
+broker keeps its data directory, its log file and its port over restarts, so clients find it again.
 
 Rules: whatever ends this process ends the children with it; every wait has an end. Blocking; not for reactors.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-import select
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from pylogd.errors import PylogdError
-from pylogd.local.launch import bound
-from pylogd.local.zookeeper import HOST, LocalZooKeeper
+from pylogd.local.broker import HOST, BrokerFailed, BrokerProcess, free_ports
+from pylogd.local.zookeeper import LocalZooKeeper
 
-START_SECONDS: Final = 60.0
-STOP_SECONDS: Final = 60.0
-_RUN: Final = "from pylogd.cli.main import main; main()"
-_PORT: Final = re.compile(r":(\d+)\b")
+_TRACEBACK = "Traceback (most recent call last)"
+#: How much of a log with a traceback is reported.
+_LOG_CHARACTERS = 4000
 
 
-class BrokerFailed(PylogdError):
-    """A broker ended at its start, or did not listen in time; the text has the end of its log."""
+class LocalBrokers:
+    """Brokers 1 to `size` of the cluster at the ZooKeeper connect string `connect`. None runs until it is started.
 
+    `brokers` holds those that were started and neither stopped nor killed since, by node id.
+    """
 
-class LocalBroker:
-    """One broker, in a process of its own. `host` and `port` say where it listens."""
+    def __init__(
+        self,
+        folder: Path,
+        connect: str,
+        size: int,
+        settings: Mapping[str, str] | None = None,
+        racks: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        port: int = 0,
+    ) -> None:
+        """`racks`: the rack of each broker in turn. `prefix`: see `BrokerProcess`.
 
-    def __init__(self, node_id: int, folder: Path, port: int, settings: Mapping[str, str]) -> None:
-        """Start it; `wait` returns once it listens. Port 0 takes a free one."""
-        self.node_id = node_id
-        self.host, self.port = HOST, port
-        self.log_path = folder / f"broker{node_id}.log"
-        command = [
-            sys.executable, "-c", _RUN, "broker", "--node-id", str(node_id), "--listen", f"{HOST}:{port}",
-            "--data", str(folder / f"broker{node_id}"),
-        ]  # fmt: skip
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                bound(command, signal.SIGTERM), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
-        self.pid = self._process.pid
+        `port` is that of broker 1; the others have the following ones. 0 picks free ports.
+        """
+        self.folder = folder
+        self.prefix = prefix
+        self.settings = {
+            "zookeeper.connect": connect, "default.replication.factor": str(min(size, 3)), **(settings or {}),
+        }  # fmt: skip
+        self.racks = dict(enumerate(racks, 1))
+        self.ports = dict(enumerate(range(port, port + size) if port else free_ports(size), 1))
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.paused: set[int] = set()
 
-    def wait(self) -> None:
-        """Return once it listens. Raises BrokerFailed."""
-        stdout = self._process.stdout
-        assert stdout is not None
-        deadline = time.monotonic() + START_SECONDS
-        said = b""
-        while not said.endswith(b"\n"):
-            ready, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = stdout.read1(4096) if ready else b""  # type: ignore[attr-defined]
-            if not chunk:
-                why = "ended" if ready else f"did not listen within {START_SECONDS:.0f} s"
-                raise BrokerFailed(f"broker {self.node_id} {why}: {self._last_line()} (see {self.log_path})")
-            said += chunk
-        found = _PORT.search(said.decode(errors="replace"))
-        if found is None:
-            raise BrokerFailed(f"broker {self.node_id} does not say where it listens: {said!r}")
-        self.port = int(found[1])
+    # -- brokers
+
+    def start(self, node: int, settings: Mapping[str, str] | None = None, wait: bool = True) -> BrokerProcess:
+        """Start a broker that does not run, or a new one: an unknown node id gets a free port. Raises BrokerFailed.
+
+        `settings` are added to those of all brokers. Without `wait`, call the broker's `wait` before using it.
+        """
+        if node not in self.ports:
+            self.ports[node] = free_ports(1)[0]
+        more = {**self.settings, "node.id": str(node)}
+        if node in self.racks:
+            more["broker.rack"] = self.racks[node]
+        broker = self.launch(node, {**more, **(settings or {})})
+        if wait:
+            try:
+                broker.wait()
+            except BaseException:
+                broker.kill()
+                raise
+        self.brokers[node] = broker
+        return broker
+
+    def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
+        """Run a broker's process, without waiting. A subclass may choose other directories, prefixes or hosts."""
+        return BrokerProcess(
+            self.folder / f"broker{node}", self.folder / f"broker{node}.log", settings, port=self.ports[node],
+            prefix=self.prefix, wait=False,
+        )  # fmt: skip
+
+    def stop(self, node: int) -> int:
+        """Stop a broker as a service manager does; return its exit code. Raises BrokerFailed if it does not stop."""
+        self.paused.discard(node)
+        return self.brokers.pop(node).stop()
+
+    def kill(self, node: int) -> None:
+        """End a broker as a crash does."""
+        self.paused.discard(node)
+        self.brokers.pop(node).kill()
+
+    def pause(self, node: int) -> None:
+        """Halt a broker's process without ending it (SIGSTOP)."""
+        self.paused.add(node)
+        self.brokers[node].pause()
+
+    def resume(self, node: int) -> None:
+        """Let a paused broker continue (SIGCONT)."""
+        self.brokers[node].resume()
+        self.paused.discard(node)
+
+    def restart(self, node: int) -> BrokerProcess:
+        """Stop a broker if it runs, and start it on the same directory and port."""
+        if node in self.brokers:
+            self.stop(node)
+        return self.start(node)
+
+    def kill_all(self) -> None:
+        """Kill every broker that runs."""
+        for node in list(self.brokers):
+            self.kill(node)
+
+    def close(self) -> list[str]:
+        """Stop every broker that runs. Return what went wrong: a text for each early or failed end and traceback."""
+        faults = []
+        ended = {node for node, broker in self.brokers.items() if broker.exit_code is not None}
+        for broker in self.brokers.values():
+            broker.ask_to_stop()
+        for node, broker in self.brokers.items():
+            try:
+                code = broker.join()
+            except BrokerFailed as error:
+                faults.append("\n".join([str(error), *error.__notes__]))
+                continue
+            if node in ended or code != 0:
+                faults.append(f"broker {node} {'died' if node in ended else 'stopped'} with exit code {code}")
+        self.brokers = {}
+        self.paused = set()
+        logs = {node: self.log(node) for node in self.ports}
+        return faults + [
+            f"broker {node} logged a traceback:\n{log[-_LOG_CHARACTERS:]}"
+            for node, log in logs.items()
+            if _TRACEBACK in log
+        ]
+
+    def log(self, node: int) -> str:
+        """Return all that a broker wrote to standard error, over all its starts."""
+        path = self.folder / f"broker{node}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # -- addresses
 
     @property
-    def exit_code(self) -> int | None:
-        """How it ended, None while it runs; the negative number of the signal that killed it."""
-        return self._process.poll()
-
-    def stop(self) -> None:
-        """Ask it to stop; `join` waits for that."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGCONT)
-            self._process.send_signal(signal.SIGTERM)
-
-    def join(self, seconds: float = STOP_SECONDS) -> int:
-        """Its exit code; it is killed if it has not ended in time."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
-    def _last_line(self) -> str:
-        lines = self.log_path.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-
-class LocalCluster:
-    """ZooKeeper and brokers 1 to `count`, in one directory. Usable as a context manager."""
-
-    def __init__(self, folder: Path, count: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
-        """`port` is the first broker's, the others have the next; 0 takes free ones."""
-        self.folder = folder.absolute()
-        self.zookeeper = LocalZooKeeper(self.folder / "zookeeper")
-        self.brokers: list[LocalBroker] = []
-        self._count = count
-        self._port = port
-        self._settings = settings or {}
+    def connect(self) -> str:
+        """ZooKeeper's connect string, with the chroot."""
+        return self.settings["zookeeper.connect"]
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin: `host:port` of every broker, with commas."""
-        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
+        """The addresses of all brokers, for clients' bootstrap servers."""
+        return ",".join(self.address(node) for node in self.ports)
 
-    def start(self) -> None:
-        """Run it all; returns once every broker listens. Raises BrokerFailed and what a ZooKeeper raises, with all
-        that ran ended.
+    def address(self, node: int) -> str:
+        """Return `host:port` of one broker."""
+        return f"{HOST}:{self.ports[node]}"
+
+
+class LocalCluster(LocalBrokers):
+    """Brokers 1 to `count` and a ZooKeeper server of their own. A context manager: all of it runs inside `with`."""
+
+    def __init__(self, folder: Path, count: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
+        """`port` is that of broker 1; the others have the following ones. 0 picks free ports."""
+        folder = folder.absolute()
+        super().__init__(folder, "", count, settings, port=port)
+        self.zookeeper = LocalZooKeeper(folder / "zookeeper")
+
+    def __enter__(self) -> LocalCluster:
+        """Start ZooKeeper, then all brokers at once; return once every broker listens.
+
+        Raises BrokerFailed, ZooKeeperUnavailable or ZooKeeperFailed, after ending what it had started.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.zookeeper.start()
-            for node in range(1, self._count + 1):
-                self.start_broker(node)
-            for broker in self.brokers:
+            self.settings["zookeeper.connect"] = self.zookeeper.hosts
+            for node in self.ports:
+                self.start(node, wait=False)
+            for broker in self.brokers.values():
                 broker.wait()
         except BaseException:
-            self.stop()
+            self.close()
             raise
-
-    def start_broker(self, node_id: int) -> LocalBroker:
-        """Start a broker that does not run; one that ran before goes on with what it had. To be waited for."""
-        settings = {
-            "zookeeper.connect": self.zookeeper.hosts,
-            "default.replication.factor": str(min(self._count, 3)),
-            **self._settings,
-        }
-        port = self._port + node_id - 1 if self._port else 0
-        broker = LocalBroker(node_id, self.folder, port, settings)
-        self.brokers = sorted(
-            [*(other for other in self.brokers if other.node_id != node_id), broker], key=lambda one: one.node_id
-        )
-        return broker
-
-    def stop(self) -> None:
-        """Stop the brokers, then ZooKeeper."""
-        for broker in self.brokers:
-            broker.stop()
-        for broker in self.brokers:
-            broker.join()
-        self.zookeeper.close()
-
-    def __enter__(self) -> LocalCluster:
-        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
+
+    def close(self) -> list[str]:
+        """Stop the brokers, then ZooKeeper. Return what went wrong with the brokers."""
+        try:
+            return super().close()
+        finally:
+            self.zookeeper.close()

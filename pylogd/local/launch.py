@@ -1,4 +1,4 @@
-"""Child processes that end with the process that started them, however that ends."""
+"""Commands that run as child processes and end when the thread that started them ends, whatever ends it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-#: Becomes the command in its arguments, after asking to be killed when the parent thread ends.
+#: Asks the kernel for a signal at the end of the parent's thread, then replaces itself by the command in its arguments.
 _LAUNCH: Final = """
 import ctypes, os, sys
 parent, signal = int(sys.argv[1]), int(sys.argv[2])
 ctypes.CDLL(None).prctl(1, signal, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit("the process that started this one is gone")
-os.execv(sys.argv[3], sys.argv[3:])
+os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
 def bound(command: Sequence[str], with_signal: signal.Signals) -> list[str]:
-    """A command that becomes `command`, an absolute path first, and gets the signal when the thread that started it
-    ends (PR_SET_PDEATHSIG).
+    """Return a command that runs `command` in its own process, and gets a signal when its parent's thread ends.
+
+    The kernel sends the signal (PR_SET_PDEATHSIG), however the parent ends.
     """
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), str(int(with_signal)), *command]

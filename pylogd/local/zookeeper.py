@@ -1,14 +1,14 @@
 """A real ZooKeeper server as a child process, for a local cluster and for tests.
 
-Strategy: ZooKeeper comes as jars in more than one way; the first place that has them is used (`find_jars`). The server
-runs from a zoo.cfg written here, with its data, its log and that file in one directory. The port is kept reserved by a
-socket that is bound and never listens: Java may bind it beside us (both set SO_REUSEADDR), while nobody else is given
-it, so `hosts` stays true over restarts.
+Strategy: ZooKeeper's jars are taken from the first place that has them (`find_jars`). The server runs from a zoo.cfg
+written here; its data, its log and that file are in one directory. Its port is reserved by a socket that is bound and
+never listens: Java can bind the port as well (both set SO_REUSEADDR), and the system gives it to nobody else, so
+`hosts` stays the same over restarts.
 
-Rules: `start` returns once the server says that it serves, or raises; every wait has an end. The server dies with the
-thread that started it (PR_SET_PDEATHSIG goes by thread), so start it from one that stays. Blocking; not for reactors.
+Rules: `start` returns once the server serves requests, or raises; every wait has an end. The server ends when the
+thread that started it ends (PR_SET_PDEATHSIG works by thread). Blocking: not for use on a reactor's thread.
 
-Must not know: what is kept in the tree.
+Must not know: what the tree contains.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pylogd.errors import PylogdError
 from pylogd.local.launch import bound
 
 HOST: Final = "127.0.0.1"
-#: How long a server may take until it answers, and to end.
+#: How long a server may take to answer, and to stop.
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
-#: How many ports are tried when each was taken between our choosing it and the server's binding it.
+#: How many ports are tried if another process takes each one before the server binds it.
 PORT_ATTEMPTS: Final = 5
 _POLL_SECONDS: Final = 0.05
 
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
-#: A server here is small and short-lived: little heap, a start without the optimising compiler's threads.
+#: For a small, short-lived server: little heap, and a start without the optimising compiler.
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -46,7 +46,7 @@ _JAVA_OPTIONS: Final = (
     "-Dzookeeper.preAllocSize=4096",  # KiB of a new transaction log; the default is 64 MiB
     "-Dorg.apache.logging.log4j.level=INFO",
 )
-#: What a server needs of pyspark's several hundred jars.
+#: The jars among pyspark's several hundred that a server needs.
 _PYSPARK_JARS: Final = (
     "zookeeper-*.jar",
     "slf4j-api-*.jar",
@@ -57,25 +57,25 @@ _PYSPARK_JARS: Final = (
     "log4j-core-*.jar",
     "log4j-slf4j2-impl-*.jar",
 )
-#: zookeeper.jar names what it needs in its manifest, but for something that writes the log.
+#: The manifest of zookeeper.jar names its dependencies, except for one that writes the log.
 _DEBIAN_JARS: Final = ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-simple.jar")
 _DEBIAN: Final = Path("/usr/share/java")
 
 
 class ZooKeeperUnavailable(PylogdError):
-    """No ZooKeeper server can be run here; the text says what to install."""
+    """No ZooKeeper server can run here; the text says what to install."""
 
 
 class ZooKeeperFailed(PylogdError):
-    """The server ended, or did not answer in time; the text has the end of its log."""
+    """The server ended or did not answer in time; the text has the last error of its log."""
 
 
 class LocalZooKeeper:
-    """One standalone server on 127.0.0.1, keeping its data in `data_dir`.
+    """A standalone server on 127.0.0.1 that keeps its data in `data_dir`. Usable as a context manager.
 
     `port` 0 picks a free one. `options` are further lines of zoo.cfg, `java_options` further arguments of java.
-    Without `sync` the server does not wait for its disk: what it has acknowledged outlives it, but not the machine.
-    Sessions may be asked for from 1 s (two ticks) to 60 s. Usable as a context manager.
+    Without `sync` the server does not flush to its disk: acknowledged changes survive its end, but not the machine's.
+    Session timeouts may be from 1 s (two ticks) to 300 s.
     """
 
     def __init__(
@@ -99,23 +99,23 @@ class LocalZooKeeper:
 
     @property
     def hosts(self) -> str:
-        """`host:port`, as clients take it for their connect string."""
+        """`host:port`, for clients' connect strings."""
         return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The server's process id, 0 while none runs."""
+        """The server's process id, 0 if it does not run."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, answering or not."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Run the server; returns once it answers. Nothing happens if it runs.
+        """Start the server, if it does not run. Return once it answers.
 
-        Raises `ZooKeeperUnavailable` without Java or jars, `ZooKeeperFailed` if it does not come up.
+        Raises ZooKeeperUnavailable without Java or jars, and ZooKeeperFailed if it does not start.
         """
         if self.running:
             return
@@ -142,32 +142,32 @@ class LocalZooKeeper:
                 raise
 
     def stop(self) -> None:
-        """End the server in order; nothing happens if none runs. Its data and its port are kept for a `start`."""
+        """Stop the server cleanly, if it runs. Its data and its port are kept for the next `start`."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server at once, as a crash does."""
+        """Kill the server, as a crash does."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """`stop` and `start`, on the same port with the same data."""
+        """Stop and start the server, on the same port with the same data."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Stop the process where it is: its connections stay open, nothing is answered, until `resume`."""
+        """Halt the process until `resume`: connections stay open, but nothing is answered (SIGSTOP)."""
         if self.running:
             os.kill(self.pid, signal.SIGSTOP)
-            # Until each of its threads has seen the signal, one of them may answer.
+            # A thread that has not seen the signal yet may still answer.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused server go on."""
+        """Let a paused server continue (SIGCONT)."""
         if self.running:
             os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server and give its port back."""
+        """Stop the server and release its port."""
         self.stop()
         self._release()
 
@@ -219,7 +219,7 @@ class LocalZooKeeper:
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
-            # Whoever answers on this port must be ours, so it is looked at after the answer, too.
+            # Another server could answer on this port, so our process is checked after the answer as well.
             if not self.running:
                 raise ZooKeeperFailed(f"ZooKeeper ended at its start: {self._said(begin)}")
             if time.monotonic() > deadline:
@@ -229,7 +229,7 @@ class LocalZooKeeper:
             raise ZooKeeperFailed(f"ZooKeeper ended at its start: {self._said(begin)}")
 
     def _said(self, begin: int) -> str:
-        """What the server logged since `begin`, in short, and where the rest is."""
+        """Return the last error in the server's log since position `begin`, and the path of the log."""
         with contextlib.suppress(OSError), self.log_path.open("rb") as log:
             log.seek(begin)
             text = log.read().decode(errors="replace")
@@ -252,7 +252,10 @@ class LocalZooKeeper:
 
 
 def find_java() -> str:
-    """The path of a Java runtime: $JAVA_HOME's, the one on the PATH, or one below /usr/lib/jvm."""
+    """Return the path of a Java runtime: $JAVA_HOME's, the one on the PATH, or one below /usr/lib/jvm.
+
+    Raises ZooKeeperUnavailable.
+    """
     for candidate in _javas():
         if candidate and os.access(candidate, os.X_OK):
             return candidate
@@ -270,8 +273,10 @@ def _javas() -> Iterator[str | None]:
 
 
 def find_jars() -> list[str]:
-    """ZooKeeper's server jars and what they need: from $ZOOKEEPER_HOME (Apache's release), Debian's package
-    `libzookeeper-java`, or the Python package `pyspark`.
+    """Return ZooKeeper's server jars with their dependencies. Raises ZooKeeperUnavailable.
+
+    They are taken from $ZOOKEEPER_HOME (Apache's release), Debian's package `libzookeeper-java`, or the Python package
+    `pyspark`.
     """
     if home := os.environ.get("ZOOKEEPER_HOME"):
         found = [*_matching(Path(home) / "lib", ("*.jar",)), *_matching(Path(home), ("zookeeper*.jar",))]
@@ -296,7 +301,7 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 
 def _answers(port: int) -> bool:
-    """Whether a ZooKeeper server on the port serves requests; it answers `ruok` before it does."""
+    """Return whether a ZooKeeper server on the port serves requests. (`ruok` is answered before that.)"""
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

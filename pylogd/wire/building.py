@@ -7,22 +7,22 @@ from types import ModuleType
 from typing import Any
 
 from pylogd.wire import types
-from pylogd.wire.exceptions import UnsupportedVersion
 from pylogd.wire.messages import ApiInfo
-from pylogd.wire.schema import Json, api_info, load_schema
 from pylogd.wire.structs import Field, MessageStruct, NullableStruct
 from pylogd.wire.values import ZERO_UUID
+
+Json = dict[str, Any]
 
 _SCALAR_DEFAULTS: Json = {"bool": False, "string": "", "bytes": b"", "uuid": ZERO_UUID, "records": None}
 
 
-def build_construct(api_key: int, version: int, role: str) -> MessageStruct:
-    """The construct, not compiled, for a role ("request" or "response"). Raises UnknownApi or UnsupportedVersion."""
-    info = api_info(api_key)
-    if not info.min_version <= version <= info.max_version:
-        raise UnsupportedVersion(f"{info.name} has versions {info.min_version} to {info.max_version}, not {version}")
+def build_construct(info: ApiInfo, version: int, role: str, schema: Json) -> MessageStruct:
+    """Return the construct, not compiled, of an API's requests or responses at a version that it has.
+
+    `role` is "request" or "response"; `schema` is the API's schema file.
+    """
     builder = _Builder(info, version)
-    return builder.struct(info.name + role.capitalize(), info.name + role.capitalize(), load_schema(api_key)[role])
+    return builder.struct(info.name + role.capitalize(), info.name + role.capitalize(), schema[role])
 
 
 class _Builder:

@@ -20,16 +20,16 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi
+from pylogd.wire.exceptions import InvalidValue, LocalProtocolError, RemoteProtocolError, UnknownApi, UnsupportedVersion
 from pylogd.wire.messages import APIS, ApiInfo, ApiKey
 from pylogd.wire.stream import Cursor, GatherWriter
 
 if TYPE_CHECKING:
+    from pylogd.wire.building import Json
     from pylogd.wire.structs import MessageStruct
 
 #: bytes, or the records that a message was given, as they are
 Part = Sized
-Json = dict[str, Any]
 
 _REQUEST, _RESPONSE = "request", "response"
 
@@ -142,7 +142,10 @@ def protocol_directory() -> Traversable:
 def _codec(api_key: int, version: int, role: str) -> Codec:
     from pylogd.wire.building import build_construct  # noqa: PLC0415 - see above
 
-    return Codec(api_info(api_key).name, version, build_construct(api_key, version, role))
+    info = api_info(api_key)
+    if not info.min_version <= version <= info.max_version:
+        raise UnsupportedVersion(f"{info.name} has versions {info.min_version} to {info.max_version}, not {version}")
+    return Codec(info.name, version, build_construct(info, version, role, load_schema(api_key)))
 
 
 def api_info(api_key: int) -> ApiInfo:

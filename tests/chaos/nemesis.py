@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pylogd.errors import PylogdError
+from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.brokers import BrokerProcess
 from tests.chaos.copies import Copies
 from tests.chaos.links import STORE, Links
 from tests.clusters import BrokerCluster
@@ -71,25 +71,17 @@ class ChaosCluster(BrokerCluster):
         """The log directories of a broker."""
         return self.folder / f"broker{node}", self.second_of(self.folder, node)
 
-    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        """As it is there; in the broker's namespace, and with its faults, where it has them."""
+    def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
+        """Run a broker with two log directories; in its network namespace and with its faults, where it has them."""
         first, second = self.directories(node)
         prefix = self.faults[node].prefix if self.faults else []
         if self.links is not None:
             self.ports[node] = _PORT
             prefix = [*self.links.prefix(node), *prefix]
-        broker = BrokerProcess(
-            first, self.folder / f"broker{node}.log", {**self.settings, "node.id": str(node), **(settings or {})},
-            ["--data", str(second)], port=self.ports[node], prefix=prefix,
-            host="127.0.0.1" if self.links is None else self.links.address(node),
+        return BrokerProcess(
+            first, self.folder / f"broker{node}.log", settings, ["--data", str(second)], port=self.ports[node],
+            prefix=prefix, host="127.0.0.1" if self.links is None else self.links.address(node), wait=False,
         )  # fmt: skip
-        self.brokers[node] = broker
-        return broker
-
-    @property
-    def bootstrap(self) -> str:
-        """Every broker's address."""
-        return ",".join(self.address(node) for node in self.ports)
 
     def address(self, node: int) -> str:
         """One broker's address."""
@@ -171,8 +163,8 @@ class Nemesis:
                 self._start(node)
         found = []
         for node, broker in list(self._cluster.brokers.items()):
-            if broker.process.poll() is not None:  # it gave up while something was broken
-                found.append(f"{node} ended by itself, with exit code {broker.process.returncode}")
+            if broker.exit_code is not None:  # it gave up while something was broken
+                found.append(f"{node} ended by itself, with exit code {broker.exit_code}")
                 self._say(found[-1])
                 self._cluster.kill(node)
                 self._start(node)
@@ -213,7 +205,7 @@ class Nemesis:
         try:
             self._cluster.start(node)
             self._say(f"start {node}")
-        except RuntimeError as error:
+        except BrokerFailed as error:
             reason = str(error).strip().splitlines()[-1:]
             self._say(f"{node} does not start: {reason}")
             self._down[node] = time.monotonic() + 1.0

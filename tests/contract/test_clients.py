@@ -39,7 +39,7 @@ from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 from tests.faces import FACES, Face, poll_until
 
 T = 1_700_000_000_000

@@ -17,7 +17,7 @@ import pylogd.api
 import pylogd.metadata.sqlite
 import pylogd.net.server
 from pylogd.config import Settings
-from pylogd.daemon import run_foreground
+from pylogd.process.broker import run_broker
 from tests.crash.points import KillingFileSystem, KillPoint
 
 LOADED = (pylogd.api, pylogd.metadata.sqlite, pylogd.net.server)
@@ -28,7 +28,7 @@ def say(line: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-def run_broker(order: dict[str, Any]) -> int:
+def serve(order: dict[str, Any]) -> int:
     """The broker's process: it ends by a signal or, asked to stop, with its exit code."""
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 2)
@@ -37,7 +37,7 @@ def run_broker(order: dict[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     point = order["point"]
     fs: Any = None if point is None else KillingFileSystem(KillPoint(**point))
-    return run_foreground(Settings.load(None, order["settings"]), say, fs=fs)
+    return run_broker(Settings.load(None, order["settings"]), say, fs=fs)
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     while line := sys.stdin.buffer.raw.readline():  # type: ignore[attr-defined]
         pid = os.fork()
         if not pid:
-            os._exit(run_broker(json.loads(line)))
+            os._exit(serve(json.loads(line)))
         say(pid)
 
 

@@ -28,21 +28,20 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import pylogd
 from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.errors import PylogdError
+from pylogd.local.broker import START_SECONDS, BrokerFailed, RunningBroker, free_ports
 from pylogd.log.verify import Severity, verify_log_dir
-from tests.brokers import free_ports
 from tests.crash.load import PARTITIONS, TOPIC, IdempotentWriter, PlainWriter, Writer, key_of, message
 from tests.crash.points import KINDS, KillPoint, choose
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 KILLS_A_ROUND = 20
 RANDOM = "random moment"
-START_SECONDS = 120.0
-STOP_SECONDS = 120.0
 SETTLE_SECONDS = 30.0  # how long the files of a broker that runs may look damaged, each time in another place
 DYING_SECONDS = 30.0  # how long one that has cut its connections may take to be gone
 LONGEST_LIFE_SECONDS = 0.7  # of a broker that is to die at a point: then it is killed from outside
@@ -92,7 +91,7 @@ class Forge:
         while not (line := stdout.readline()).strip().isdigit():  # late words of a broker that is dead by now
             if not line:
                 raise CrashFault(f"the process that forks brokers is gone ({self._process.poll()})")
-        return ForkedBroker(int(line), stdout.fileno(), log)
+        return ForkedBroker(int(line), stdout, log)
 
     def close(self) -> None:
         """End it."""
@@ -100,48 +99,65 @@ class Forge:
         self._process.wait()
 
 
-class ForkedBroker:
-    """A broker that is a process of its own, and may be dead any moment."""
+class ForkedProcess:
+    """A process that another process forked: it can be signalled and waited for, but its exit code is not known."""
 
-    def __init__(self, pid: int, stdout: int, log: Path) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._stdout = stdout
-        self._log = log
+        self._ended = False
         try:
-            self._pidfd = os.pidfd_open(pid)
+            self.pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._pidfd = -1
+            self.pidfd = -1
+            self._ended = True
 
-    def is_dead(self, wait: float = 0.0) -> bool:
-        """Whether it is, within `wait` seconds."""
-        return self._pidfd < 0 or bool(select.select([self._pidfd], [], [], wait)[0])
+    def poll(self) -> int | None:
+        """Return 0 once the process has ended."""
+        return 0 if self._has_ended(0.0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return 0 once the process has ended. Raises subprocess.TimeoutExpired."""
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("a forked broker", timeout or 0.0)
+        return 0
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if the process has not ended."""
+        if not self._ended:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, sig)
+
+    def _has_ended(self, seconds: float | None) -> bool:
+        if not self._ended and select.select([self.pidfd], [], [], seconds)[0]:
+            os.close(self.pidfd)
+            self._ended = True
+        return self._ended
+
+
+class ForkedBroker(RunningBroker):
+    """A broker that the forge forked. It may be dead before it listens."""
+
+    def __init__(self, pid: int, output: IO[bytes], log: Path) -> None:
+        process = ForkedProcess(pid)
+        super().__init__(process, output, log, death=[process.pidfd] * (process.pidfd >= 0))
+
+    def is_dead(self, seconds: float = 0.0) -> bool:
+        """Return whether the process ends within `seconds`."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def listens(self) -> bool:
-        """Wait until it listens; false if it died before that."""
-        ready, _, _ = select.select([self._stdout] + [self._pidfd] * (self._pidfd >= 0), [], [], START_SECONDS)
-        if self._stdout in ready:
-            os.read(self._stdout, 4096)
-            return True
-        if not ready:
-            raise CrashFault(f"the broker does not start; it logged:\n{self._log.read_text()[-4000:]}")
-        return False
-
-    def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
-        if self._pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self.is_dead(STOP_SECONDS)
-            os.close(self._pidfd)
-            self._pidfd = -1
-
-    def stop(self) -> None:
-        """Stop it in order."""
-        signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
-        if not self.is_dead(STOP_SECONDS):
-            raise CrashFault(f"the broker does not stop; it logged:\n{self._log.read_text()[-4000:]}")
-        os.close(self._pidfd)
-        self._pidfd = -1
+        """Wait until the broker listens; return False if it ends before. Raises BrokerFailed if it does neither."""
+        try:
+            self.wait()
+        except BrokerFailed:
+            if self.exit_code is None:
+                raise
+            return False
+        return True
 
 
 class Round:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 
 
 class Address(Protocol):

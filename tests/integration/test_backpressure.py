@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import pytest
 
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.records import HEADER, NewRecord, encode_batch
-from tests.brokers import BrokerProcess
 from tests.rawclient import (
     RawClient,
     check_serves,

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import pytest
 
 from pylogd.errors import ErrorCode
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.compression import CompressionType
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import CRC_START, HEADER, HEADER_SIZE, BatchHeader, NewRecord, crc32c, encode_batch, speedups
-from tests.brokers import BrokerProcess
 from tests.fuzz.requests import request_bodies
 from tests.rawclient import (
     ConnectionClosed,

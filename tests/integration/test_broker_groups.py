@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
 
 SECONDS = 180.0

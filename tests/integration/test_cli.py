@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import pylogd_command
+from pylogd.local.broker import pylogd_command
 from tests.integration.conftest import Address, StartBroker
 
 SECONDS = 180

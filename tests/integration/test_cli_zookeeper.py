@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from kazoo.client import KazooClient
 
+from pylogd.local.broker import pylogd_command
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.brokers import pylogd_command
 from tests.zookeeper import ZooKeeper
 
 NODES = {
@@ -73,13 +73,14 @@ def test_some_of_them_as_json(connect: str) -> None:
 
 def test_errors_are_one_line(zookeeper: ZooKeeper, own_zookeeper: LocalZooKeeper) -> None:
     missing = run("-z", f"{zookeeper.hosts}/not-there")
-    assert (missing.returncode, missing.stderr) == (1, f"Error: ZooKeeper at {zookeeper.hosts} has no /not-there\n")
+    why = f"Error: ZooKeeper at {zookeeper.hosts} has no node /not-there: is the chroot right?\n"
+    assert (missing.returncode, missing.stderr) == (1, why)
     malformed = run("-z", "no port:here")
     assert malformed.returncode == 2 and "write host:port,host:port/chroot" in malformed.stderr
     own_zookeeper.stop()
     nobody = run("-z", own_zookeeper.hosts)
     assert (nobody.returncode, nobody.stderr) == (
-        1, f"Error: no ZooKeeper answers at {own_zookeeper.hosts} within 10 s\n"
+        1, f"Error: no ZooKeeper server answered at {own_zookeeper.hosts} within 10 s\n"
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from pylogd.client import (
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.errors import ErrorCode
-from tests.brokers import free_ports
+from pylogd.local.broker import free_ports
 from tests.integration.conftest import Address, StartBroker
 
 T = 1_700_000_000_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.brokers import pylogd_command
+from pylogd.local.broker import pylogd_command
 from tests.clusters import PATIENCE_SECONDS
 
 _WAIT = PATIENCE_SECONDS
@@ -123,7 +123,7 @@ def test_a_cluster_to_try_things_out_on(up: Up, tmp_path: Path) -> None:
     # It may have been the controller: then there is none until its session has ended.
     up.until(lambda found: found["controller"] in (1, 2), bootstrap=left)
     up.run("topics", "create", "u", "-p", "1", "-r", "1", bootstrap=left)
-    ended = f"broker 3 (pid {up.pids[3]}) has ended: killed by SIGKILL; 2 brokers go on"
+    ended = f"broker 3 (pid {up.pids[3]}) has ended: killed by SIGKILL; 2 brokers continue"
     deadline = time.monotonic() + _WAIT
     while ended not in up.errors.read_text():
         assert time.monotonic() < deadline, up.errors.read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.integration.test_clients_confluent import CODECS, SECONDS, create, make_consumer, make_producer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.cli import demo_spark
-from tests.brokers import pylogd_command
+from pylogd.local.broker import pylogd_command
 
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 800
@@ -34,7 +34,7 @@ def test_on_real_flights(tmp_path: Path) -> None:
         "United Air Lines Inc.",
         "loaded 336,776 rows into 4 Parquet files",
         f"drawn: {picture}",
-        "audit: 336,776 delivered by their producer, of which the lake lacks 0; 0 twice",
+        "audit: 336,776 delivered by the producer; in the lake 0 are missing and 0 duplicate",
         "audit complete",
     ):
         assert said in done.stdout

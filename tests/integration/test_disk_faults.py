@@ -13,7 +13,7 @@ from pylogd.client.blocking.admin import Admin
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Producer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from tests.brokers import STOP_SECONDS, BrokerProcess
+from pylogd.local.broker import STOP_SECONDS, BrokerProcess
 
 SECONDS = 180
 VALUE = bytes(range(256)) * 40

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pylogd.client import NewTopic
-from tests.brokers import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.clusters import BrokerCluster
 from tests.integration.test_failover import read, send
 

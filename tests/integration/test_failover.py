@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pylogd.client import Admin, Consumer, NewTopic, Producer
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerFailed, BrokerProcess
 from tests.clusters import PATIENCE_SECONDS, BrokerCluster
 
 StartCluster = Callable[..., BrokerCluster]
@@ -150,7 +150,7 @@ def test_a_topic_deleted_while_a_broker_was_away_is_gone_there_too(start_cluster
 def test_a_second_broker_of_one_number_is_refused(start_cluster: StartCluster, tmp_path: Path) -> None:
     cluster = start_cluster(size=1)
     settings = {**cluster.settings, "node.id": "1"}
-    with pytest.raises(RuntimeError, match=r"another broker with node\.id 1 is alive"):
+    with pytest.raises(BrokerFailed, match=r"another broker with node\.id 1 is alive"):
         BrokerProcess(tmp_path / "other", tmp_path / "other.log", settings)
     assert cluster.ask(lambda admin: admin.describe_cluster()).controller == 1
 
@@ -181,6 +181,6 @@ def test_a_broker_of_another_cluster_is_refused(start_cluster: StartCluster, tmp
     alone = BrokerProcess(tmp_path / "other", tmp_path / "other.log", {"node.id": "2"})
     alone.stop()
     cluster = start_cluster(size=1)
-    with pytest.raises(RuntimeError, match="belongs to cluster"):
+    with pytest.raises(BrokerFailed, match="belongs to cluster"):
         BrokerProcess(tmp_path / "other", tmp_path / "other.log", {**cluster.settings, "node.id": "2"})
     assert [broker.node_id for broker in cluster.ask(lambda admin: admin.describe_cluster()).brokers] == [1]

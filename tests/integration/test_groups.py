@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, TopicPartition
 from pylogd.client.core.model import OffsetSpec
 from pylogd.errors import ErrorCode
-from tests.brokers import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 
 SECONDS = 180.0
 _WORKER = """

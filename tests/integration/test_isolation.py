@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 from pylogd.client.blocking.producer import Producer
 from pylogd.errors import ErrorCode
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.brokers import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, end_offset, open_files, wait_until
 from tests.zookeeper import ZooKeeper

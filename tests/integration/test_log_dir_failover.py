@@ -12,7 +12,7 @@ import pytest
 from pylogd.client import Consumer, Producer
 from pylogd.client.core.model import Partition
 from pylogd.errors import ErrorCode
-from tests.brokers import BrokerProcess, pylogd_command
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from tests.clusters import BrokerCluster
 from tests.zookeeper import ZooKeeper
 
@@ -31,18 +31,15 @@ class TwoDirectories(BrokerCluster):
         """A broker's log directories."""
         return self.folder / f"broker{node}", self.folder / f"broker{node}-second"
 
-    def start(self, node: int, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+    def launch(self, node: int, settings: Mapping[str, str]) -> BrokerProcess:
         first, second = self.directories(node)
         prefix = [*_MOUNT, str(second)] if self.small else []
         if self.small:
             second.mkdir(exist_ok=True)
-        more = {**self.settings, "node.id": str(node), **(settings or {})}
-        arguments = ["--data", str(second)]
-        broker = BrokerProcess(
-            first, self.folder / f"broker{node}.log", more, arguments, port=self.ports[node], prefix=prefix
-        )
-        self.brokers[node] = broker
-        return broker
+        return BrokerProcess(
+            first, self.folder / f"broker{node}.log", settings, ["--data", str(second)], port=self.ports[node],
+            prefix=prefix, wait=False,
+        )  # fmt: skip
 
     def holding(self, node: int, name: str) -> Path:
         """The log directory of a broker that has the partition directory `name`, as the broker sees it."""

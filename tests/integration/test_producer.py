@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
-from tests.brokers import free_ports
+from pylogd.local.broker import free_ports
 from tests.conftest import CHECKOUT
 from tests.fakes.broker import FakeBroker
 from tests.integration.conftest import StartBroker

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from pylogd.errors import ErrorCode
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -31,7 +32,6 @@ from pylogd.wire.messages.offset_fetch import (
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
-from tests.brokers import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.rawclient import RawClient, create_topic, encode, frame, wait_until
 

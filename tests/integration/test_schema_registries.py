@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
+from pylogd.local.broker import BrokerProcess
 from pylogd.schemas.appending import PRODUCER_ID
 from pylogd.wire.records import encode_batch
-from tests.brokers import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.integration.test_schema_registry import SECONDS, RegistryProcess, ask
 from tests.rawclient import RawClient, produce, wait_until

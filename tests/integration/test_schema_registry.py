@@ -23,8 +23,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Conflue
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from pylogd.client import Consumer
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.schemas.avro import AvroDeserializer, AvroSerializer, NotAvro, SchemaRegistryClient, SchemaRegistryError
-from tests.brokers import BrokerProcess, pylogd_command
 from tests.integration.conftest import StartBroker
 
 SECONDS = 180

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from pylogd.local.broker import BrokerProcess
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, encode_batch, iter_batches
-from tests.brokers import BrokerProcess
 from tests.conftest import FROM_CHECKOUT
 from tests.rawclient import ConnectionClosed, RawClient, check_serves, create_topic, produce
 
@@ -81,7 +81,7 @@ def tapped(
     """A broker with taps, and what stops it and reads them."""
     where = tmp_path / "taps.json"
     isolated = [] if FROM_CHECKOUT else ["-P"]  # the installed package, not the checkout that we stand in
-    monkeypatch.setattr("tests.brokers.pylogd_command", lambda: [sys.executable, *isolated, "-c", TAPS])
+    monkeypatch.setattr("pylogd.local.broker.pylogd_command", lambda: [sys.executable, *isolated, "-c", TAPS])
     monkeypatch.setenv("PYLOGD_TEST_TAPS", str(where))
     broker = start_broker(settings={"sendfile.max.bytes": str(MIB // 4)})
 

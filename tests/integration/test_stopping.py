@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from pylogd.errors import ErrorCode
+from pylogd.local.broker import STOP_SECONDS, BrokerProcess, pylogd_command
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.records import NewRecord, decode_batch, encode_batch, iter_batches
-from tests.brokers import STOP_SECONDS, BrokerProcess, pylogd_command
 from tests.rawclient import (
     PATIENCE,
     ConnectionClosed,
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_the_wait(start_broker: StartBroker) -> None:
     with RawClient(broker.address, receive_buffer=1 << 14) as client:
         owe_a_large_reply(broker, client)
         os.kill(broker.pid, signal.SIGTERM)
-        wait_until(lambda: "stopping" in broker.log(), "the stop has begun")
+        wait_until(lambda: "Stopping" in broker.log(), "the stop has begun")
         os.kill(broker.pid, signal.SIGINT)
         assert broker.process.wait(STOP_SECONDS) == 0
     assert (broker.data / CLEAN_MARK).exists()

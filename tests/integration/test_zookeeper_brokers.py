@@ -11,8 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from pylogd.client import Admin, Cluster, Consumer, Producer
+from pylogd.local.broker import BrokerFailed, BrokerProcess
 from pylogd.local.zookeeper import LocalZooKeeper
-from tests.brokers import BrokerProcess
 from tests.zookeeper import ZooKeeper
 
 PATIENCE_SECONDS = 180.0
@@ -124,7 +124,7 @@ def test_a_killed_broker_goes_and_its_next_start_takes_over_its_registration(
 
 def test_a_number_in_use_is_refused(zookeeper: ZooKeeper, start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     first = start(zookeeper.connect, 1, zookeeper_session_timeout_ms=LONG_MS)
-    with pytest.raises(RuntimeError, match=r"another broker with node\.id 1 is alive"):
+    with pytest.raises(BrokerFailed, match=r"another broker with node\.id 1 is alive"):
         BrokerProcess(
             tmp_path / "second", tmp_path / "second.log",
             {
@@ -189,7 +189,7 @@ def test_a_broker_whose_session_expired_registers_again(
 
 def test_a_broker_without_its_zookeeper_says_so(own_zookeeper: LocalZooKeeper, tmp_path: Path) -> None:
     own_zookeeper.stop()
-    with pytest.raises(RuntimeError, match=f"can't connect to ZooKeeper at {own_zookeeper.hosts} within 2000 ms"):
+    with pytest.raises(BrokerFailed, match=f"can't connect to ZooKeeper at {own_zookeeper.hosts} within 2000 ms"):
         BrokerProcess(
             tmp_path / "data", tmp_path / "log",
             {"zookeeper.connect": own_zookeeper.hosts, "zookeeper.connection.timeout.ms": "2000"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pylogd.client import Admin, Consumer, Producer, Record, TopicPartition
-from tests.brokers import BrokerProcess
+from pylogd.local.broker import BrokerProcess
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
 

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pylogd.client import Admin, NewTopic, Producer
+from pylogd.local.broker import BrokerProcess, free_ports
 from pylogd.wire.records import NewRecord
-from tests.brokers import BrokerProcess, free_ports
 from tests.kills.comparing import LakeFault, check_history, compare
 from tests.kills.plan import Kill, Moment, Victim, plan
 from tests.kills.processes import Loader, has_file, kill

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pylogd
-from tests.brokers import pylogd_command
+from pylogd.local.broker import pylogd_command
 
 END_SECONDS = 120.0
 _PACKAGES = Path(pylogd.__file__).resolve().parent.parent

@@ -22,15 +22,14 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
-from pylogd.errors import ErrorCode, PylogdError
-from pylogd.metadata.layout import BROKERS, TOPICS, decode_broker, decode_states, decode_topic
+from pylogd.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches
 from tests.fakes.parts import decoded
-from tests.simulation.world import FETCH_VERSION, SimBroker, World, _freeze
+from tests.simulation.nemesis import TOPIC, TroubledWorld
+from tests.simulation.world import FETCH_VERSION, SimBroker, _freeze
 
-TOPIC = "t"
 PRODUCE_VERSION = 9
 _PATIENCE = 0.3  # seconds that a producer waits for an answer
 _TRIES_SECONDS = 0.02
@@ -129,10 +128,8 @@ class Producer:
             self.send()
 
 
-class History(World):
+class History(TroubledWorld):
     """See the module. `run` is the history; it raises Violation."""
-
-    partitions = 2
 
     def __init__(self, seed: int, brokers: int = 3, **settings: Any) -> None:
         super().__init__(seed, brokers, **settings)
@@ -141,16 +138,8 @@ class History(World):
         self.took: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> broker
         self.producers = [Producer(self, number, number % self.partitions) for number in range(self.partitions * 2)]
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
-        self.damaged: set[int] = set()  # brokers that lost records, and are not live ones since
-        self.states: tuple[Any, ...] = ()
-        self._stored = -1
-        self.events: list[str] = []
         self.steps = 0
         self.consumed = [0] * self.partitions
-
-    def say(self, text: str) -> None:
-        """Note an event, for whoever reads the history of a failure."""
-        self.events.append(f"{self.time.now - 1_700_000_000:9.3f} {text}")
 
     # -- running
 
@@ -168,13 +157,11 @@ class History(World):
             producer.send()
         self._consume()
         if nemesis:
-            self._next_evil()
+            self.cause_trouble()
         self.advance(seconds)
-        self._nemesis_over = True
+        self.nemesis_over = True
         self._recover()
         self._conclude()
-
-    _nemesis_over = False
 
     def _create_topic(self) -> None:
         """Ask for the topic until it is there."""
@@ -218,7 +205,7 @@ class History(World):
             raise Violation(f"the replicas did not come to the same end: {self.describe()}")
 
     def _is_whole(self) -> bool:
-        self._read_states()
+        self.read_states()
         return bool(self.states) and all(
             state.leader >= 0 and len(state.isr) == len(state.replicas) and not state.adding for state in self.states
         )
@@ -232,15 +219,6 @@ class History(World):
                 return False
         return True
 
-    def heal(self) -> None:
-        """All links up, all processes running."""
-        self.network.heal()
-        for broker in self.brokers.values():
-            if broker.alive:
-                if broker.time.paused:
-                    self._resume(broker)
-                broker.store.heal()
-
     def describe(self) -> str:
         """Where things stand."""
         lines = [f"{state}" for state in self.states]
@@ -252,166 +230,11 @@ class History(World):
             )
         return "\n".join([*lines, *self.events])
 
-    # -- the nemesis
-
-    def _next_evil(self) -> None:
-        if not self._nemesis_over:
-            evil = self.rng.choice(self._evils)
-            if evil in self._harmless or not any(map(self._is_counted_on, self.damaged)):
-                evil(self)
-            self.clock.callLater(self.rng.uniform(0.05, 0.8), self._next_evil)
-
-    def _alive(self) -> list[SimBroker]:
-        return [broker for broker in self.brokers.values() if broker.alive]
-
-    def _kill(self) -> None:
-        alive = self._alive()
-        if alive:
-            broker = self.rng.choice(alive)
-            self.say(f"kill {broker.node_id}")
-            broker.kill()
-            self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
-
-    def _start(self, broker: SimBroker) -> None:
-        if not broker.alive:
-            self.say(f"start {broker.node_id}")
-            broker.start()
-
-    def _is_counted_on(self, node: int) -> bool:
-        """Whether the cluster takes the broker for a live one, which it may not be: its session has not ended.
-
-        Who loses the last intact replica meanwhile is left with damaged ones, and nobody can do anything about it.
-        """
-        registration = self.tree.nodes.get(f"{BROKERS}/{node}")
-        return registration is not None and not decode_broker(f"{BROKERS}/{node}", registration.data).fenced
-
-    def _spared(self, most: int) -> list[SimBroker]:
-        """Some brokers, up or not, without whose disks every partition has all that was acknowledged on another."""
-        self._read_states()
-        calm = all(broker.ready and broker.store.up and not broker.time.paused for broker in self.brokers.values())
-        chosen: list[int] = []
-        for node in self.rng.sample(sorted(self.brokers), self.rng.randint(1, most)):
-            without = {*chosen, node, *self.damaged}
-            if not calm and self._is_counted_on(node):
-                continue
-            if all({*state.isr, *state.elr} - without for state in self.states):
-                chosen.append(node)
-        return [self.brokers[node] for node in chosen]
-
-    def _damage(self, broker: SimBroker, **how: bool) -> None:
-        self.damaged.add(broker.node_id)
-        broker.kill(**how)
-        self.clock.callLater(self.rng.uniform(0.01, 2.5), self._start, broker)
-
-    def _cut_power(self) -> None:
-        """Machines lose their power at once."""
-        for broker in self._spared(len(self.brokers) - 1):
-            self.say(f"cut the power of {broker.node_id}")
-            self._damage(broker, power=True)
-
-    def _wipe(self) -> None:
-        """A disk is exchanged for an empty one."""
-        for broker in self._spared(2):
-            self.say(f"wipe {broker.node_id}")
-            self._damage(broker, wipe=True)
-
-    def _pause(self) -> None:
-        alive = [broker for broker in self._alive() if not broker.time.paused]
-        if alive:
-            broker = self.rng.choice(alive)
-            self.say(f"pause {broker.node_id}")
-            broker.time.paused = True
-            clock, session = broker.time, broker.store.session_id
-            self.clock.callLater(self.session_timeout, lambda: clock.paused and self.tree.expire(session))
-            self.clock.callLater(
-                self.rng.uniform(0.05, 2.0), lambda: clock.paused and clock is broker.time and self._resume(broker)
-            )
-
-    def _resume(self, broker: SimBroker) -> None:
-        self.say(f"resume {broker.node_id}")
-        expired = broker.store.session_id not in self.tree.sessions
-        broker.time.resume()
-        if expired:
-            broker.store.expire()
-
-    def _cut_link(self) -> None:
-        source, target = self.rng.sample(sorted(self.brokers), 2)
-        both = self.rng.random() < 0.5
-        self.say(f"cut {source} {'<->' if both else '->'} {target}")
-        self.network.cut(source, target)
-        if both:
-            self.network.cut(target, source)
-
-    def _isolate(self) -> None:
-        node = self.rng.choice(sorted(self.brokers))
-        self.say(f"isolate {node}")
-        for other in self.brokers:
-            if other != node:
-                self.network.cut(node, other)
-                self.network.cut(other, node)
-        if self.rng.random() < 0.5 and self.brokers[node].alive:
-            self.brokers[node].store.cut()
-
-    def _heal_links(self) -> None:
-        self.say("heal the links")
-        self.network.heal()
-        for broker in self._alive():
-            broker.store.heal()
-
-    def _lose_connections(self) -> None:
-        broker = self.rng.choice(list(self.brokers.values()))
-        connections, broker.connections = broker.connections, []
-        self.say(f"lose {len(connections)} connections of {broker.node_id}")
-        for connection in connections:
-            connection.lost()
-
-    def _expire(self) -> None:
-        alive = self._alive()
-        if alive:
-            broker = self.rng.choice(alive)
-            self.say(f"expire the session of {broker.node_id}")
-            broker.store.expire()
-
-    def _cut_store(self) -> None:
-        alive = self._alive()
-        if alive:
-            broker = self.rng.choice(alive)
-            self.say(f"cut {broker.node_id} from the store")
-            broker.store.cut()
-
-    def _move(self) -> None:
-        """Move the replicas of a partition, or just their order, or give it up."""
-        ready = [broker for broker in self._alive() if broker.ready and broker.topics.get(TOPIC) is not None]
-        if ready:
-            broker, index = self.rng.choice(ready), self.rng.randrange(self.partitions)
-            target = self.rng.sample(sorted(self.brokers), 3) if self.rng.random() < 0.8 else None
-            self.say(f"{broker.node_id} is asked to move {index} to {target}")
-            done = broker.partition_admin.move({(TOPIC, index): target})
-            done.addCallbacks(lambda _: None, self._not_moved)
-
-    def _elect(self) -> None:
-        ready = [broker for broker in self._alive() if broker.ready and broker.topics.get(TOPIC) is not None]
-        if ready:
-            self.say("preferred leaders are elected")
-            done = self.rng.choice(ready).partition_admin.elect(None, unclean=False)
-            done.addCallbacks(lambda _: None, self._not_moved)
-
-    def _not_moved(self, failure: Any) -> None:
-        if not failure.check(PylogdError):
-            self.fault(failure)
-
-    _evils = (
-        _kill, _kill, _cut_power, _wipe, _pause, _pause, _cut_link, _isolate, _heal_links, _heal_links,
-        _lose_connections, _expire, _cut_store, _move, _move, _elect,
-    )  # fmt: skip
-
-    _harmless = (_wipe, _cut_power, _cut_link, _heal_links, _lose_connections)
-
     # -- consumers
 
     def _consume(self) -> None:
         """Read a little from anybody, as a consumer does, and compare."""
-        if not self._nemesis_over:
+        if not self.nemesis_over:
             self.clock.callLater(0.05, self._consume)
         broker = self.rng.choice(list(self.brokers.values()))
         index = self.rng.randrange(self.partitions)
@@ -455,7 +278,7 @@ class History(World):
         """Look at all that has changed."""
         if self.faults:
             raise Violation(f"a handler failed: {self.faults[0].getTraceback()}")
-        changed = self._stored != self.tree.transaction and self._read_states()
+        changed = self.stored != self.tree.transaction and self.read_states()
         broker = self.running.get(self.time.ran)  # nothing has happened anywhere else
         if broker is not None and broker.ready:
             node = broker.node_id
@@ -494,27 +317,6 @@ class History(World):
                     continue
                 if not self.brokers[node].bytes_of(TOPIC, state.index).startswith(ledger.data):
                     raise Violation(f"{node} counts as up to date in {state}, and lacks some of {ledger.end}")
-
-    def _read_states(self) -> bool:
-        """Read the partitions' states in the store; whether they are others."""
-        if self._stored == self.tree.transaction:
-            return False
-        self._stored = self.tree.transaction
-        topic = self.tree.nodes.get(f"{TOPICS}/{TOPIC}")
-        if topic is None:
-            return False
-        assignment = decode_topic(TOPIC, topic.data)
-        for name in self.tree.names(f"{TOPICS}/{TOPIC}"):
-            states = decode_states(TOPIC, self.tree.nodes[f"{TOPICS}/{TOPIC}/{name}"].data, assignment)[1]
-            if states != self.states:
-                self.states = states
-                self.say(
-                    " | ".join(
-                        f"{s.index}: {s.leader}@{s.leader_epoch} {s.isr}+{s.elr} of {s.replicas}" for s in states
-                    )
-                )
-                return True
-        return False
 
     def _conclude(self) -> None:
         for index, state in enumerate(self.states):

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names files that exist, and every package of pylogd."""
+"""CONTRIBUTING.md and ARCHITECTURE.md name files that exist; CONTRIBUTING.md names every package of pylogd."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ def test_every_package_is_in_the_map() -> None:
 def test_there_are_ten_typical_changes() -> None:
     table = TEXT.partition("### Ten typical changes")[2].partition("\n## ")[0]
     assert len(re.findall(r"^\| (?!you want|---).*`[\w/<>.]+`", table, re.MULTILINE)) == 10
+
+
+def test_each_typical_change_names_a_file_that_is_in_its_folder() -> None:
+    table = TEXT.partition("### Ten typical changes")[2].partition("\n## ")[0]
+    named = re.findall(r"`(pylogd/[\w/]+/)`, `(\w+\.py)`", table)
+    assert len(named) >= 6
+    assert [folder + name for folder, name in named if not (CHECKOUT / folder / name).exists()] == []
+
+
+def test_every_path_in_the_architecture_exists() -> None:
+    text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
+    paths = set(re.findall(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|md))?)`", text))
+    assert len(paths) > 50, "the paths are not recognized any more"
+    roots = (CHECKOUT, CHECKOUT / "pylogd", CHECKOUT / "pylogd" / "client")
+    assert sorted(path for path in paths if not any((root / path).exists() for root in roots)) == []

@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import formatEvent, globalLogPublisher
 
 from pylogd.config import Settings
-from pylogd.reload import LogFile, Reloader
+from pylogd.process.logs import LogFile
+from pylogd.process.reload import Reloader
 
 
 class Case:
@@ -62,8 +63,8 @@ def test_the_log_file_first_then_the_settings(case: Case) -> None:
     assert not case.said("2000")
     case.run()
     assert case.settings["message.max.bytes"] == 2000
-    assert case.said("SIGHUP: message.max.bytes = 2000, it was 1048588")
-    assert case.said("SIGHUP: node.id = 7 needs a restart; until then it is 1")
+    assert case.said("SIGHUP: changed message.max.bytes from 1048588 to 2000")
+    assert case.said("SIGHUP: node.id = 7 needs a restart; until then 1 applies")
 
 
 def test_signals_meanwhile_make_for_one_more(case: Case) -> None:
@@ -85,8 +86,8 @@ def test_what_goes_wrong_is_said_and_survived(case: Case) -> None:
     case.path.write_text("nonsense = 1\n")
     case.reloader.reload()
     case.run()
-    assert case.said("can't open the log file anew")
-    assert case.said("the settings stay as they are")
+    assert case.said("can't reopen the log file")
+    assert case.said("no setting was changed")
     case.path.write_text('"message.max.bytes" = 2000\n')
     case.reloader.reload()
     case.run()
@@ -98,7 +99,7 @@ def test_a_dynamic_value_that_overrules_the_file_is_named(case: Case) -> None:
     case.path.write_text('"message.max.bytes" = 2000\n')
     case.reloader.reload()
     case.run()
-    assert case.said("message.max.bytes in") and case.said("is overruled by a value that was set at run time")
+    assert case.said("message.max.bytes in") and case.said("has no effect: a value set at run time overrides it")
 
 
 def test_a_log_file_goes_on_where_its_name_is(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ ALLOWED = {
     ("net/steady.py", "runtime.seconds"): "looks whether a reactor counts by it",
 }
 #: Modules that may take hold of the process's reactor, which they have to give the monotonic clock or wrap.
-REACTOR_OWNERS = {"daemon.py", "tap.py", "cli/schemas.py", "client/deferred/cluster.py"}
+REACTOR_OWNERS = {"process/shell.py", "client/deferred/cluster.py"}
 
 
 def wall_reads(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -12,7 +12,7 @@ import pytest
 
 import pylogd
 from pylogd.client import Admin, NewTopic, Producer, TopicPartition
-from tests.brokers import BrokerProcess, free_ports
+from pylogd.local.broker import BrokerProcess, free_ports
 from tests.integration.conftest import Address, StartBroker
 
 pytestmark = pytest.mark.timeout(600)

@@ -133,7 +133,7 @@ class TestConsume:
         [
             (["nosuch"], 1, "no topic 'nosuch'"),
             (["t", "-p", "7"], 1, "no partition 7"),
-            (["t", "--from", "somewhere"], 2, "no place and no time"),
+            (["t", "--from", "somewhere"], 2, "use beginning, end, an offset, -N, or a time"),
             (["t", "-n", "0"], 2, "Usage"),
         ],
     )

@@ -1,57 +1,47 @@
-"""What bench/smoke.py found, as markdown."""
+"""The results of bench/smoke.py, and bench/SMOKE.md written from them."""
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pylogd
-
-if TYPE_CHECKING:
-    from bench.smoke import Results, Workload
+from dataclasses import dataclass, field
 
 IDLE_MB = 80
 FIRST_ACCEPT_SECONDS = 1.0
 
 
-def machine(librdkafka: str) -> dict[str, object]:
-    """What the numbers were measured on."""
-    model = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
-    return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory": f"{memory / (1 << 30):.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "librdkafka": librdkafka,
-        "commit": commit.stdout.strip() or "unknown",
-        "pylogd": pylogd.__version__,
-    } | {name: _version(name) for name in ("twisted", "construct", "crc32c", "google-crc32c")}
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row that both brokers run. `cpu_at_most` bounds pylogd's processor time over the ceiling's."""
+
+    name: str
+    verb: str
+    count: int
+    size: int
+    at_least: float
+    settings: tuple[str, ...] = ()
+    cpu_at_most: float | None = None
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+@dataclass(slots=True)
+class Sample:
+    """One round: messages a second, MB of values a second, the broker's processor seconds for a million messages."""
+
+    rate: float
+    megabytes: float
+    cpu: float
+
+
+@dataclass(slots=True)
+class Results:
+    """All results, as smoke.json has them."""
+
+    workloads: dict[str, dict[str, list[Sample]]] = field(default_factory=dict)
+    flat: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    start: dict[str, list[float]] = field(default_factory=dict)
+    memory: dict[str, dict[str, float]] = field(default_factory=dict)
+    storage: dict[str, dict[str, float]] = field(default_factory=dict)
+    librdkafka: str = ""
 
 
 def _row(*cells: str) -> str:
@@ -136,7 +126,7 @@ def _storage(results: Results) -> list[str]:
 def tables(
     workloads: Sequence[Workload], results: Results, machine: dict[str, object], quick: bool, repeats: int
 ) -> str:
-    """The whole of SMOKE.md."""
+    """Return the text of SMOKE.md."""
     rounds = "**Quick: one round of a tenth of the size.** " if quick else f"Median of {repeats} rounds, taking turns. "
     lines = [
         "# pylogd beside the bare ceiling",

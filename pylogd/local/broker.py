@@ -1,0 +1,239 @@
+"""A broker in a process of its own: start it as a user does, wait until it listens, pause, stop and kill it.
+
+`pylogd demo`, `pylogd cluster up`, the tests, the chaos, crash and kill runs, the conformance runs and the benchmarks
+all handle local brokers with this module.
+
+Rules: every wait has an end. A broker started here ends when the thread that started it does. Blocking: not for use on
+a reactor's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from pylogd.errors import PylogdError
+from pylogd.local.launch import bound
+
+HOST: Final = "127.0.0.1"
+#: How long a broker may take to listen, and to stop. Generous, for a machine that is busy.
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 120.0
+_ADDRESS: Final = re.compile(r"([0-9A-Za-z_.\-]+|\[[0-9a-fA-F:]+\]):(\d+)")
+#: How much of a broker's log an error carries.
+_LOG_CHARACTERS: Final = 4000
+_RESERVED: Final[list[socket.socket]] = []  # one for each port that was given out
+
+
+class BrokerFailed(PylogdError):
+    """A broker did not start or did not stop in time. Its notes have the end of the broker's log."""
+
+
+class Process(Protocol):
+    """What is needed of an operating-system process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal. A process that has ended is left alone."""
+
+
+def pylogd_command() -> list[str]:
+    """Return the command that runs `pylogd`: the script beside this interpreter, or else the package on the path."""
+    script = Path(sys.executable).with_name("pylogd")
+    if script.exists():
+        return [str(script)]
+    return [sys.executable, "-c", "from pylogd.cli.main import main; main()"]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return port numbers that nothing listens on, and that no other process is given here while this one lives.
+
+    They lie below the range from which the system takes ports of outgoing connections. A broker that is killed and
+    started again would sometimes find a port of that range taken.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        for port in random.sample(range(lowest // 2, lowest), lowest - lowest // 2):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                _reserve(port)
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise OSError(f"there are no {count} free ports below {lowest}")
+
+
+def _reserve(port: int) -> None:
+    """Keep a port from other processes that call `free_ports`. Raises OSError if one of them has it.
+
+    Names of abstract sockets are unique on a machine, and the kernel frees them when their process ends.
+    """
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0pylogd-port-{port}")
+    except OSError:
+        mark.close()
+        raise
+    _RESERVED.append(mark)
+
+
+class RunningBroker:
+    """A broker's process, which may end at any moment. `host` and `port` are known once it listens."""
+
+    def __init__(self, process: Process, output: IO[bytes], log_path: Path, death: Sequence[int] = ()) -> None:
+        """`output` is the broker's standard output. `log_path` is the file that has its standard error.
+
+        `death`: descriptors that become readable when the process ends, needed where that does not close `output`.
+        """
+        self.process = process
+        self.pid = process.pid
+        self.log_path = log_path
+        self.host, self.port = HOST, 0
+        self._output = output
+        self._death = list(death)
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for clients' bootstrap servers."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or None while it runs. Negative: the number of the signal that killed it."""
+        return self.process.poll()
+
+    def wait(self, seconds: float = START_SECONDS) -> None:
+        """Return once the broker listens, which it says in the first line of its output. Raises BrokerFailed."""
+        deadline = time.monotonic() + seconds
+        said = b""
+        while not said.endswith(b"\n"):
+            watched = [self._output.fileno(), *self._death]
+            ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(watched[0], 4096) if watched[0] in ready else b""
+            if not chunk:
+                raise self._failure("ended before it listened" if ready else f"did not listen within {seconds:.0f} s")
+            said += chunk
+        found = _ADDRESS.search(said.decode(errors="replace"))
+        if found is None:
+            raise self._failure(f"wrote no address in its first line: {said!r}")
+        self.host, self.port = found[1], int(found[2])
+
+    def log(self) -> str:
+        """Return all that the broker wrote to standard error, over all its starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def last_line(self) -> str:
+        """Return the last line of the log, which says why a broker ended."""
+        return (self.log().strip().splitlines() or ["it logged nothing"])[-1]
+
+    def pause(self) -> None:
+        """Halt the process without ending it (SIGSTOP)."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process continue (SIGCONT)."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """Stop the broker cleanly and return its exit code. Raises BrokerFailed, as `join` does."""
+        self.ask_to_stop()
+        return self.join()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a clean stop, as a service manager does (SIGTERM); a paused broker is resumed. `join` waits for it.
+
+        Ask once: at a second signal a broker closes its connections without handing over what it leads.
+        """
+        self.process.send_signal(signal.SIGTERM)
+        self.resume()
+
+    def join(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait for the end and return the exit code. A broker that takes longer is killed, and BrokerFailed raised."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"did not stop within {seconds:.0f} s") from None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, as a crash does, and wait until it is gone."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def _failure(self, what: str) -> BrokerFailed:
+        error = BrokerFailed(f"the broker {what}: {self.last_line()} (its log is {self.log_path})")
+        error.add_note(f"The end of its log:\n{self.log()[-_LOG_CHARACTERS:]}")
+        return error
+
+
+class BrokerProcess(RunningBroker):
+    """A broker as a child process. It runs `pylogd broker`, from the package that is installed."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(
+        self,
+        data: Path,
+        log: Path,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        port: int = 0,
+        prefix: Sequence[str] = (),
+        host: str = HOST,
+        wait: bool = True,
+        bind_life: bool = True,
+    ) -> None:
+        """Start it on the data directory `data`; its standard error is appended to the file `log`.
+
+        `arguments` are further arguments of `pylogd broker`. `port` 0 takes a free one. `prefix` is a command that ends
+        by running the broker in the same process, such as `nsenter`. Without `wait` this returns before the broker
+        listens. Without `bind_life` the broker outlives this process, and starts 20 ms sooner.
+
+        Raises BrokerFailed.
+        """
+        self.data = data
+        settings = settings or {}
+        self.node_id = int(settings.get("node.id", 1))
+        command = [*prefix, *pylogd_command(), "broker", "--listen", f"{host}:{port}", "--data", str(data), *arguments]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        if bind_life:
+            command = bound(command, signal.SIGTERM)
+        with log.open("ab") as errors:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
+        assert child.stdout is not None
+        super().__init__(child, child.stdout, log)
+        if wait:
+            try:
+                self.wait()
+            except BaseException:
+                self.kill()
+                raise
+
+    def kill(self) -> None:
+        super().kill()
+        self._output.close()

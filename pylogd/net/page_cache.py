@@ -1,0 +1,21 @@
+"""Reading parts of files into the kernel's page cache, so that a `sendfile` of them does not wait for the disk."""
+
+from __future__ import annotations
+
+import os
+
+from pylogd.net.sender import Slice
+
+_CHUNK_BYTES = 1 << 17
+
+
+def read_into_page_cache(source: Slice, position: int, length: int) -> None:
+    """Read `length` bytes of a slice and forget them; the kernel keeps them. Waits for the disk: run it in a thread."""
+    scratch = bytearray(_CHUNK_BYTES)
+    fd = source.fileno()
+    end = position + length
+    while position < end:
+        count = os.preadv(fd, [memoryview(scratch)[: end - position]], position)
+        if not count:
+            return  # the file is shorter; the sender finds that out
+        position += count

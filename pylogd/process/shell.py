@@ -1,0 +1,131 @@
+"""Run a service in this process: start it, announce it, stop it on a signal, and say why it ended.
+
+Strategy: a `Shell` does what is the same under `twistd` and in the foreground: it starts the service, tells the service
+manager and the user once it is ready, and records the reason if it can't start or go on. `run_in_foreground` adds the
+reactor, Twisted's handlers of SIGTERM and SIGINT, and the exit status.
+
+Exit status: 0 after a stop that was asked for, 1 with the reason in the last line of standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import CannotListenError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pylogd.clock import use_monotonic_time
+from pylogd.errors import PylogdError
+from pylogd.process.logs import bridge_logging
+
+log = Logger()
+
+EXPECTED = (PylogdError, OSError, CannotListenError)
+
+
+class Service(Protocol):
+    """What a process runs."""
+
+    def start(self) -> Deferred[None]:
+        """Fire once it serves. Fail, with everything undone, if it can't; with CancelledError if `stop` came first."""
+
+    def stop(self) -> Deferred[None]:
+        """Fire once it has ended."""
+
+
+def process_reactor() -> Any:
+    """Return the process's reactor, which is installed at the first call. Its timers use the monotonic clock."""
+    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+
+    use_monotonic_time(reactor)
+    return reactor
+
+
+class Shell:
+    """A service in its process. `reason` says why it could not start or go on; None as long as all is well."""
+
+    def __init__(self, reactor: Any, service: Service, describe: Callable[[], str]) -> None:
+        """`describe` returns one line that says where the service listens."""
+        bridge_logging()
+        self.reason: str | None = None
+        self.announce: Callable[[str], object] = lambda _line: None  # told the line of `describe`, once
+        self._reactor = reactor
+        self._service = service
+        self._describe = describe
+
+    def start(self) -> None:
+        """Start the service. If it fails the reactor is stopped."""
+        self._service.start().addCallbacks(self._started, self._failed)
+
+    def stop(self) -> Deferred[None]:
+        """Stop the service; fires once it has ended."""
+        if self.reason is None:
+            log.info("Stopping")
+        return self._service.stop()
+
+    def end(self, reason: str) -> None:
+        """Stop the reactor because the service can't go on. The first reason is kept."""
+        self.reason = self.reason or reason
+        if self._reactor.running:
+            self._reactor.stop()
+
+    def _started(self, _: None) -> None:
+        line = self._describe()
+        log.info("{line}", line=line)
+        self.announce(line)
+        notify_ready()
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError):
+            return  # asked to stop before it had started
+        if not failure.check(*EXPECTED):
+            log.failure("Unexpected error at the start", failure)
+        self.end(explain_failure(failure))
+
+
+def run_in_foreground(shell: Shell, reactor: Any, name: str) -> int:
+    """Run the reactor and a shell until SIGTERM, SIGINT or a failure. Return the process's exit status.
+
+    A failure is the last line on standard error, after `name` and a colon.
+    """
+    reactor.addSystemEventTrigger("before", "shutdown", shell.stop)
+    reactor.callWhenRunning(shell.start)
+    reactor.run()
+    if shell.reason is None:
+        log.info("Stopped")
+        return 0
+    print(f"{name}: {shell.reason}", file=sys.stderr)
+    return 1
+
+
+def explain_failure(failure: Failure) -> str:
+    """Return one line that tells an operator why a start failed."""
+    error = failure.value
+    if isinstance(error, CannotListenError):
+        host = error.interface or "*"
+        why = error.socketError  # an OSError, or the resolver's error of the same form
+        return f"can't listen on {host}:{error.port}: {getattr(why, 'strerror', None) or why}"
+    if isinstance(error, PylogdError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}"
+    return f"unexpected {type(error).__name__}: {error}"
+
+
+def notify_ready() -> None:
+    """Tell systemd that the service is ready (sd_notify(3)), if systemd started it with Type=notify."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            sock.send(b"READY=1")
+        except OSError as error:
+            log.warn("Can't tell systemd that the service is ready: {error}", error=error)

@@ -1,0 +1,163 @@
+"""The rules for imports between the packages of pylogd, and the import graph that they are checked against.
+
+`tests/unit/test_layers.py` checks the rules; `tools/generate_room_table.py` writes the table in ARCHITECTURE.md from
+them. Imports are read from the sources with `ast`, so those in functions and under TYPE_CHECKING count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import pylogd
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(pylogd.__file__).parent
+
+
+class Twisted(Enum):
+    """How much of Twisted a room may import."""
+
+    NEVER = "no"
+    NAMES = "names"
+    ALL = "all"
+
+
+class Rule(NamedTuple):
+    """What the modules of a room may import besides the room itself and `EVERYWHERE`."""
+
+    imports: tuple[str, ...] = ()
+    twisted: Twisted = Twisted.NAMES
+    #: modules of the room that may import all of Twisted nevertheless
+    reactor: tuple[str, ...] = ()
+
+
+#: Rooms that every other one may import.
+EVERYWHERE = ("errors", "clock", "machine")
+#: What `Twisted.NAMES` allows: names for what is passed in. Nothing in them touches a reactor.
+TWISTED_NAMES = (
+    "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
+)  # fmt: skip
+_NEVER = Twisted.NEVER
+#: Room -> its rule, from the bottom up. A package inside a room, such as `wire.messages`, has the room's rule.
+RULES: Mapping[str, Rule] = {
+    "errors": Rule(twisted=_NEVER),
+    "clock": Rule(twisted=_NEVER),
+    "machine": Rule(twisted=_NEVER),
+    "protocol": Rule(twisted=_NEVER),
+    "config": Rule(twisted=_NEVER),
+    "wire": Rule(("protocol",), _NEVER),
+    "log": Rule(("wire.records", "wire.compression", "wire.validation", "wire.exceptions"), _NEVER),
+    "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
+    "controller": Rule(("config", "metadata")),
+    "replica": Rule(
+        ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
+        reactor=("replica.housekeeping",),
+    ),
+    "groups": Rule(("config", "wire.records", "log.errors", "metadata", "replica")),
+    "api": Rule(("config", "wire", "log", "metadata", "controller", "replica", "groups")),
+    "net": Rule(("wire",), Twisted.ALL),
+    "broker": Rule(
+        ("config", "wire", "log", "metadata", "controller", "replica", "groups", "api", "net"), Twisted.ALL
+    ),
+    "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
+    "tap": Rule(("config", "process"), Twisted.ALL),
+    "client": Rule(("wire",), _NEVER),
+    "client.core": Rule(("wire",), _NEVER),
+    "client.evented": Rule(("wire", "client.core"), _NEVER),
+    "client.zookeeper": Rule(("client.core", "metadata"), Twisted.ALL),
+    "client.blocking": Rule(("wire", "client.core", "client.evented", "client.zookeeper"), _NEVER),
+    "client.aio": Rule(("wire", "client.core", "client.evented"), _NEVER),
+    "client.deferred": Rule(
+        ("wire", "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
+    ),
+    "schemas": Rule(("client", "wire"), Twisted.ALL),
+    "spark": Rule(("client", "schemas.avro"), _NEVER),
+    "local": Rule(twisted=_NEVER),
+    "cli": Rule(
+        ("client", "config", "local", "log.verify", "log.dump", "process", "schemas", "spark"), _NEVER,
+        reactor=("cli.schemas",),
+    ),
+    "__main__": Rule(("cli",), _NEVER),
+}  # fmt: skip
+
+
+def within(module: str, rooms: tuple[str, ...]) -> bool:
+    """Return whether `module` is one of `rooms` or inside one."""
+    return any(module == room or module.startswith(room + ".") for room in rooms)
+
+
+def room_of(module: str) -> str:
+    """Return the room whose rule holds for a module of pylogd, named without `pylogd.`; "" if there is none."""
+    return max((room for room in RULES if within(module, (room,))), key=len, default="")
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Return the Python files below `root` by their module names, without the name of `root`, which itself is ""."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path) -> Iterator[str]:
+    """Yield the absolute name of everything that the module `name` imports.
+
+    `from pylogd.log import manager` yields `pylogd.log.manager`: only the longer name tells which module is meant.
+    """
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module] if node.module else []
+            if node.level:
+                base = package[: len(package) - node.level + 1] + base
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def import_graph(roots: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return for each module below the packages `roots`, by full name, the modules among them that it imports.
+
+    That importing `a.b` also runs `a/__init__.py` is not counted.
+    """
+    paths = {
+        f"{root}.{name}".rstrip("."): path for root, folder in roots.items() for name, path in modules(folder).items()
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        targets = (target if target in paths else target.rpartition(".")[0] for target in imports(name, path))
+        graph[name] = {target for target in targets if target in paths and target != name}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """Return the sets of modules that import each other, directly or through others (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: list[str] = []
+    found: set[frozenset[str]] = set()
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        open_.append(name)
+        for target in sorted(graph[name]):
+            if target not in order:
+                visit(target)
+                lowest[name] = min(lowest[name], lowest[target])
+            elif target in open_:
+                lowest[name] = min(lowest[name], order[target])
+        if lowest[name] == order[name]:
+            at = open_.index(name)
+            if len(open_) - at > 1:
+                found.add(frozenset(open_[at:]))
+            del open_[at:]
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return found
