@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NEVER, Committed, group_key, offset_key, read_key
-from pylogd.groups.values import JoinAnswer, JoinRequest, Leaver
+from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import StoreFailure
 from pylogd.replica.partition import Partition
@@ -82,7 +82,7 @@ def home(parts: Parts, group_id: str = "g") -> Partition:
     return next(
         parts.replicas.partitions[TOPIC, index]
         for index in range(4)
-        if (found := parts.groups.describe(group_id)) and getattr(found, "shard", None) == index
+        if (found := parts.groups.describe(group_id)) and getattr(found, "partition_index", None) == index
     )
 
 
@@ -178,7 +178,7 @@ class TestLoading:
         assert Waiting(groups.join("g", request())).answer.error == loading
         assert Waiting(groups.sync("g", "m", None, 1, None, None, {})).answer.error == ErrorCode.REBALANCE_IN_PROGRESS
         assert groups.heartbeat("g", "m", None, 1) == NONE
-        assert groups.leave("g", [Leaver("m", None)])[0] == loading
+        assert groups.leave("g", [LeavingMember("m", None)])[0] == loading
         assert commit(parts, 8) == offsets(parts) == groups.describe("g") == groups.delete("g") == loading
         assert groups.groups()[0] == loading
         parts.threads.hold = False
@@ -275,7 +275,7 @@ class TestOldOffsets:
         for _ in range(8):
             parts.time.advance(24 * 3600 - 5)
             joined = form(parts)
-        parts.groups.leave("g", [Leaver(joined.member_id, None)])
+        parts.groups.leave("g", [LeavingMember(joined.member_id, None)])
         self.wait(parts, 6.9)
         assert offsets(parts) == {("t", 0): 7}
         self.wait(parts, 0.2)
@@ -373,7 +373,7 @@ class TestRefusals:
     def test_unknown_groups(self, parts: Parts) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert parts.groups.heartbeat("none", "m", None, 1) == unknown
-        assert parts.groups.leave("none", [Leaver("m", None)]) == (NONE, [unknown])
+        assert parts.groups.leave("none", [LeavingMember("m", None)]) == (NONE, [unknown])
         assert Waiting(parts.groups.sync("none", "m", None, 1, None, None, {})).answer.error == unknown
 
     def test_a_coordinator_that_stops(self, parts: Parts) -> None:

@@ -91,7 +91,7 @@ class TestReading:
             read_group_value(data)
 
     def test_subscriptions(self) -> None:
-        assert consumer_topics(bytes.fromhex("000100000002000161000162ffffffff")) == {"a", "b"}
+        assert consumer_topics(bytes.fromhex("000100000002000161000162ffffffff")) == frozenset({"a", "b"})
         for data in ("", "ffff00000000", "00017fffffff", "000100000001"):
             assert consumer_topics(bytes.fromhex(data)) is None
 

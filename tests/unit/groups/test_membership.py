@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import Group
+from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import StoredGroup, StoredMember
 from pylogd.groups.states import TRANSITIONS, GroupState
-from pylogd.groups.values import Leaver
+from pylogd.groups.values import LeavingMember
 from tests.fakes.groups import DELAY, REBALANCE, SESSION, Groups
 
 NONE = ErrorCode.NONE
@@ -133,7 +133,7 @@ class TestRebalance:
         assert (again.generation, again.members) == (1, ())
         assert parts.group.state is GroupState.STABLE
         assert parts.join(leader.member_id).waits  # a leader may want to assign anew
-        assert parts.group.state is GroupState.PREPARING
+        assert parts.state() is GroupState.PREPARING
 
     def test_a_second_join_of_a_member_takes_the_place_of_the_first(self) -> None:
         parts = Groups()
@@ -261,10 +261,10 @@ class TestEnds:
     def test_members_that_leave(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
-        leavers = [Leaver(leader.member_id, None), Leaver("nobody", None)]
+        leavers = [LeavingMember(leader.member_id, None), LeavingMember("nobody", None)]
         assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
         assert parts.join(follower.member_id).answer.leader == follower.member_id
-        assert parts.rules.leave(parts.group, [Leaver(follower.member_id, None)]) == [NONE]
+        assert parts.rules.leave(parts.group, [LeavingMember(follower.member_id, None)]) == [NONE]
         assert parts.group.state is GroupState.EMPTY
         assert parts.stored[-1] == (3, {})  # that a group is empty is known after a restart too
         parts.time.advance(SESSION)  # the timer finds nothing
@@ -274,7 +274,7 @@ class TestEnds:
         parts = Groups()
         leader, _follower = parts.form(2)
         again = parts.join(leader.member_id)
-        assert parts.rules.leave(parts.group, [Leaver(leader.member_id, None)]) == [NONE]
+        assert parts.rules.leave(parts.group, [LeavingMember(leader.member_id, None)]) == [NONE]
         assert again.answer.error == UNKNOWN
 
     def test_a_group_that_goes_elsewhere_tells_who_waits(self) -> None:
@@ -286,7 +286,7 @@ class TestEnds:
         assert parts.idle
 
     def test_states_go_along_the_table_only(self) -> None:
-        group = Group("g", 0, 0)
+        group = ClassicGroup("g", 0, 0)
         with pytest.raises(ValueError, match="'g' can't go from Empty to Stable"):
             group.become(GroupState.STABLE, 1)
         assert set(TRANSITIONS) == set(GroupState)
@@ -319,7 +319,7 @@ class TestStaticMembers:
         assert parts.heartbeat(back._replace(member_id=old), "b") == FENCED
         assert parts.sync(back._replace(member_id=old), instance_id="b").answer.error == FENCED
         assert parts.join(old, instance_id="b").answer.error == FENCED
-        assert parts.rules.leave(parts.group, [Leaver(old, "b")]) == [FENCED]
+        assert parts.rules.leave(parts.group, [LeavingMember(old, "b")]) == [FENCED]
         assert parts.heartbeat(back, "b") == NONE
 
     def test_a_join_of_its_former_self_that_waits_is_fenced(self) -> None:
@@ -373,13 +373,13 @@ class TestStaticMembers:
         parts = Groups()
         self.form(parts)
         parts.time.advance(SESSION)
-        assert parts.group.state is GroupState.EMPTY
+        assert parts.state() is GroupState.EMPTY
         assert not parts.group.instances
 
     def test_an_administrator_removes_it_by_its_instance(self) -> None:
         parts = Groups()
         self.form(parts)
-        leavers = [Leaver("", "b"), Leaver("", "nobody")]
+        leavers = [LeavingMember("", "b"), LeavingMember("", "nobody")]
         assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
         assert list(parts.group.instances) == ["a"]
 
@@ -389,14 +389,14 @@ class TestStored:
         member = StoredMember("m-1", "i", "c", "/h", 60_000, 10_000, b"t", b"share")
         stored = StoredGroup("consumer", 4, "range", "m-1", 7, (member,))
         parts = Groups()
-        parts.group = Group.from_stored("g", 0, stored, 9)
+        parts.group = ClassicGroup.from_stored("g", 0, stored, 9)
         parts.rules.loaded(parts.group)
         assert parts.group.state is GroupState.STABLE
         assert parts.group.to_stored({"m-1": b"share"}) == stored
         assert parts.rules.heartbeat(parts.group, "m-1", "i", 4) == NONE
         parts.time.advance(SESSION)
-        assert parts.group.state is GroupState.EMPTY
+        assert parts.state() is GroupState.EMPTY
 
     def test_an_empty_one_keeps_its_generation(self) -> None:
-        group = Group.from_stored("g", 0, StoredGroup("consumer", 4, None, None, 7, ()), 9)
+        group = ClassicGroup.from_stored("g", 0, StoredGroup("consumer", 4, None, None, 7, ()), 9)
         assert (group.state, group.generation, group.since_ms) == (GroupState.EMPTY, 4, 7)
