@@ -11,7 +11,7 @@ from twisted.internet.testing import MemoryReactorClock
 
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
-from pylogd.schemas.appending import PRODUCER_ID, Outrun, Turn, stamp_of
+from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
 from pylogd.schemas.registry import Registry, TopicRecord
 from pylogd.schemas.store import SchemaStore
@@ -27,18 +27,18 @@ class Topic:
         self.producers = Producers()
         self.hidden = 0
 
-    def append(self, turn: Turn, token: str, records: list[tuple[bytes, bytes | None]]) -> int:
+    def append(self, sequence: BatchSequence, token: str, records: list[tuple[bytes, bytes | None]]) -> int:
         delta = len(records) - 1
         try:
-            known = self.producers.check(PRODUCER_ID, turn.epoch, turn.sequence, delta)
+            known = self.producers.check(PRODUCER_ID, sequence.epoch, sequence.number, delta)
         except (OutOfOrderSequence, InvalidProducerEpoch) as error:
-            raise Outrun(str(error)) from error
+            raise ConcurrentAppend(str(error)) from error
         if known is not None:
             return known.last_offset - delta
         base = len(self.records)
-        self.producers.wrote(PRODUCER_ID, turn.epoch, turn.sequence, delta, base + delta, 0)
+        self.producers.wrote(PRODUCER_ID, sequence.epoch, sequence.number, delta, base + delta, 0)
         for at, (key, value) in enumerate(records):
-            stamp = f"{turn.epoch}:{turn.sequence + at}:{token}".encode()
+            stamp = f"{sequence.epoch}:{sequence.number + at}:{token}".encode()
             self.records.append(Record("_schemas", 0, base + at, 0, key, value, (("pylogd.writer", stamp),)))
         return base
 
@@ -154,8 +154,8 @@ def test_a_topic_that_does_not_say_what_is_next_is_taken_over(sequence: int) -> 
     settle(one, two)
     one.read()
     assert result_of(later) == 2
-    assert [stamp.turn for record in topic.records if (stamp := stamp_of(record.headers))] == [
-        Turn(0, 0), Turn(1, 0), Turn(1, 1),
+    assert [stamp.sequence for record in topic.records if (stamp := stamp_of(record.headers))] == [
+        BatchSequence(0, 0), BatchSequence(1, 0), BatchSequence(1, 1),
     ]  # fmt: skip
     also = two.register("c", enum(3))
     settle(one, two)
