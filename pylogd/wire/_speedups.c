@@ -1,10 +1,10 @@
-/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.wire.validation,
- * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner do the same in Python;
- * tests/property/test_speedups.py and test_validation.py say that both agree on any bytes.
+/* Compiled loops over records and keys. Optional: pylogd.wire.records, pylogd.wire.validation,
+ * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner have the same in Python;
+ * tests/property/test_speedups.py and test_validation.py compare both on arbitrary bytes.
  *
- * Strategy: one parser, next_record, which believes no length before it has compared it with the bytes that are there;
- * everything else walks records with it. Whatever is wrong raises InvalidRecordBatch. Output buffers come from the
- * caller and are checked too, so that nothing here can read or write where it should not, whatever it is given.
+ * Strategy: one parser, next_record, which checks every length against the bytes that exist before it uses it; decoding
+ * and columns walk records with it. Malformed records raise InvalidRecordBatch. The sizes of output buffers, which the
+ * caller passes, are checked too, so that no input can cause a read or write out of bounds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,14 +21,14 @@ typedef struct {
 } Cursor;
 
 typedef struct {
-    uint64_t stamp;         /* zig-zag, to be added to the batch's base time stamp */
-    uint64_t delta;         /* to be added to its base offset */
-    const uint8_t *key;     /* NULL for none, as value */
+    uint64_t stamp;         /* relative to the batch's base time stamp; zig-zag encoded */
+    uint64_t delta;         /* relative to its base offset */
+    const uint8_t *key;     /* NULL for null, like value */
     const uint8_t *value;
     Py_ssize_t key_size;
     Py_ssize_t value_size;
-    Py_ssize_t headers;     /* how many */
-    Cursor header;          /* where they are */
+    Py_ssize_t headers;     /* their number */
+    Cursor header;          /* the position of the first */
 } Record;
 
 typedef struct {
@@ -45,7 +45,7 @@ invalid(const char *text)
     return -1;
 }
 
-/* A base-128 varint of at most 64 bits, before zig-zag is undone. */
+/* Read a varint of at most 64 bits, without decoding zig-zag. */
 static inline int
 read_varint(Cursor *cursor, uint64_t *value)
 {
@@ -67,7 +67,7 @@ read_varint(Cursor *cursor, uint64_t *value)
     return invalid("a varint of more than ten bytes");
 }
 
-/* Bytes behind their length; -1, which is 1 as zig-zag, is null. */
+/* Read a length and that many bytes. The length -1, which is 1 in zig-zag encoding, is null. */
 static inline int
 read_sized(Cursor *cursor, const uint8_t **start, Py_ssize_t *size)
 {
@@ -97,7 +97,7 @@ next_header(Cursor *cursor, Header *header)
     return read_sized(cursor, &header->value, &header->value_size);
 }
 
-/* `last` is the record's before it, with bit 0 set for the first one. */
+/* Read a record. `last`: the offset delta of the record before it, zig-zag encoded; 1 for the first record. */
 static inline int
 next_record(Cursor *cursor, Record *record, uint64_t *last)
 {
@@ -107,7 +107,7 @@ next_record(Cursor *cursor, Record *record, uint64_t *last)
     if (length >> 1 > (uint64_t)(cursor->end - cursor->at) || length < 2)
         return invalid("a record goes over the end of its batch");
     const uint8_t *end = cursor->at + (length >> 1);
-    cursor->at++; /* attributes: none are in use */
+    cursor->at++; /* attributes, which are unused */
     if (read_varint(cursor, &record->stamp) < 0 || read_varint(cursor, &record->delta) < 0)
         return -1;
     if (record->delta & 1 || (!(*last & 1) && record->delta <= *last))
@@ -153,7 +153,7 @@ to_bytes(const uint8_t *start, Py_ssize_t size)
     return PyBytes_FromStringAndSize((const char *)start, size);
 }
 
-/* base + delta, in whatever size it takes */
+/* Return base + delta, which may need more than 64 bits. */
 static PyObject *
 to_sum(int64_t base, int64_t delta)
 {
@@ -194,7 +194,8 @@ to_headers(const Record *record)
 
 PyDoc_STRVAR(decode_records_doc,
 "decode_records(data, count, base_offset, base_timestamp, topic, partition, type, stamp, /)\n--\n\n"
-"The count records that fill data, as objects of a subclass of tuple. With a stamp, that is the time of all.");
+"Decode the count records that fill data into objects of type, a subclass of tuple. stamp: the time stamp of all\n"
+"records, or None if each has its own.");
 
 static PyObject *
 decode_records(PyObject *self, PyObject *args)
@@ -230,7 +231,7 @@ decode_records(PyObject *self, PyObject *args)
         PyTuple_SET_ITEM(object, 6, record.headers ? to_headers(&record) : Py_NewRef(empty));
         if (PyErr_Occurred())
             goto failed;
-        PyObject_GC_UnTrack(object); /* bytes, numbers and strings make no cycles: nothing for the collector to see */
+        PyObject_GC_UnTrack(object); /* its fields can't form a cycle, so the collector need not visit it */
     }
     if (cursor.at == cursor.end)
         goto done;
@@ -247,9 +248,9 @@ done:
 
 PyDoc_STRVAR(measure_doc,
 "measure(data, count, first, base_timestamp, /)\n--\n\n"
-"Of the records in data whose offset delta is not below first: how many there are, the bytes of their keys and\n"
-"values, how many have no key and no value, how many headers they have, the bytes of those's keys and values; and the\n"
-"last delta.");
+"Measure the records in data whose offset delta is at least first. Returns their number, the bytes of their keys and\n"
+"values, the numbers of null keys and null values, the number of headers, the bytes of the headers' keys and values,\n"
+"and the last offset delta of all records.");
 
 static PyObject *
 measure(PyObject *self, PyObject *args)
@@ -300,10 +301,10 @@ done:
     return result;
 }
 
-/* A column of byte strings under construction: Arrow's layout of `binary`. */
+/* A column of byte strings under construction, in Arrow's layout of `binary`. */
 typedef struct {
     Py_buffer ends;  /* int32, one more than rows; the first is 0 */
-    Py_buffer valid; /* a bit for each row, all 0 at first */
+    Py_buffer valid; /* a bit for each row: 1 if it is not null; all 0 at first */
     Py_buffer bytes;
 } Strings;
 
@@ -335,8 +336,8 @@ release_strings(Strings *column)
 PyDoc_STRVAR(fill_doc,
 "fill(data, count, first, base_offset, base_timestamp, stamp, row, offsets, timestamps, key_ends, key_valid, keys,\n"
 "     value_ends, value_valid, values, /)\n--\n\n"
-"Write the records that measure counted into columns, from a row on; the row behind them. With a stamp, that is the\n"
-"time of all.");
+"Write the records that measure counted into columns, beginning with row. Returns the row after the last one.\n"
+"stamp: the time stamp of all records, or None if each has its own.");
 
 static PyObject *
 fill(PyObject *self, PyObject *args)
@@ -386,7 +387,8 @@ done:
 
 PyDoc_STRVAR(fill_headers_doc,
 "fill_headers(data, count, first, row, list_ends, key_ends, key_valid, keys, value_ends, value_valid, values, /)\n--\n\n"
-"The same for the headers: list_ends says for each row where its headers end among those of all rows.");
+"Write the headers of the records that measure counted into columns, beginning with row. list_ends: for each row, the\n"
+"number of headers of all rows up to it. Returns the row after the last one.");
 
 static PyObject *
 fill_headers(PyObject *self, PyObject *args)
@@ -774,26 +776,26 @@ batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)
 typedef struct {
     uint8_t *start;
     Py_ssize_t size;
-    Py_ssize_t room;
+    Py_ssize_t capacity;
 } Output;
 
 static int
 reserve(Output *output, Py_ssize_t more)
 {
-    if (more <= output->room - output->size)
+    if (more <= output->capacity - output->size)
         return 0;
-    Py_ssize_t room = output->room + output->room / 2 + more;
-    uint8_t *start = PyMem_Realloc(output->start, (size_t)room);
+    Py_ssize_t capacity = output->capacity + output->capacity / 2 + more;
+    uint8_t *start = PyMem_Realloc(output->start, (size_t)capacity);
     if (start == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     output->start = start;
-    output->room = room;
+    output->capacity = capacity;
     return 0;
 }
 
-/* There must be room for ten bytes. */
+/* Write a varint. The caller has reserved ten bytes. */
 static inline void
 put_varint(Output *output, int64_t value)
 {
@@ -805,7 +807,7 @@ put_varint(Output *output, int64_t value)
     output->start[output->size++] = (uint8_t)rest;
 }
 
-/* The length and the bytes of an object with a buffer; None is null. */
+/* Write the length and the bytes of an object with a buffer; None is null. */
 static int
 put_sized(Output *output, PyObject *object)
 {
@@ -831,7 +833,7 @@ put_sized(Output *output, PyObject *object)
 static int
 put_headers(Output *output, PyObject *headers)
 {
-    if (PyBytes_CheckExact(headers)) { /* encoded before */
+    if (PyBytes_CheckExact(headers)) { /* encoded already */
         Py_ssize_t size = PyBytes_GET_SIZE(headers);
         if (reserve(output, size) < 0)
             return -1;
@@ -863,7 +865,7 @@ done:
     return done;
 }
 
-/* One record behind a gap for its length, which is then closed up. */
+/* Write a record after ten reserved bytes, then write its length and move the record up to it. */
 static int
 put_record(Output *output, PyObject *record, Py_ssize_t index, int64_t base_timestamp)
 {
@@ -904,7 +906,7 @@ done:
 
 PyDoc_STRVAR(encode_records_doc,
 "encode_records(records, base_timestamp, /)\n--\n\n"
-"The records of a batch without its header: (key, value, timestamp, headers) each.");
+"Encode the records of a batch, (key, value, timestamp, headers) each, without the header and compression.");
 
 static PyObject *
 encode_records(PyObject *self, PyObject *args)
@@ -925,7 +927,7 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nMurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client.");
+PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nReturn the 32-bit MurmurHash2 of data, unsigned, with the seed of Kafka's Java client.");
 
 static PyObject *
 murmur2(PyObject *self, PyObject *data)
@@ -967,7 +969,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_speedups", "Loops over records, compiled.", -1, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_speedups", "Compiled loops over records.", -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

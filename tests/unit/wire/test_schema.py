@@ -82,7 +82,7 @@ def test_records_are_a_view_of_the_frame(version: int) -> None:
         records = codec.decode(given).topic_data[0].partition_data[0].records
         assert isinstance(records, memoryview)
         assert records.obj is frame
-        assert records == b"batch"
+        assert bytes(records) == b"batch"
 
 
 @pytest.mark.parametrize("version", [4, 12])
@@ -120,7 +120,7 @@ def test_the_elements_of_all_arrays_count_together() -> None:
 
 def test_an_array_larger_than_the_frame_is_refused_before_its_elements_are_read() -> None:
     codec = request_codec(ApiKey.METADATA, 0)
-    with pytest.raises(RemoteProtocolError, match="999999 elements are announced where 2 bytes are left"):
+    with pytest.raises(RemoteProtocolError, match="999999 elements are announced, but only 2 bytes are left"):
         codec.decode(struct.pack(">ih", 999_999, -1))
 
 

@@ -50,9 +50,9 @@ UNKNOWN_TO_KIO = {
 }
 #: what the text of an error must say, by the kind that the vectors name
 ERROR_TEXTS = {
-    "truncated": r"ends too soon|are announced where|runs past the end",
-    "trailing": r"left behind",
-    "bad length": r"not allowed here|are announced where|over the limit",
+    "truncated": r"ends too soon|are announced|extends past the end",
+    "trailing": r"left after",
+    "bad length": r"not allowed here|are announced|over the limit",
     "bad varint": r"varint",
     "bad tags": r"tagged field",
     "not UTF-8": r"not UTF-8",
