@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -65,7 +66,7 @@ class ConfluentWriter(Worker):
             with contextlib.suppress(BufferError):
                 self._producer.produce(
                     self.topic, f"{self.number}:{sequence}".encode(), partition=self.partition,
-                    on_delivery=lambda error, message, sequence=sequence: self._delivered(sequence, error, message),
+                    on_delivery=partial(self._delivered, sequence),
                 )  # fmt: skip
                 sequence += 1
             self._producer.poll(1 / RATE)
@@ -131,8 +132,11 @@ class Reader(Worker):
         message = self._consumer.poll(seconds)
         if message is None:
             return
-        if message.error() is not None:
-            if message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                raise KafkaException(message.error())  # what it has read is gone
+        error = message.error()
+        if error is not None:
+            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise KafkaException(error)  # what it has read is gone
             return
-        self.seen[message.partition()].append((message.offset(), message.value()))
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        assert partition is not None and offset is not None and value is not None
+        self.seen[partition].append((offset, value))

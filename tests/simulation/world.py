@@ -294,7 +294,7 @@ class SimBroker:
             world.accepted(self, partition)
             return result
 
-        self.replicas.append = note  # type: ignore[method-assign]
+        self.replicas.append = note  # type: ignore[method-assign, assignment]
         self.ready = False
         Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
-from twisted.logger import LogEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from pylogd.api.errors import explain, why_absent
 from pylogd.config import ConfigError
@@ -16,13 +17,13 @@ from pylogd.replica import partition
 from tests.fakes.parts import Parts
 
 
-def subclasses(kind: type) -> Iterator[type]:
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for child in kind.__subclasses__():
         yield child
         yield from subclasses(child)
 
 
-@pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=str))
 def test_what_a_log_refuses_is_the_clients_fault(kind: type[PylogdError]) -> None:
     code, message = explain(kind("why"))
     assert code not in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE)
@@ -57,13 +58,13 @@ def test_what_replicas_raise(kind: type[PylogdError]) -> None:
 
 def test_what_nobody_foresaw_is_logged_and_kept_from_the_client() -> None:
     events: list[LogEvent] = []
-    globalLogPublisher.addObserver(events.append)
+    globalLogPublisher.addObserver(cast(ILogObserver, events.append))
     try:
         raise PylogdError("a secret")
     except PylogdError as error:
         assert explain(error) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text)
     finally:
-        globalLogPublisher.removeObserver(events.append)
+        globalLogPublisher.removeObserver(cast(ILogObserver, events.append))
     (event,) = [event for event in events if "foresaw" in str(event.get("log_format"))]
     assert "a secret" in str(event["log_failure"])
 
