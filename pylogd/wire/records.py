@@ -223,16 +223,12 @@ def decode_batch(
         raise InvalidRecordBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
     data = payload_of(batch, header, max_decompressed)
     stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    count, base, base_time = header.record_count, header.base_offset, header.base_timestamp
     records: list[Record]
     if speedups is not None:
-        records = speedups.decode_records(
-            data, header.record_count, header.base_offset, header.base_timestamp, topic, partition, Record, stamp
-        )
+        records = speedups.decode_records(data, count, base, base_time, topic, partition, Record, stamp)
     else:
-        records = decode_records(
-            bytes(data), header.record_count, header.base_offset, header.base_timestamp,
-            topic=topic, partition=partition,
-        )  # fmt: skip
+        records = decode_records(bytes(data), count, base, base_time, topic=topic, partition=partition)
         if stamp is not None:
             records = [_new_record((*record[:3], stamp, *record[4:])) for record in records]
     if records and records[-1][2] > header.last_offset:
@@ -319,10 +315,15 @@ def _decode_deltas(data: bytes, position: int) -> tuple[int, int, int, int]:
 def _decode_key_and_value(data: bytes, position: int) -> tuple[bytes | None, bytes | None, int]:
     """Return a record's key and value, and the position after them. Their lengths are zig-zag encoded; 1 is null."""
     key = value = None
-    if data[position] == 1:
-        position += 1
-    else:
-        key, position = _sized(data, position)
+    size = data[position]
+    position += 1
+    if size != 1:
+        if size > 127:
+            size, position = _unsigned(data, position - 1)
+        if size & 1:
+            raise InvalidRecordBatch("a key has a negative length")
+        start, position = position, position + (size >> 1)
+        key = data[start:position]
     size = data[position]
     position += 1
     if size != 1:

@@ -198,7 +198,7 @@ def test_damage_behind_a_right_crc() -> None:
         (b"\x0c\0\0\0\1\1\0" + b"x", 1, "follow"),
         (b"\x0e\0\0\0\1\1\0", 1, "should end at byte"),
         (b"\x0c\0\0\1\1\1\0", 1, "ascend"),
-        (b"\x0c\0\0\0\3\1\0", 1, "past the end"),
+        (b"\x0c\0\0\0\3\1\0", 1, "key has a negative"),
         (b"\x0c\0\0\0\1\3\0", 1, "value has a negative"),
         (b"\x0c\0\0\0\1\7\0", 1, "value has a negative"),
         (b"\x0c\0\0\0\1\1\1", 1, "headers"),
