@@ -8,10 +8,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorThreads
 from zope.interface.verify import verifyObject
 
 from pylogd.metadata.errors import (
@@ -69,7 +70,7 @@ class ThreadedSqlite:
         self._reactor = ThreadsOnly()
 
     def store(self) -> IMetadataStore:
-        return SqliteStore(self._path, worker=ThreadWorker(self._reactor))
+        return SqliteStore(self._path, worker=ThreadWorker(cast(IReactorThreads, self._reactor)))
 
     def wait(self, deferred: Deferred[Any]) -> Any:
         return result_of(deferred, self._reactor.run_one)
@@ -103,7 +104,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
 }
 
 
-@pytest.fixture(params=BENCHES.values(), ids=BENCHES.keys())
+@pytest.fixture(params=list(BENCHES.values()), ids=list(BENCHES))
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     made: Bench = request.param(request)
     yield made
@@ -284,10 +285,14 @@ def test_multi_may_be_empty(tree: StoreClient) -> None:
 
 def test_calls_take_effect_in_their_order(tree: StoreClient) -> None:
     order: list[int] = []
-    deferreds = [tree.store.create("/a")]
+    deferreds: list[Deferred[Any]] = [tree.store.create("/a")]
     deferreds += [tree.store.set("/a", str(number).encode(), number) for number in range(20)]
+
+    def note(_: object, number: int) -> None:
+        order.append(number)
+
     for number, deferred in enumerate(deferreds):
-        deferred.addCallback(lambda _, number=number: order.append(number))
+        deferred.addCallback(note, number)
     for deferred in deferreds:
         tree.bench.wait(deferred)
     assert order == list(range(21))
@@ -382,7 +387,11 @@ def test_a_failed_read_sets_no_watch_and_a_failed_write_sets_none_off(tree: Stor
 def test_no_change_after_the_read_is_missed(tree: StoreClient) -> None:
     tree.create("/a")
     events: list[WatchEvent] = []
-    pending = [tree.store.set("/a", b"1"), tree.store.get("/a", events.append), tree.store.set("/a", b"2")]
+    pending: list[Deferred[Any]] = [
+        tree.store.set("/a", b"1"),
+        tree.store.get("/a", events.append),
+        tree.store.set("/a", b"2"),
+    ]
     seen = [tree.bench.wait(deferred) for deferred in pending][1]
     tree.exists("/")
     assert seen.data == b"1"
@@ -405,12 +414,14 @@ def test_a_watch_that_raises_harms_nobody(tree: StoreClient) -> None:
 
 def test_a_watch_may_ask_again(tree: StoreClient) -> None:
     versions: list[int] = []
+    looks: list[Deferred[None]] = []
 
-    def look(_: WatchEvent | None = None) -> Deferred[None]:
-        return tree.store.get("/a", look).addCallback(lambda node: versions.append(node.stat.version))
+    def look(_: WatchEvent | None = None) -> None:
+        looks.append(tree.store.get("/a", look).addCallback(lambda node: versions.append(node.stat.version)))
 
     tree.create("/a")
-    tree.bench.wait(look())
+    look()
+    tree.bench.wait(looks[0])
     for _ in range(3):
         tree.set("/a", b"")
         tree.exists("/")

@@ -75,9 +75,9 @@ def test_a_follower_joins_when_it_has_what_is_committed(parts: Parts) -> None:
         5,
         case.new_state(()).partition_epoch - 1,
     )
-    assert case.partition.isr == (1, 2)
+    assert list(case.partition.isr) == [1, 2]
     case.answer(case.new_state((1, 2, 3)))
-    assert case.partition.isr == (1, 2, 3)
+    assert list(case.partition.isr) == [1, 2, 3]
     assert case.partition.pending_isr is None
 
 
