@@ -64,6 +64,9 @@ class FakeConnection:
 class Parts:
     """What `pylogd.api.context.BrokerParts` asks for, started."""
 
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = Settings({"node.id": NODE, "log.dirs": "/data", **named})
@@ -145,7 +148,7 @@ class Parts:
 
     # -- what tests need first
 
-    def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
+    def create(self, name: str, partitions: int = 1, **configs: Any) -> Topic:
         """Make a topic; its settings with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         topic = result_of(self.topics.create_topic(name, partitions=partitions, configs=named))
