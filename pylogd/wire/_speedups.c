@@ -444,20 +444,20 @@ enum {
     LONG_WALK = 1 << 16, /* bytes from which on the interpreter may run other threads meanwhile */
 };
 
-static const char OVER_BATCH[] = "goes over the end of its batch", OVER_RECORD[] = "has fields that go over its end",
-                  LONG_NUMBER[] = "has a number of too many bytes", BAD_DELTA[] = "does not have the next offset",
-                  BAD_LENGTH[] = "has a negative length", BAD_HEADERS[] = "has a count of headers that can't be",
-                  NO_HEADER_KEY[] = "has a header without a key", BAD_END[] = "does not end with its fields",
-                  BAD_STAMP[] = "has a time stamp of more than 64 bits", BAD_COUNT[] = "is not there",
+static const char OVER_BATCH[] = "extends past the end of its batch", OVER_RECORD[] = "has fields that extend past its end",
+                  LONG_NUMBER[] = "has a varint of too many bytes", BAD_DELTA[] = "has a wrong offset delta",
+                  BAD_LENGTH[] = "has a negative length", BAD_HEADERS[] = "has an impossible number of headers",
+                  NO_HEADER_KEY[] = "has a header without a key", BAD_END[] = "has another length than its fields",
+                  BAD_STAMP[] = "has a time stamp of more than 64 bits", BAD_COUNT[] = "is missing",
                   TRAILING[] = "is followed by other bytes";
 
 typedef struct {
-    Py_ssize_t good;     /* sound records, up to the first that is not */
-    const char *problem; /* what the next one, or the last, does wrong; NULL for nothing */
-    int64_t oldest;      /* of the time stamps that are not negative; -1 if all are */
-    int64_t newest;      /* of all */
-    Py_ssize_t keyless, untimely; /* how many */
-    int32_t keyless_at[MAX_PLACES], untimely_at[MAX_PLACES];
+    Py_ssize_t good;     /* the number of valid records before the first malformed one */
+    const char *problem; /* how the next record, or the last, is malformed; NULL for nothing */
+    int64_t oldest;      /* the smallest time stamp that is not negative; -1 for none */
+    int64_t newest;      /* the largest time stamp */
+    Py_ssize_t keyless, untimely; /* their numbers */
+    int32_t keyless_at[MAX_PLACES], untimely_at[MAX_PLACES]; /* the indexes of the first of them */
 } Inspection;
 
 static const char *
@@ -620,7 +620,7 @@ to_places(const int32_t *places, Py_ssize_t count)
 
 PyDoc_STRVAR(inspect_records_doc,
 "inspect_records(data, count, base_timestamp, earliest, latest, /)\n--\n\n"
-"What a broker has to know of the count records in data, as the fields of pylogd.wire.validation.Inspection.");
+"Walk over the count records in data. Returns the fields of pylogd.wire.validation.Inspection.");
 
 static PyObject *
 inspect_records(PyObject *self, PyObject *args)
@@ -662,7 +662,7 @@ big_endian(const uint8_t *at, int bytes)
     return value;
 }
 
-/* Add the size of a raw snappy block, decompressed, to `size`; whether the block can be decompressed whole. */
+/* Add the decompressed size of a raw snappy block to `size`. Returns whether the block is well-formed. */
 static int
 inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
 {
@@ -672,7 +672,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
     while (at < end) {
         uint64_t tag = *at++, offset = 0, length = tag >> 2;
         int extra = (int)(tag & 3);
-        if (extra == 0) { /* a literal: its length may take up to four bytes of its own, low ones first */
+        if (extra == 0) { /* a literal, whose length may take up to four more bytes, low ones first */
             extra = length < 60 ? 0 : (int)length - 59;
             if (end - at < extra)
                 return 0;
@@ -684,7 +684,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
             if (++length > (uint64_t)(end - at))
                 return 0;
             at += length;
-        } else { /* a copy of what was made before; its offset takes 1, 2 or 4 bytes */
+        } else { /* a copy of earlier output; its offset takes 1, 2 or 4 bytes */
             extra = extra == 3 ? 4 : extra;
             if (end - at < extra)
                 return 0;
@@ -707,7 +707,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
     return made == total;
 }
 
-/* The same for snappy-java's stream of blocks, or a block alone. */
+/* Do the same for snappy-java's stream of blocks, or a raw block. */
 static int
 inspect_snappy_stream(const uint8_t *at, const uint8_t *end, uint64_t *size)
 {
@@ -727,7 +727,7 @@ inspect_snappy_stream(const uint8_t *at, const uint8_t *end, uint64_t *size)
 
 PyDoc_STRVAR(batch_is_valid_doc,
 "batch_is_valid(batch, earliest, /)\n--\n\n"
-"Whether what is behind a batch's header is what the header says; see pylogd.wire.validation.");
+"Return whether the records of a batch agree with its header; see pylogd.wire.validation.");
 
 static PyObject *
 batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)

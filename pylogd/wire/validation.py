@@ -43,16 +43,16 @@ _XERIAL = b"\x82SNAPPY\0"
 _SNAPPY_EXPANSION = 22  # the largest possible one: an element of three bytes makes 64
 
 # How a record is malformed, after "record 3 of 5 ..."; the same texts are in `_speedups.c`.
-_OVER_BATCH = "goes over the end of its batch"
-_OVER_RECORD = "has fields that go over its end"
-_LONG_NUMBER = "has a number of too many bytes"
-_BAD_DELTA = "does not have the next offset"
+_OVER_BATCH = "extends past the end of its batch"
+_OVER_RECORD = "has fields that extend past its end"
+_LONG_NUMBER = "has a varint of too many bytes"
+_BAD_DELTA = "has a wrong offset delta"
 _BAD_LENGTH = "has a negative length"
-_BAD_HEADERS = "has a count of headers that can't be"
+_BAD_HEADERS = "has an impossible number of headers"
 _NO_HEADER_KEY = "has a header without a key"
-_BAD_END = "does not end with its fields"
+_BAD_END = "has another length than its fields"
 _BAD_STAMP = "has a time stamp of more than 64 bits"
-_BAD_COUNT = "is not there"
+_BAD_COUNT = "is missing"
 _TRAILING = "is followed by other bytes"
 
 
