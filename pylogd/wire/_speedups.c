@@ -53,18 +53,18 @@ read_varint(Cursor *cursor, uint64_t *value)
     uint64_t result = 0;
     for (int shift = 0; shift <= 63; shift += 7) {
         if (at >= cursor->end)
-            return invalid("a record goes over the end of its batch");
+            return invalid("a record extends past the end of its batch");
         uint8_t byte = *at++;
         result |= (uint64_t)(byte & 0x7F) << shift;
         if (byte < 128) {
             if (shift == 63 && byte > 1)
-                return invalid("a varint of more than 64 bits");
+                return invalid("a varint has more than 64 bits");
             cursor->at = at;
             *value = result;
             return 0;
         }
     }
-    return invalid("a varint of more than ten bytes");
+    return invalid("a varint has more than ten bytes");
 }
 
 /* Read a length and that many bytes. The length -1, which is 1 in zig-zag encoding, is null. */
@@ -80,7 +80,7 @@ read_sized(Cursor *cursor, const uint8_t **start, Py_ssize_t *size)
         return 0;
     }
     if (length & 1 || length >> 1 > (uint64_t)(cursor->end - cursor->at))
-        return invalid("a length that is negative or goes over the end of its batch");
+        return invalid("a field has a negative length or extends past the end of its batch");
     *start = cursor->at;
     *size = (Py_ssize_t)(length >> 1);
     cursor->at += *size;
@@ -93,7 +93,7 @@ next_header(Cursor *cursor, Header *header)
     if (read_sized(cursor, &header->key, &header->key_size) < 0)
         return -1;
     if (header->key == NULL)
-        return invalid("a header without a key");
+        return invalid("a header has no key");
     return read_sized(cursor, &header->value, &header->value_size);
 }
 
@@ -105,20 +105,20 @@ next_record(Cursor *cursor, Record *record, uint64_t *last)
     if (read_varint(cursor, &length) < 0)
         return -1;
     if (length >> 1 > (uint64_t)(cursor->end - cursor->at) || length < 2)
-        return invalid("a record goes over the end of its batch");
+        return invalid("a record extends past the end of its batch");
     const uint8_t *end = cursor->at + (length >> 1);
     cursor->at++; /* attributes, which are unused */
     if (read_varint(cursor, &record->stamp) < 0 || read_varint(cursor, &record->delta) < 0)
         return -1;
     if (record->delta & 1 || (!(*last & 1) && record->delta <= *last))
-        return invalid("offsets in a batch don't ascend");
+        return invalid("the offsets in a batch don't ascend");
     *last = record->delta;
     record->delta >>= 1;
     if (read_sized(cursor, &record->key, &record->key_size) < 0
         || read_sized(cursor, &record->value, &record->value_size) < 0 || read_varint(cursor, &count) < 0)
         return -1;
     if (count & 1 || count > (uint64_t)(cursor->end - cursor->at))
-        return invalid("a count of headers that can't be");
+        return invalid("a record has an impossible number of headers");
     record->headers = (Py_ssize_t)(count >> 1);
     record->header = *cursor;
     for (Py_ssize_t i = 0; i < record->headers; i++) {
@@ -126,7 +126,7 @@ next_record(Cursor *cursor, Record *record, uint64_t *last)
         if (next_header(cursor, &header) < 0)
             return -1;
     }
-    return cursor->at == end ? 0 : invalid("a record's length is not that of its fields");
+    return cursor->at == end ? 0 : invalid("a record has another length than its fields");
 }
 
 static inline int64_t
@@ -139,7 +139,7 @@ static int
 check_count(Py_ssize_t count, Py_ssize_t size)
 {
     if (count < 0 || count > size / 7)
-        return invalid("a count of records that can't be");
+        return invalid("a batch has an impossible number of records");
     return 0;
 }
 
@@ -209,7 +209,7 @@ decode_records(PyObject *self, PyObject *args)
                           &PyType_Type, &type, &stamp))
         return NULL;
     if (!PyType_IsSubtype(type, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "records are tuples");
+        PyErr_SetString(PyExc_TypeError, "type must be a subclass of tuple");
         goto done;
     }
     if (check_count(count, data.len) < 0 || (empty = PyTuple_New(0)) == NULL || (list = PyList_New(count)) == NULL)
@@ -272,7 +272,7 @@ measure(PyObject *self, PyObject *args)
         if (next_record(&cursor, &record, &last) < 0)
             goto done;
         if (__builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time)) {
-            invalid("a time stamp of more than 64 bits");
+            invalid("a time stamp has more than 64 bits");
             goto done;
         }
         if ((int64_t)record.delta < first)
@@ -368,7 +368,7 @@ fill(PyObject *self, PyObject *args)
         if (__builtin_add_overflow((int64_t)base_offset, (int64_t)record.delta, &offset)
             || (given == Py_None && __builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time))
             || (row + 1) * 8 > offsets.len || (row + 1) * 8 > timestamps.len) {
-            invalid("an offset or a time stamp of more than 64 bits");
+            invalid("an offset or a time stamp has more than 64 bits");
             goto done;
         }
         ((int64_t *)offsets.buf)[row] = offset;
@@ -850,7 +850,7 @@ put_headers(Output *output, PyObject *headers)
         PyObject *pair = PySequence_Tuple(PyTuple_GET_ITEM(all, i)), *name = NULL;
         int put = -1;
         if (pair != NULL && PyTuple_GET_SIZE(pair) != 2)
-            PyErr_SetString(PyExc_ValueError, "a header is a pair");
+            PyErr_SetString(PyExc_ValueError, "a header must be a pair of name and value");
         else if (pair != NULL
                  && (name = PyUnicode_AsEncodedString(PyTuple_GET_ITEM(pair, 0), "utf-8", "surrogateescape")))
             put = put_sized(output, name) < 0 ? -1 : put_sized(output, PyTuple_GET_ITEM(pair, 1));
@@ -874,7 +874,7 @@ put_record(Output *output, PyObject *record, Py_ssize_t index, int64_t base_time
     if (fields == NULL)
         return -1;
     if (PyTuple_GET_SIZE(fields) != 4) {
-        PyErr_SetString(PyExc_ValueError, "a record is a key, a value, a time stamp and headers");
+        PyErr_SetString(PyExc_ValueError, "a record must have a key, a value, a time stamp and headers");
         goto done;
     }
     PyObject *headers = PyTuple_GET_ITEM(fields, 3);
