@@ -4,10 +4,10 @@
 
 With --check nothing is written, and the exit status is 1 if a file is out of date.
 
-Strategy: the schemas are the source of truth. Each message class serves all versions of its API: it has the fields of
-every version, with the schema's defaults. The output is checked in, so that type checkers and readers see real classes.
-The methods that `@dataclass` would compile for each class at every start are written out, or inherited from `Message`;
-compiling them took an eighth of a broker's start time.
+Strategy: one message class serves all versions of its API: it has the fields of every version, each with the schema's
+default. The classes are checked in, so that type checkers and readers see them. Methods that `@dataclass` would compile
+at each start of a process are written out, or inherited from `Message`: compiling them took an eighth of a broker's
+start.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise _reason(root, error) from error
         if is_file:
-            raise LakeError(f"{root} is a file; a lake is a directory")
+            raise LakeError(f"{root} is a file, where a lake is a directory")
 
         options = jvm.org.apache.hadoop.fs.Options.Rename
         self._no_overwrite: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)

@@ -451,7 +451,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"option 'subscribePattern' must be a regular expression, got {text!r}: {error}") from error
+        raise OptionError(f"option 'subscribePattern' has to be a regular expression, got {text!r}: {error}") from error
     return text
 
 

@@ -850,7 +850,7 @@ put_headers(Output *output, PyObject *headers)
         PyObject *pair = PySequence_Tuple(PyTuple_GET_ITEM(all, i)), *name = NULL;
         int put = -1;
         if (pair != NULL && PyTuple_GET_SIZE(pair) != 2)
-            PyErr_SetString(PyExc_ValueError, "a header must be a pair of name and value");
+            PyErr_SetString(PyExc_ValueError, "a header is a pair");
         else if (pair != NULL
                  && (name = PyUnicode_AsEncodedString(PyTuple_GET_ITEM(pair, 0), "utf-8", "surrogateescape")))
             put = put_sized(output, name) < 0 ? -1 : put_sized(output, PyTuple_GET_ITEM(pair, 1));
@@ -927,7 +927,7 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nReturn the 32-bit MurmurHash2 of data, unsigned, with the seed of Kafka's Java client.");
+PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nMurmurHash2 of 32 bits, unsigned, with the seed of Kafka's Java client.");
 
 static PyObject *
 murmur2(PyObject *self, PyObject *data)

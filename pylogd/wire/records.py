@@ -482,7 +482,7 @@ def encode_records(
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
-    """Encode the headers of a record. `encode_records` accepts the result instead of the headers."""
+    """Return headers as they stand in a record; `encode_records` takes these bytes in place of the headers."""
     parts = [varint(len(headers))]
     for name, value in headers:
         key = name.encode("utf-8", "surrogateescape")

@@ -75,8 +75,8 @@ _ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 class ServerSession:
     """The broker's side of one connection.
 
-    max_frame_bytes: larger requests raise RemoteProtocolError. versions: the lowest and highest supported version by
-    API key. memory: memory for large requests, which the sessions of a thread may share.
+    `versions` maps each API key that is served to its lowest and highest version. Frames over `max_frame_bytes` raise.
+    `memory` may be shared by the sessions of a thread.
     """
 
     __slots__ = ("_decoder", "_versions")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from pylogd.log.config import LogConfig
 from pylogd.log.files import read_file, write_file
@@ -110,7 +109,7 @@ def is_bad(finding: Finding) -> bool:
     return finding.severity is not Severity.INFO
 
 
-def append(log: Log, *values: bytes, epoch: int = 0, **options: Any) -> AppendResult:
+def append(log: Log, *values: bytes, epoch: int = 0, **options: int) -> AppendResult:
     """Append one batch."""
     return log.append(batch(*values, **options), leader_epoch=epoch)
 

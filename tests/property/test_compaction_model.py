@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,9 +24,7 @@ def fill(house: CompactedHouse, batches: list[tuple[list[Pair], int, bool]], seq
     """Append the batches; idempotent ones continue their producer's sequence."""
     log = house.manager.logs["t", 0]
     for pairs, codec, idempotent in batches:
-        options: dict[str, Any] = (
-            {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]} if idempotent else {}
-        )
+        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequences[0]} if idempotent else {}
         put(house, log, *pairs, compression=codec, **options)
         sequences[0] += len(pairs) * idempotent
 

@@ -322,17 +322,10 @@ class History(World):
             self.say(f"pause {broker.node_id}")
             broker.time.paused = True
             clock, session = broker.time, broker.store.session_id
-
-            def expire() -> None:
-                if clock.paused:
-                    self.tree.expire(session)
-
-            def resume() -> None:
-                if clock.paused and clock is broker.time:
-                    self._resume(broker)
-
-            self.clock.callLater(self.session_timeout, expire)
-            self.clock.callLater(self.rng.uniform(0.05, 2.0), resume)
+            self.clock.callLater(self.session_timeout, lambda: clock.paused and self.tree.expire(session))
+            self.clock.callLater(
+                self.rng.uniform(0.05, 2.0), lambda: clock.paused and clock is broker.time and self._resume(broker)
+            )
 
     def _resume(self, broker: SimBroker) -> None:
         self.say(f"resume {broker.node_id}")
@@ -483,7 +476,7 @@ class History(World):
         ledger = self.ledgers[index]
         log = broker.bytes_of(TOPIC, index)
         if high_watermark > ledger.end:
-            ledger.extend(bytes(log), high_watermark)
+            ledger.extend(log, high_watermark)
             if ledger.end != high_watermark:
                 raise Violation(f"broker {broker.node_id} shows {high_watermark} of {index}: not the end of a batch")
         place = ledger.places.get(high_watermark)

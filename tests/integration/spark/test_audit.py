@@ -196,7 +196,7 @@ def test_messages_that_were_not_delivered_are_no_gap(audit: Any, broker: Address
         (["SENT", "--reports", "not-there"], "there is no topic 'not-there'"),
         (["SENT", "--reports", "SENT", "--received", "127.0.0.1:1"], "127.0.0.1:1: can't connect"),
         (["SENT", "-b", "127.0.0.1:1"], "127.0.0.1:1: can't connect"),
-        (["SENT", "--reports", "SENT", "--lake", "FILE"], "is a file; a lake is a directory"),
+        (["SENT", "--reports", "SENT", "--lake", "FILE"], "is a file, where a lake is a directory"),
     ],
 )
 def test_errors_are_one_line(audit: Any, sent: str, tmp_path: Path, arguments: list[str], text: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+from twisted.logger import LogEvent
 
 from pylogd.api.errors import explain, why_absent
 from pylogd.config import ConfigError
@@ -15,6 +15,9 @@ from pylogd.log import errors as storage
 from pylogd.metadata.errors import InvalidTopicName
 from pylogd.replica import partition
 from tests.fakes.parts import Parts
+from twisted import logger
+
+globalLogPublisher: Any = logger.globalLogPublisher  # declared to take nothing but ILogObserver
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -58,13 +61,13 @@ def test_what_replicas_raise(kind: type[PylogdError]) -> None:
 
 def test_what_nobody_foresaw_is_logged_and_kept_from_the_client() -> None:
     events: list[LogEvent] = []
-    globalLogPublisher.addObserver(cast(ILogObserver, events.append))
+    globalLogPublisher.addObserver(events.append)
     try:
         raise PylogdError("a secret")
     except PylogdError as error:
         assert explain(error) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.text)
     finally:
-        globalLogPublisher.removeObserver(cast(ILogObserver, events.append))
+        globalLogPublisher.removeObserver(events.append)
     (event,) = [event for event in events if "foresaw" in str(event.get("log_format"))]
     assert "a secret" in str(event["log_failure"])
 

@@ -14,18 +14,9 @@ from pathlib import Path
 import pytest
 
 import pylogd
-from pylogd.log.cleaner import Cleaner, CleanerConfig, cleanable
+from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, cleanable
 from pylogd.log.cleaning import CleaningProcess, ProcessLost
-from pylogd.log.compaction import (
-    Check,
-    Cleaned,
-    CleanerStopped,
-    KeyMapTooSmall,
-    Passes,
-    SourcesChanged,
-    compact,
-    run_passes,
-)
+from pylogd.log.compaction import Check, Cleaned, KeyMapTooSmall, Passes, SourcesChanged, compact, run_passes
 from pylogd.log.config import LogConfig
 from pylogd.log.errors import CorruptLog, StorageFailure
 from pylogd.log.files import RealFileSystem

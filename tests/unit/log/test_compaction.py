@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 import pytest
 
-from pylogd.log.cleaner import Cleaner, CleanerConfig, Throttle, cleanable
-from pylogd.log.compaction import CleanerStopped, SourcesChanged, compact
+from pylogd.log.cleaner import Cleaner, CleanerConfig, CleanerStopped, Throttle, cleanable
+from pylogd.log.compaction import SourcesChanged, compact
 from pylogd.log.errors import InvalidRecord, KeylessRecords, LogClosed
 from pylogd.log.keymap import ENTRY_BYTES, NOT_FOUND, KeyMap
 from pylogd.log.log import Log
@@ -169,7 +168,7 @@ def test_delete_markers_stay_for_their_time_and_then_go() -> None:
 def test_producers_are_known_after_their_records_are_gone() -> None:
     house = CompactedHouse()
     log = house.create()
-    ids: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
+    ids = {"producer_id": 9, "producer_epoch": 0}
     put(house, log, (b"a", b"1"), base_sequence=0, **ids)
     result = put(house, log, (b"a", b"2"), base_sequence=1, **ids)
     for at in range(10):
@@ -335,7 +334,7 @@ def test_a_log_that_changes_under_the_cleaner(change: str) -> None:
     found = cleanable(log, house.now_ms)
     assert found is not None
     worker = Cleaner(house.manager, house.cleaner_config, now_ms=lambda: house.now_ms).worker()
-    done: list[int] = []
+    done = []
 
     def meddle(_count: int) -> None:
         if names(house.fs, ".cleaned") and not done:
@@ -365,8 +364,7 @@ def test_a_segment_that_retention_took_is_no_failing_disk() -> None:
         put(house, log, (b"a", b"%d" % at))
     log.seal()
     first = log.segments[0].path
-    call = house.fs._call
-    taken: list[str] = []
+    call, taken = house.fs._call, []
 
     def take(operation: str, path: str) -> None:
         if operation == "open" and path == first and not taken:

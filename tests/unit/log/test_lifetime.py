@@ -19,7 +19,7 @@ from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, names, 
 SEGMENT = 200  # bytes: two small batches
 
 
-def small(**settings: Any) -> House:
+def small(**settings: object) -> House:
     """A house of small segments."""
     return House(LogConfig(segment_bytes=SEGMENT, index_interval_bytes=50), **settings)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
@@ -82,7 +80,7 @@ def test_sequences_start_over() -> None:
 def test_several_batches_of_one_producer_in_one_append() -> None:
     house = House()
     log = house.create()
-    options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    options = {"producer_id": 7, "producer_epoch": 0}
     pair = batch(b"a", b"b", base_sequence=0, **options) + batch(b"c", base_sequence=2, **options)
     log.append(pair, leader_epoch=0)
     assert log.append(pair, leader_epoch=0).duplicate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,7 +18,7 @@ from pylogd.wire.records import iter_batches, parse_header
 from tests.fakes.storage import START_MS, House, append, batch, read_all, values, with_header
 
 
-def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, **how: Any) -> int | None:
+def first_offset(log: Log, offset: int, max_bytes: int = 1 << 20, **how: int) -> int | None:
     """The base offset of the first batch that a read brings."""
     found = log.read(offset, max_bytes, allow_cold=True, **how)
     return None if found is None else parse_header(found.read()).base_offset

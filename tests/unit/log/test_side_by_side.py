@@ -22,7 +22,7 @@ def test_logs_are_truncated_side_by_side(tmp_path: Path) -> None:
             log.append(batch(b"v"), leader_epoch=0)
         log.flush()
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda key: manager.truncate_to(key[0], key[1], 1), keys)) == [1] * len(keys)
+        assert list(pool.map(lambda key: manager.truncate_to(*key, 1), keys)) == [1] * len(keys)
     assert manager.healthy
     points = read_offsets(RealFileSystem(), str(tmp_path), RECOVERY_POINTS)
     assert points == dict.fromkeys(keys, 1)

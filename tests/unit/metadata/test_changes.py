@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorThreads
-from twisted.python.failure import Failure
 
 from pylogd.metadata.changes import MAX_PATHS, ChangeFeed
 from pylogd.metadata.configs import ConfigChange, ConfigOperation
@@ -100,7 +97,7 @@ class TestCrossing:
     def two(self, tmp_path: Path) -> tuple[Peer, Peer, ThreadsOnly]:
         path = tmp_path / "metadata.sqlite"
         reactor = ThreadsOnly()
-        store = SqliteStore(path, worker=ThreadWorker(cast(IReactorThreads, reactor)))
+        store = SqliteStore(path, worker=ThreadWorker(reactor))
         result_of(store.start(), reactor.run_one)
         peers = []
         for node_id in (1, 2):
@@ -139,14 +136,9 @@ class TestCrossing:
     def test_whoever_hears_that_a_topic_exists_finds_it(self, two: tuple[Peer, Peer, ThreadsOnly]) -> None:
         one, other, reactor = two
         first, same, elsewhere = (peer.topics.create_topic("b") for peer in (one, one, other))
-
-        def note(failure: Failure, peer: Peer, found: list[object]) -> Failure:
-            found.append(peer.topics.get("b"))
-            return failure
-
         for late, peer in ((same, one), (elsewhere, other)):
             found: list[object] = []
-            late.addErrback(note, peer, found)
+            late.addErrback(lambda failure, p=peer, f=found: (f.append(p.topics.get("b")), failure)[1])
             with pytest.raises(TopicExists):
                 result_of(late, reactor.run_one)
             assert found[0] is not None
@@ -163,8 +155,7 @@ class TestCrossing:
         change = other.topics.add_partitions("a", 3)
         second = other.topics.delete_topic("a")
         result_of(deletion, reactor.run_one)
-        changes: list[Deferred[Any]] = [change, second]
-        for late in changes:
+        for late in (change, second):
             with pytest.raises(UnknownTopic):
                 result_of(late, reactor.run_one)
 

@@ -102,9 +102,8 @@ def test_a_replica_from_the_latest_offset_joins_in_its_time(store: SqliteStore) 
     topic = result_of(peers[0].topics.create_topic("a", assignment={0: [1]}))
     moved = replace(topic.partitions[0], replicas=(1, 2), adding=(2,), latest_until_ms=2_000, partition_epoch=1)
     result_of(peers[0].topics.write_states([TopicUpdate(topic, (moved,))]))
-    found = peers[0].topics.get("a")
-    assert found is not None
-    topic = found
+    topic = peers[0].topics.get("a")
+    assert topic is not None
     assert topic.partitions == (moved,)
     (early,) = result_of(peers[0].topics.alter_isr([change_of(topic, (1, 2))]))
     assert isinstance(early, IneligibleReplica)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+from twisted.logger import LogEvent, globalLogPublisher
 
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.layout import topic_path
@@ -27,10 +26,9 @@ from tests.fakes.parts import Parts, batch
 @pytest.fixture
 def logged() -> Iterator[list[LogEvent]]:
     events: list[LogEvent] = []
-    observer = cast(ILogObserver, events.append)
-    globalLogPublisher.addObserver(observer)
+    globalLogPublisher.addObserver(events.append)
     yield events
-    globalLogPublisher.removeObserver(observer)
+    globalLogPublisher.removeObserver(events.append)
 
 
 def restart(parts: Parts) -> None:
@@ -245,7 +243,7 @@ class TestTrouble:
         with pytest.raises(PartitionOffline):
             offline.read(0, 100, min_one=True, allow_cold=False)
         result_of(parts.topics.delete_topic("t"))
-        assert str(offline.role) == str(Role.DELETED)
+        assert offline.role is Role.DELETED
 
     def test_a_failing_disk_does_not_flood_the_log(self, parts: Parts, logged: list[LogEvent]) -> None:
         parts.create("t")
