@@ -64,9 +64,6 @@ class FakeConnection:
 class Parts:
     """What `pylogd.api.context.BrokerParts` asks for, started."""
 
-    replicas: ReplicaManager
-    groups: GroupCoordinator
-
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings = Settings({"node.id": NODE, "log.dirs": "/data", **named})
