@@ -1,4 +1,4 @@
-"""The codecs' rules: versions, bounds, records that are not copied, and what can't be put on the wire."""
+"""The rules of codecs: versions, limits, records that are not copied, and messages that can't be encoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pylogd.wire.stream import MAX_ELEMENTS, unsigned_varint
 
 
 class Slice:
-    """Records that only have a size, such as a slice of a file."""
+    """An object for a field of records that only has a size, like a slice of a file."""
 
     def __init__(self, size: int) -> None:
         self._size = size
