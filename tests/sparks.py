@@ -76,13 +76,14 @@ def running_spark(folder: Path, settings: Mapping[str, str] | None = None, maste
             for query in session.streams.active:
                 query.stop()
             session.stop()
+            assert gateway is not None
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(STOP_SECONDS)
             SparkContext._gateway = SparkContext._jvm = None
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, former in before.items():
+            if former is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = value
+                os.environ[name] = former

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -62,7 +62,7 @@ class ZooKeeperBench:
 
     def store(self, chroot: str = "", **arguments: Any) -> ZooKeeperStore:
         """A store, not started, below the bench's own chroot; `close` closes it."""
-        store = ZooKeeperStore(self.connect + chroot, self.reactor, **{**self._arguments, **arguments})
+        store = ZooKeeperStore(self.connect + chroot, cast(Any, self.reactor), **{**self._arguments, **arguments})
         self.stores.append(store)
         return store
 

@@ -51,7 +51,7 @@ def render_all() -> dict[str, str]:
 
 
 def render_module(stem: str, api: Json) -> str:
-    """The module of one API: its structs, inner ones first, then request and response."""
+    """Return the module of one API: its structs, inner ones first, then request and response."""
     structs: dict[str, str] = {}
     for role in ("request", "response"):
         for name, about, fields in _structs_of(api[role]):
@@ -70,7 +70,7 @@ def render_module(stem: str, api: Json) -> str:
 
 
 def render_class(name: str, about: str, fields: list[Json], records: str, class_vars: str = "") -> str:
-    """One class. Every field has a default; `records` is the Python type of the schema's type of that name."""
+    """Return one class, in which every field has a default. `records`: the Python type of fields of records."""
     decorator = "@dataclass(slots=True, init=False, repr=False, eq=False)"
     lines = [f'{decorator}\nclass {name}(Message):\n    """{about}"""\n\n{class_vars}']
     for field in fields:
@@ -98,7 +98,7 @@ def _init(fields: list[Json], records: str) -> str:
 
 
 def annotation(field: Json, records: str) -> str:
-    """The Python type of a field."""
+    """Return the Python type of a field."""
     kind: str = field["type"]
     if kind == "records":
         return f"{records} | None"
@@ -110,7 +110,7 @@ def annotation(field: Json, records: str) -> str:
 
 
 def default(field: Json) -> tuple[str, str | None]:
-    """Python expressions for a field's default: the argument's and, if that can be changed, what makes a new one."""
+    """Return expressions for a field's default: that of the argument and, for mutable ones, that of a new object."""
     kind: str = field["type"]
     if "default" in field:
         return json.dumps(field["default"]) if isinstance(field["default"], str) else repr(field["default"]), None
@@ -120,7 +120,7 @@ def default(field: Json) -> tuple[str, str | None]:
 
 
 def render_index(apis: dict[str, Json]) -> str:
-    """The package's own module: which APIs there are, without reading a schema or importing a message."""
+    """Return the package's `__init__`: the table of all APIs, which needs neither schemas nor message classes."""
     rows = sorted((api["key"], stem, api) for stem, api in apis.items())
     keys = "".join(f"    {stem.upper()} = {key}\n" for key, stem, _ in rows)
     table = ""
@@ -129,7 +129,7 @@ def render_index(apis: dict[str, Json]) -> str:
         flexible = api["flexible"].removesuffix("+")
         table += f'    {key}: ApiInfo({key}, "{api["api"]}", "{stem}", {low}, {high or low}, {flexible}),\n'
     head = _docstring(
-        "The messages of the protocol: a module per API, and this table of them.",
+        "The messages of the protocol, in one module for each API, and the table of all APIs.",
         "Generated from protocol/apis/ by tools/generate_messages.py: edit those instead.",
     )
     return f'''{head}
@@ -141,12 +141,12 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
-    """The number of each API, which stands first in a request."""
+    """The number of each API, with which requests begin."""
 
 {keys}
 
 class ApiInfo(NamedTuple):
-    """An API: its module here and schema file, the versions that have a schema, and the first flexible one."""
+    """An API: the name of its module and schema file, its versions, and the first flexible version."""
 
     key: int
     name: str
@@ -156,7 +156,7 @@ class ApiInfo(NamedTuple):
     flexible_from: int
 
 
-#: every API that has a schema, by key
+#: all APIs that have a schema, by key
 APIS: Mapping[int, ApiInfo] = {{
 {table}}}
 '''
@@ -181,9 +181,9 @@ def _docstring(title: str, rest: str) -> str:
 
 
 def main() -> int:
-    """Write the files, or only compare them."""
+    """Write the files, or with --check only compare them."""
     parser = argparse.ArgumentParser(description="Write pylogd/wire/messages/ from protocol/apis/.")
-    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--check", action="store_true", help="compare the files without writing them")
     check = parser.parse_args().check
     stale = []
     for name, text in render_all().items():

@@ -10,7 +10,7 @@ from pylogd.api.authorized import GROUP_OPERATIONS, NOT_ASKED
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import Group
+from pylogd.groups.group import ClassicGroup
 from pylogd.groups.states import GroupState
 from pylogd.wire.messages.describe_groups import (
     DescribedGroup,
@@ -31,7 +31,7 @@ def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> 
 
 def _describe(context: RequestContext, group_id: str, allowed: int) -> DescribedGroup:
     found = context.broker.groups.describe(group_id)
-    if isinstance(found, Group):
+    if isinstance(found, ClassicGroup):
         answer = _known(found)
     elif found == ErrorCode.GROUP_ID_NOT_FOUND:
         answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
@@ -43,7 +43,7 @@ def _describe(context: RequestContext, group_id: str, allowed: int) -> Described
     return answer
 
 
-def _known(group: Group) -> DescribedGroup:
+def _known(group: ClassicGroup) -> DescribedGroup:
     stable = group.state is GroupState.STABLE
     return DescribedGroup(
         group_id=group.group_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
-from pylogd.groups.values import Leaver
+from pylogd.groups.values import LeavingMember
 from pylogd.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 _FIRST_WITH_MANY = 3
@@ -20,9 +20,9 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
     """Remove the members that the request names."""
     many = context.version >= _FIRST_WITH_MANY
     if many:
-        leavers = [Leaver(member.member_id, member.group_instance_id) for member in request.members]
+        leavers = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     else:
-        leavers = [Leaver(request.member_id, None)]
+        leavers = [LeavingMember(request.member_id, None)]
     error, results = context.broker.groups.leave(request.group_id, leavers)
     if not many:
         return LeaveGroupResponse(0, error or results[0])

@@ -103,10 +103,10 @@ def _compare(
     find_source(spark)
     address = received or bootstrap
     stage = of_lake(spark, lake, address, topics) if lake else of_topics(spark, address, topics)
-    if stage.unsure:
+    if stage.unknown_topics:
         click.echo(
-            f"{', '.join(stage.unsure)}: the lake was loaded from another topic than that on {address}, or nothing of "
-            "it was: what is still to be loaded is not known. Name the cluster with --received",
+            f"{', '.join(stage.unknown_topics)}: the lake was loaded from another topic than that on {address}, or "
+            "nothing of it was: what is still to be loaded is not known. Name the cluster with --received",
             err=True,
         )
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", bootstrap).option("subscribe", reports)

@@ -97,8 +97,8 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
         )
         if given["follow"]:
             loading.follow(
-                spark, root, plan, seconds=given["interval"], told=lambda commit: _tell_loaded(root, commit, as_json),
-                wait=threading.Event().wait,
+                spark, root, plan, seconds=given["interval"],
+                on_commit=lambda commit: _tell_loaded(root, commit, as_json), wait=threading.Event().wait,
             )  # fmt: skip
         done = loading.load(spark, root, plan)
     if done is None:

@@ -1,4 +1,4 @@
-"""Consumer groups, coordinated by the broker: Kafka's classic protocol, with offsets in a compacted internal topic."""
+"""Coordinate consumer groups: Kafka's classic rebalance protocol, with offsets in a compacted internal topic."""
 
 from pylogd.groups.coordinator import GroupCoordinator
 

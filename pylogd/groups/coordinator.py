@@ -1,17 +1,18 @@
-"""The coordinator of the groups whose partition of the offsets topic this broker leads.
+"""Coordinate the consumer groups that are stored in the partitions of the offsets topic which this broker leads.
 
-Strategy: the partition that a group is kept in decides who coordinates it. When this broker begins to lead such a
-partition it reads the groups in it; when it ceases to, it forgets them. All groups are in one dict, so that a heartbeat
-finds its group in one look-up; only where it is not there it is asked whose the group is.
+Strategy: a group is coordinated by the leader of the partition of the offsets topic that stores it. When this broker
+becomes the leader of such a partition it loads the groups in it; when it loses the leadership it unloads them. All
+groups are in one dict, so a heartbeat finds its group by one look-up; only if it is missing, the coordinator checks
+which broker the group belongs to.
 
 Rules:
-- A group is found here only while its partition is led and loaded: otherwise COORDINATOR_LOAD_IN_PROGRESS,
-  NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE while this broker stops.
-- An offset, an assignment or a deletion takes effect once it is committed in the log, and never before. A client that
-  leaves in between changes nothing about that.
-- Old offsets, those of deleted topics, and groups that have nothing left are swept out a few groups at a time.
+- Requests for a group are answered only while its partition is led here and loaded. Otherwise the answer is
+  COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE while this broker stops.
+- An offset, an assignment or a deletion takes effect when its record is committed in the log, also if the client has
+  disconnected meanwhile.
+- Expired offsets, offsets of deleted topics and empty groups are deleted a few groups at a time.
 
-It must not know requests.
+Must not know: requests.
 """
 
 from __future__ import annotations
@@ -28,14 +29,22 @@ from twisted.python.failure import Failure
 
 from pylogd.config import Settings
 from pylogd.errors import ErrorCode, PylogdError
-from pylogd.groups.group import Group
-from pylogd.groups.loader import Loader
+from pylogd.groups.group import ClassicGroup
+from pylogd.groups.loader import GroupLoader
 from pylogd.groups.membership import Membership
 from pylogd.groups.offsets import expired, may_commit, may_delete
-from pylogd.groups.records import MOST_TEXT, Committed, group_key, group_value, offset_key, offset_value
+from pylogd.groups.records import (
+    MOST_TEXT,
+    Committed,
+    PartitionId,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+)
 from pylogd.groups.states import GroupState
 from pylogd.groups.topic import MOST_RECORDS, KeyValue, OffsetsTopic
-from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, Leaver, SyncAnswer
+from pylogd.groups.values import NO_GENERATION, JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.image import NO_LEADER, OFFSETS_TOPIC, TopicChange
 from pylogd.metadata.topic_admin import TopicAdmin
@@ -46,18 +55,15 @@ from pylogd.replica.waiting import shield
 
 log = Logger()
 
-
-#: Groups that are looked at in one turn of the reactor when old offsets are swept out.
+#: How many groups are searched for expired offsets in one turn of the reactor.
 _SWEPT_AT_ONCE: Final = 100
 _MOST_INSTANCE_ID: Final = 249
 _MINUTE_MS: Final = 60_000
 _NONE = ErrorCode.NONE
 
-Place = tuple[str, int]  # a topic and a partition of it
-
 
 class Shard:
-    """A partition of the offsets topic that is led here. It is replaced, not used again, when the lead comes back."""
+    """The groups of one partition of the offsets topic that this broker leads. A new leadership makes a new shard."""
 
     __slots__ = ("loading", "partition")
 
@@ -67,7 +73,7 @@ class Shard:
 
 
 class GroupCoordinator:
-    """Every group that is coordinated here. Answers are values, or Deferreds of them where something is waited for."""
+    """All groups that this broker coordinates. Methods return their answer, or a Deferred of it if it has to wait."""
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class GroupCoordinator:
         self._now_ms = now_ms
         self._topic = OffsetsTopic(replicas, topics, topic_admin, cluster, settings, now_ms)
         self._shards: dict[int, Shard] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ClassicGroup] = {}
         self._membership = Membership(
             clock,
             now_ms,
@@ -102,16 +108,16 @@ class GroupCoordinator:
         self._sweeps: list[IDelayedCall] = []  # the next turn of each sweep under way
         self._running = False
 
-    # -- life
+    # -- starting and stopping
 
     def start(self) -> None:
-        """Follow the leadership of the offsets topic. Before the replica manager starts, so that nothing is missed."""
+        """Begin to follow the leadership of the offsets topic. Call it before the replica manager starts."""
         self._running = True
         self._undo = [self._partitions.on_leadership(self._leadership), self._topics.subscribe(self._topic_changed)]
         self._sweep_later()
 
     def stop(self) -> None:
-        """Forget every group, and tell who waits for one to look for another coordinator."""
+        """Unload every group; requests that wait are answered NOT_COORDINATOR."""
         self._running = False
         for undo in self._undo:
             undo()
@@ -125,10 +131,10 @@ class GroupCoordinator:
 
     @property
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The wall clock in milliseconds since 1970."""
         return self._now_ms()
 
-    # -- taking over and giving up
+    # -- gaining and losing partitions
 
     def _leadership(self, partition: Partition, leads: bool) -> None:
         if partition.topic != OFFSETS_TOPIC:
@@ -141,12 +147,12 @@ class GroupCoordinator:
             self._load(shard)
 
     def _unload(self, index: int) -> None:
-        for group in [group for group in self._groups.values() if group.shard == index]:
+        for group in [group for group in self._groups.values() if group.partition_index == index]:
             self._membership.unload(group, ErrorCode.NOT_COORDINATOR)
 
     def _load(self, shard: Shard) -> None:
         try:
-            loader = Loader(shard.partition, self._settings.integer("offsets.load.buffer.size"), self.now_ms)
+            loader = GroupLoader(shard.partition, self._settings.integer("offsets.load.buffer.size"), self.now_ms)
         except PylogdError as error:
             self._load_failed(Failure(error), shard)
             return
@@ -160,7 +166,7 @@ class GroupCoordinator:
         done = Deferred.fromCoroutine(loader.run(self._in_thread, wanted))
         done.addCallback(self._loaded, shard, loader).addErrback(self._load_failed, shard)
 
-    def _loaded(self, groups: dict[str, Group] | None, shard: Shard, loader: Loader) -> None:
+    def _loaded(self, groups: dict[str, ClassicGroup] | None, shard: Shard, loader: GroupLoader) -> None:
         if groups is None:
             return
         shard.loading = False
@@ -168,7 +174,7 @@ class GroupCoordinator:
         for group in groups.values():
             self._membership.loaded(group)
         log.info(
-            "{topic}-{index}: coordinating {groups} groups, read from {records} records",
+            "{topic}-{index}: loaded {groups} groups from {records} records",
             topic=OFFSETS_TOPIC, index=shard.partition.index, groups=len(groups), records=loader.records,
         )  # fmt: skip
 
@@ -176,17 +182,21 @@ class GroupCoordinator:
         index = shard.partition.index
         if self._shards.get(index) is shard:
             del self._shards[index]
-        log.failure("the groups in {topic}-{index} could not be read", failure, topic=OFFSETS_TOPIC, index=index)
+        log.failure(
+            "Could not load the groups in {topic}-{index}: they have no coordinator until the partition gets another "
+            "leader or this broker restarts",
+            failure, topic=OFFSETS_TOPIC, index=index,
+        )  # fmt: skip
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: ClassicGroup) -> None:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
     def coordinator_of(self, group_id: str) -> int | ErrorCode | Deferred[int | ErrorCode]:
-        """The node id of the broker that coordinates a group, or why there is none. Makes the topic if need be."""
-        if self._topic.get() is None or self._topic.making:
+        """Return the node id of a group's coordinator, or an error code. Creates the offsets topic if it is missing."""
+        if self._topic.get() is None or self._topic.is_being_created:
             made = self._topic.ensure()
-            return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_made))
+            return shield(made.addCallbacks(lambda _: self._leader_of(group_id), self._not_created))
         return self._leader_of(group_id)
 
     def _leader_of(self, group_id: str) -> int | ErrorCode:
@@ -195,17 +205,20 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader == NO_LEADER else leader
 
     @staticmethod
-    def _not_made(failure: Failure) -> ErrorCode:
+    def _not_created(failure: Failure) -> ErrorCode:
         if failure.check(PylogdError):
-            log.error("could not make {topic}: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+            log.error("Could not create topic {topic}: {error}", topic=OFFSETS_TOPIC, error=failure.value)
         else:
-            log.failure("could not make {topic}", failure, topic=OFFSETS_TOPIC)
+            log.failure("Could not create topic {topic}", failure, topic=OFFSETS_TOPIC)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     # -- finding groups
 
-    def _why_not(self, group_id: str, *, named: bool = True) -> ErrorCode:
-        """NONE if a group of this id is, or would be, coordinated here. `named`: an empty id is refused."""
+    def _error_for(self, group_id: str, *, named: bool = True) -> ErrorCode:
+        """Return NONE if this broker coordinates the group, existing or not, else the error code to answer with.
+
+        `named`: whether an empty group id is an error.
+        """
         if (named and not group_id) or (len(group_id) * 4 > MOST_TEXT and len(group_id.encode()) > MOST_TEXT):
             return ErrorCode.INVALID_GROUP_ID
         if not self._running:
@@ -215,15 +228,15 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else _NONE
 
-    def _new(self, group_id: str) -> Group:
-        group = self._groups[group_id] = Group(group_id, self._topic.index_of(group_id), self.now_ms)
+    def _new(self, group_id: str) -> ClassicGroup:
+        group = self._groups[group_id] = ClassicGroup(group_id, self._topic.index_of(group_id), self.now_ms)
         return group
 
     # -- members
 
     def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
-        """A client joins a group."""
-        error = self._why_not(group_id) or self._check_join(request)
+        """Handle a JoinGroup request."""
+        error = self._error_for(group_id) or self._check_join(request)
         if error:
             return JoinAnswer(error, request.member_id)
         group = self._groups.get(group_id)
@@ -253,42 +266,42 @@ class GroupCoordinator:
         protocol: str | None,
         assignments: dict[str, bytes],
     ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """A member asks for its share of the work."""
+        """Handle a SyncGroup request. `assignments`: what the leader assigns, by member id."""
         group = self._groups.get(group_id)
         if group is None:
-            error = self._why_not(group_id)
-            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients take that for the end
+            error = self._error_for(group_id)
+            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # some clients treat that as fatal
                 error = ErrorCode.REBALANCE_IN_PROGRESS
             return SyncAnswer(error or ErrorCode.UNKNOWN_MEMBER_ID)
         return self._membership.sync(group, member_id, instance_id, generation, protocol_type, protocol, assignments)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member says that it lives. While the groups are being read it is believed."""
+        """Handle a Heartbeat request. While the groups are being loaded every heartbeat is accepted."""
         group = self._groups.get(group_id)
         if group is not None:
             return self._membership.heartbeat(group, member_id, instance_id, generation)
-        error = self._why_not(group_id)
+        error = self._error_for(group_id)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return _NONE
         return error or ErrorCode.UNKNOWN_MEMBER_ID
 
-    def leave(self, group_id: str, leavers: Sequence[Leaver]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members leave: the error for all, or what became of each."""
+    def leave(self, group_id: str, leavers: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
+        """Handle a LeaveGroup request: return the error for the whole request, and NONE or an error for each member."""
         group = self._groups.get(group_id)
         if group is None:
-            error = self._why_not(group_id)
+            error = self._error_for(group_id)
             return error, [error or ErrorCode.UNKNOWN_MEMBER_ID for _ in leavers]
         return _NONE, self._membership.leave(group, leavers)
 
-    def _store(self, group: Group, shares: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
-        record = group_key(group.group_id), group_value(group.to_stored(shares))
+    def _store(self, group: ClassicGroup, assignments: dict[str, bytes]) -> ErrorCode | Deferred[ErrorCode]:
+        record = group_key(group.group_id), group_value(group.to_stored(assignments))
         return self._append(group, [record], lambda: setattr(group, "stored", True))
 
     def _append(
-        self, group: Group, records: Sequence[KeyValue], then: Callable[[], object]
+        self, group: ClassicGroup, records: Sequence[KeyValue], then: Callable[[], object]
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Append records of a group, and call `then` once they are committed."""
-        shard = self._shards.get(group.shard)
+        """Append records of a group, and call `then` once they are committed, unless the group is Dead by then."""
+        shard = self._shards.get(group.partition_index)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         result = self._topic.append(shard.partition, records)
@@ -312,14 +325,14 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        offsets: Sequence[tuple[Place, Committed]],
+        offsets: Sequence[tuple[PartitionId, Committed]],
         *,
         unknown_group: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND,
     ) -> ErrorCode | Deferred[ErrorCode]:
-        """Store offsets, all or none. A member of a group that is not there is answered `unknown_group`."""
+        """Store offsets, all or none. `unknown_group`: the error for a member of a group that does not exist."""
         group = self._groups.get(group_id)
         if group is None:
-            error = self._why_not(group_id, named=False)
+            error = self._error_for(group_id, named=False)
             if error:
                 return error
             if generation > NO_GENERATION:
@@ -332,73 +345,76 @@ class GroupCoordinator:
             self._membership.heartbeat(group, member_id, instance_id, generation)
         if not offsets:
             return _NONE
-        records = [(offset_key(group_id, *place), offset_value(committed)) for place, committed in offsets]
+        records = [(offset_key(group_id, *partition), offset_value(committed)) for partition, committed in offsets]
         known = group.offsets
         return self._append(group, records, lambda: known.update(offsets))
 
-    def fetch(self, group_id: str) -> dict[Place, Committed] | ErrorCode:
-        """The offsets of a group, not to be changed."""
+    def fetch(self, group_id: str) -> dict[PartitionId, Committed] | ErrorCode:
+        """Return the committed offsets of a group, which the caller must not modify, or an error code."""
         group = self._groups.get(group_id)
         if group is not None:
             return group.offsets
-        return self._why_not(group_id, named=False) or {}
+        return self._error_for(group_id, named=False) or {}
 
     def delete_offsets(
-        self, group_id: str, places: Sequence[Place]
-    ) -> tuple[ErrorCode | Deferred[ErrorCode], dict[Place, ErrorCode]]:
-        """Delete offsets: the error for all (once the deletion is committed), and for each why it may not go."""
+        self, group_id: str, partitions: Sequence[PartitionId]
+    ) -> tuple[ErrorCode | Deferred[ErrorCode], dict[PartitionId, ErrorCode]]:
+        """Delete committed offsets.
+
+        Returns the error for the whole request, once the deletion is committed, and NONE or an error by partition.
+        """
         group = self._groups.get(group_id)
         if group is None:
-            return self._why_not(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
-        answers = {place: may_delete(group, place[0]) for place in places}
+            return self._error_for(group_id) or ErrorCode.GROUP_ID_NOT_FOUND, {}
+        answers = {partition: may_delete(group, partition[0]) for partition in partitions}
         if ErrorCode.NON_EMPTY_GROUP in answers.values():
             return ErrorCode.NON_EMPTY_GROUP, {}
-        going = [place for place, error in answers.items() if not error and place in group.offsets]
-        return self._drop_offsets(group, going), answers
+        to_delete = [partition for partition, error in answers.items() if not error and partition in group.offsets]
+        return self._drop_offsets(group, to_delete), answers
 
-    def _drop_offsets(self, group: Group, places: Sequence[Place]) -> ErrorCode | Deferred[ErrorCode]:
+    def _drop_offsets(self, group: ClassicGroup, partitions: Sequence[PartitionId]) -> ErrorCode | Deferred[ErrorCode]:
         result: ErrorCode | Deferred[ErrorCode] = _NONE
-        for some in _chunks(places):
-            records: list[KeyValue] = [(offset_key(group.group_id, *place), None) for place in some]
+        for some in _chunks(partitions):
+            records: list[KeyValue] = [(offset_key(group.group_id, *partition), None) for partition in some]
             result = self._append(group, records, partial(self._dropped, group, some))
         return result
 
     @staticmethod
-    def _dropped(group: Group, places: Sequence[Place]) -> None:
-        for place in places:
-            group.offsets.pop(place, None)
+    def _dropped(group: ClassicGroup, partitions: Sequence[PartitionId]) -> None:
+        for partition in partitions:
+            group.offsets.pop(partition, None)
 
-    # -- groups as administrators see them
+    # -- administration
 
-    def groups(self) -> tuple[ErrorCode, list[Group]]:
-        """Every group that is coordinated here, and COORDINATOR_LOAD_IN_PROGRESS while that may not be all."""
+    def groups(self) -> tuple[ErrorCode, list[ClassicGroup]]:
+        """Return every group that is coordinated here, with COORDINATOR_LOAD_IN_PROGRESS while some may be missing."""
         if not self._running:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         loading = any(shard.loading for shard in self._shards.values())
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else _NONE, list(self._groups.values())
 
-    def describe(self, group_id: str) -> Group | ErrorCode:
-        """A group, or why it is not here: GROUP_ID_NOT_FOUND if there is none."""
+    def describe(self, group_id: str) -> ClassicGroup | ErrorCode:
+        """Return a group, or an error code: GROUP_ID_NOT_FOUND if it does not exist."""
         group = self._groups.get(group_id)
-        return group or self._why_not(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+        return group or self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def delete(self, group_id: str) -> ErrorCode | Deferred[ErrorCode]:
-        """Delete a group that has no members, with its offsets."""
+        """Delete a group and its offsets. Returns NON_EMPTY_GROUP if it has members."""
         group = self._groups.get(group_id)
         if group is None:
-            return self._why_not(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
+            return self._error_for(group_id, named=False) or ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NON_EMPTY_GROUP if group.state is not GroupState.EMPTY else self._delete(group)
 
-    def _delete(self, group: Group) -> ErrorCode | Deferred[ErrorCode]:
-        self._drop_offsets(group, list(group.offsets))  # if that fails, so does what follows
+    def _delete(self, group: ClassicGroup) -> ErrorCode | Deferred[ErrorCode]:
+        self._drop_offsets(group, list(group.offsets))  # if this fails, the next append fails too
         return self._append(group, [(group_key(group.group_id), None)], lambda: self._deleted(group))
 
-    def _deleted(self, group: Group) -> None:
+    def _deleted(self, group: ClassicGroup) -> None:
         group.stored = False
-        if group.state is GroupState.EMPTY:  # nobody has joined meanwhile
+        if group.state is GroupState.EMPTY:  # no member has joined meanwhile
             self._membership.unload(group, ErrorCode.GROUP_ID_NOT_FOUND)
 
-    # -- sweeping
+    # -- expiry
 
     def _sweep_later(self) -> None:
         interval_ms = self._settings.integer("offsets.retention.check.interval.ms")
@@ -416,26 +432,30 @@ class GroupCoordinator:
         name, now_ms = change.before.name, self.now_ms
         self._sweep(
             lambda group: [
-                place for place, found in group.offsets.items() if place[0] == name and found.committed_ms <= now_ms
+                partition
+                for partition, found in group.offsets.items()
+                if partition[0] == name and found.committed_ms <= now_ms
             ],
             forget_idle=False,
         )
 
-    def _sweep(self, going: Callable[[Group], list[Place]], *, forget_idle: bool) -> None:
-        """Delete the offsets that `going` names in every group, and groups that have nothing left."""
-        self._sweep_some(iter(list(self._groups.values())), going, forget_idle)
+    def _sweep(self, to_delete: Callable[[ClassicGroup], list[PartitionId]], *, forget_idle: bool) -> None:
+        """Delete the offsets that `to_delete` returns for each group; with `forget_idle` also groups without any."""
+        self._sweep_some(iter(list(self._groups.values())), to_delete, forget_idle)
 
-    def _sweep_some(self, groups: Iterator[Group], going: Callable[[Group], list[Place]], forget_idle: bool) -> None:
+    def _sweep_some(
+        self, groups: Iterator[ClassicGroup], to_delete: Callable[[ClassicGroup], list[PartitionId]], forget_idle: bool
+    ) -> None:
         some = list(islice(groups, _SWEPT_AT_ONCE))
         for group in some:
             if group.state is not GroupState.DEAD:
-                self._drop_offsets(group, going(group))
+                self._drop_offsets(group, to_delete(group))
                 if forget_idle and group.state is GroupState.EMPTY and not (group.offsets or group.pending):
                     self._delete(group)
         self._sweeps = [call for call in self._sweeps if call.active()]
         if len(some) == _SWEPT_AT_ONCE and self._running:
-            self._sweeps.append(self._clock.callLater(0, self._sweep_some, groups, going, forget_idle))
+            self._sweeps.append(self._clock.callLater(0, self._sweep_some, groups, to_delete, forget_idle))
 
 
-def _chunks(places: Sequence[Place]) -> Iterable[Sequence[Place]]:
-    return (places[at : at + MOST_RECORDS] for at in range(0, len(places), MOST_RECORDS))
+def _chunks(partitions: Sequence[PartitionId]) -> Iterable[Sequence[PartitionId]]:
+    return (partitions[at : at + MOST_RECORDS] for at in range(0, len(partitions), MOST_RECORDS))

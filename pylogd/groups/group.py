@@ -1,10 +1,11 @@
-"""One consumer group as it lives in memory: who is in it, what they agreed on, how far they have read.
+"""A classic consumer group in memory: its members, the protocol they agreed on, their committed offsets.
 
-Strategy: bookkeeping only. What happens when, and to whom, is decided in `membership`; how long offsets are kept, in
-`offsets`. Everybody who waits for the group is in two dicts here, so that it is easy to see that nobody is left.
+Strategy: this is bookkeeping only. `membership` decides what happens to members and when; `offsets` decides how long
+offsets are kept. All requests that wait for the group are in `waiting_joins` and `waiting_syncs`, so one can see that
+none is left unanswered.
 
-Rules: state changes go along `TRANSITIONS` only. `votes` counts the members that support each protocol, so that what
-all of them support is known without asking each.
+Rules: the state changes only along `TRANSITIONS`. `votes` counts the members that support each protocol, so that the
+protocols supported by all members are known without asking each.
 Must not know: the clock, the reactor, logs, requests.
 """
 
@@ -16,19 +17,21 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.records import Committed, StoredGroup, StoredMember, consumer_topics
+from pylogd.groups.records import Committed, PartitionId, StoredGroup, StoredMember, consumer_topics
 from pylogd.groups.states import TRANSITIONS, GroupState
 from pylogd.groups.values import JoinAnswer, JoinedMember, Protocols, SyncAnswer
 
-#: The kind of group whose members' metadata are subscriptions.
+#: The protocol type whose members send subscriptions as their metadata.
 CONSUMER = "consumer"
 NEVER = float("inf")
 
 
 class Member:
-    """One member. `deadline`: the clock's seconds at which its session ends; times in seconds.
+    """A member of a group.
 
-    is_new: it has not been part of a generation yet. protocols: (name, metadata), the preferred first.
+    session, rebalance: the session and rebalance time-outs in seconds. deadline: when its session ends, in the clock's
+    seconds. is_new: whether it has not been part of a generation yet. protocols: (name, metadata) of each assignment
+    protocol that it supports, the preferred one first.
     """
 
     __slots__ = (
@@ -58,32 +61,37 @@ class Member:
         self.is_new = True
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it told for a protocol."""
+        """Return the member's metadata for a protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
-class Group:
-    """A group and its members.
+class ClassicGroup:
+    """A group, its members and its committed offsets.
 
-    members: by member id, in order of joining. instances: member id by group instance id. pending: ids given out to
-    clients that are to join with them (KIP-394), each with the clock's seconds at which it is taken back.
-    waiting_joins, waiting_syncs: by member id. unsynced: members of this generation that have not synced yet.
-    rebalance_at, sync_at: when the present wait for joins, and for syncs, is over.
-    first_wait: the present wait is for a group's first members, and goes its whole time; `delay_left` is how much of
-    it may still be added, `newcomers` whether somebody came since it was last added to.
-    offsets: by (topic, partition). storing: a generation is being stored. stored: the group itself has a record.
+    partition_index: the partition of the offsets topic that stores the group.
+    members: by member id, in order of joining.
+    instances: member id by group instance id.
+    pending: member ids given out to clients that have still to join with them (KIP-394), each with the time at which
+        it expires, in the clock's seconds.
+    waiting_joins, waiting_syncs: the requests that wait for an answer, by member id.
+    pending_syncs: ids of members of this generation that have not sent SyncGroup yet.
+    rebalance_at, sync_at: when the wait for joins, and for syncs, ends, in the clock's seconds.
+    first_wait: whether the group is waiting for its first members; that wait always takes its whole time. delay_left:
+        by how many seconds it may still be extended. newcomers: whether a member joined since the last extension.
+    offsets: the committed offsets by (topic, partition).
+    storing: whether a generation is being written. stored: whether the group has a record in the offsets topic.
     """
 
     __slots__ = (
         "delay_left", "first_wait", "generation", "group_id", "instances", "leader", "members", "newcomers", "offsets",
-        "pending", "protocol", "protocol_type", "rebalance_at", "shard", "since_ms", "state", "stored", "storing",
-        "sync_at", "timer", "timer_at", "unsynced", "votes", "waiting_joins", "waiting_syncs",
+        "partition_index", "pending", "pending_syncs", "protocol", "protocol_type", "rebalance_at", "since_ms", "state",
+        "stored", "storing", "sync_at", "timer", "timer_at", "votes", "waiting_joins", "waiting_syncs",
     )  # fmt: skip
 
-    def __init__(self, group_id: str, shard: int, since_ms: int) -> None:
-        """`shard`: the partition of the offsets topic that keeps it."""
+    def __init__(self, group_id: str, partition_index: int, since_ms: int) -> None:
+        """Make an empty group, which has been Empty since `since_ms` (milliseconds since 1970)."""
         self.group_id = group_id
-        self.shard = shard
+        self.partition_index = partition_index
         self.state = GroupState.EMPTY
         self.since_ms = since_ms
         self.generation = 0
@@ -96,13 +104,13 @@ class Group:
         self.votes: Counter[str] = Counter()
         self.waiting_joins: dict[str, Deferred[JoinAnswer]] = {}
         self.waiting_syncs: dict[str, Deferred[SyncAnswer]] = {}
-        self.unsynced: set[str] = set()
+        self.pending_syncs: set[str] = set()
         self.rebalance_at = NEVER
         self.sync_at = NEVER
         self.first_wait = False
         self.delay_left = 0.0
         self.newcomers = False
-        self.offsets: dict[tuple[str, int], Committed] = {}
+        self.offsets: dict[PartitionId, Committed] = {}
         self.storing = False
         self.stored = False
         self.timer: IDelayedCall | None = None
@@ -111,7 +119,7 @@ class Group:
     # -- state
 
     def become(self, state: GroupState, now_ms: int) -> None:
-        """Change state, along `TRANSITIONS` only."""
+        """Change state. Raises ValueError for a transition that is not in `TRANSITIONS`."""
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"group {self.group_id!r} can't go from {self.state.value} to {state.value}")
         self.state = state
@@ -119,13 +127,13 @@ class Group:
 
     @property
     def unused(self) -> bool:
-        """Whether nothing would be lost if the group were forgotten."""
+        """Whether the group can be removed from memory without losing anything."""
         return self.state is GroupState.EMPTY and not (self.offsets or self.pending or self.stored)
 
     # -- members
 
     def add(self, member: Member) -> None:
-        """A member joins. The first one leads."""
+        """Add a member. The first one becomes the leader."""
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
@@ -134,17 +142,17 @@ class Group:
             self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
-        """A member goes. Whoever waits under its id is the caller's to answer."""
+        """Remove a member. The caller answers the requests that wait under its id."""
         del self.members[member.member_id]
         if member.instance_id is not None:
             self.instances.pop(member.instance_id, None)
         self._take_votes(member)
-        self.unsynced.discard(member.member_id)
+        self.pending_syncs.discard(member.member_id)
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """A static member has come back: the same member under a new id, in the same place."""
+        """Give a static member that restarted its new id, and return it. Order and leadership stay as they were."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
@@ -152,30 +160,33 @@ class Group:
         self.instances[member.instance_id] = new_id
         if self.leader == old_id:
             self.leader = new_id
-        if old_id in self.unsynced:
-            self.unsynced.remove(old_id)
-            self.unsynced.add(new_id)
+        if old_id in self.pending_syncs:
+            self.pending_syncs.remove(old_id)
+            self.pending_syncs.add(new_id)
         return member
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """A member says anew what it supports."""
+        """Replace the protocols that a member supports."""
         self._take_votes(member)
         member.protocols = protocols
         self.votes.update({name for name, _ in protocols})
 
     def _take_votes(self, member: Member) -> None:
         self.votes.subtract({name for name, _ in member.protocols})
-        self.votes += Counter()  # drops what nobody supports any more
+        self.votes += Counter()  # drops protocols that no member supports any more
 
     @property
     def longest_rebalance(self) -> float:
-        """The longest time that a member needs for a rebalance, in seconds."""
+        """The longest rebalance time-out of all members, in seconds."""
         return max((member.rebalance for member in self.members.values()), default=0.0)
 
     # -- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols, member: Member | None = None) -> bool:
-        """Whether who offers `protocols` can be in the group; `member` is who offers, if it is in already."""
+        """Return whether a client with these protocols can be in the group: one of them must be supported by all.
+
+        `member`: the client, if it is in the group already.
+        """
         if not protocol_type or not protocols:
             return False
         others = len(self.members) - (member is not None)
@@ -187,7 +198,7 @@ class Group:
         return any(self.votes[name] - (name in own) == others for name, _ in protocols)
 
     def choose_protocol(self) -> str:
-        """The protocol that most members prefer, of those that all support."""
+        """Return the protocol that most members prefer, of those that all members support."""
         everybody = len(self.members)
         ballots: Counter[str] = Counter()
         for member in self.members.values():
@@ -196,7 +207,7 @@ class Group:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The topics that members subscribe to; None if that is not known, which it is only of consumers."""
+        """The topics that members subscribe to, or None if that is unknown: only consumers send subscriptions."""
         if self.protocol_type != CONSUMER or self.protocol is None or not self.members:
             return None
         found: set[str] = set()
@@ -207,15 +218,15 @@ class Group:
             found |= subscribed
         return frozenset(found)
 
-    def roster(self) -> list[JoinedMember]:
-        """All members, as the leader is told of them."""
+    def joined_members(self) -> list[JoinedMember]:
+        """Return all members in the form in which the leader is sent them."""
         return [
             JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol))
             for member in self.members.values()
         ]
 
     def check(self, member_id: str, instance_id: str | None) -> Member | ErrorCode:
-        """The member that asks, or why it may not: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (KIP-345)."""
+        """Return the member that sent a request, or UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID (KIP-345)."""
         if instance_id is not None:
             current = self.instances.get(instance_id)
             if current is None:
@@ -224,10 +235,25 @@ class Group:
                 return ErrorCode.FENCED_INSTANCE_ID
         return self.members.get(member_id) or ErrorCode.UNKNOWN_MEMBER_ID
 
+    # -- time
+
+    def is_expired(self, member: Member, now: float) -> bool:
+        """Return whether a member's session has ended: never while one of its requests waits."""
+        waits = member.member_id in self.waiting_joins or member.member_id in self.waiting_syncs
+        return member.deadline <= now and not waits
+
+    def next_deadline(self) -> float:
+        """Return the next time at which something of the group may be due, in the clock's seconds; NEVER if none."""
+        at = min(self.rebalance_at, self.sync_at, *self.pending.values())
+        for member_id, member in self.members.items():
+            if member.deadline < at and member_id not in self.waiting_joins and member_id not in self.waiting_syncs:
+                at = member.deadline
+        return at
+
     # -- the stored form
 
     def to_stored(self, assignments: dict[str, bytes]) -> StoredGroup:
-        """This generation with these shares."""
+        """Return the record of this generation, with the assignment of each member by its id."""
         members = tuple(
             StoredMember(
                 member.member_id, member.instance_id, member.client_id, member.client_host,
@@ -241,9 +267,9 @@ class Group:
         )
 
     @classmethod
-    def from_stored(cls, group_id: str, shard: int, stored: StoredGroup, now_ms: int) -> Group:
-        """The group as it was when it was stored: Stable if it has members, else Empty."""
-        group = cls(group_id, shard, stored.state_since_ms if stored.state_since_ms >= 0 else now_ms)
+    def from_stored(cls, group_id: str, partition_index: int, stored: StoredGroup, now_ms: int) -> ClassicGroup:
+        """Return the group that a record describes: Stable if it has members, else Empty."""
+        group = cls(group_id, partition_index, stored.state_since_ms if stored.state_since_ms >= 0 else now_ms)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
         group.stored = True

@@ -1,23 +1,24 @@
-"""How groups form, rebalance and lose members: the classic protocol of Kafka's consumer groups.
+"""Membership rules of consumer groups: joining, rebalancing, leaving and expiring (Kafka's classic protocol).
 
-Strategy: a member that joins, leaves or dies makes the group prepare a rebalance. Members hear of it at their next
-heartbeat and join again; each join waits as a Deferred until all have come or the rebalance time-out is over. Then a
-new generation begins: the leader is told who is in it, assigns, and brings the assignment with its sync; it is stored,
-and every waiting sync is answered with its share. `states` has the states, `group` the bookkeeping.
+Strategy: when a member joins, leaves or expires, the group prepares a rebalance. Members learn of it from their next
+heartbeat and join again; each join waits as a Deferred until all members have joined or the rebalance time-out is over.
+Then a new generation begins. Its leader is sent the list of members and returns the assignment with its SyncGroup
+request; the assignment is stored, and every waiting sync is answered with its part. `states` has the states, `group`
+the bookkeeping.
 
-Time: a group has at most one timer, set to the first moment at which something of it may be due. A heartbeat only
-notes the member's new deadline; the timer finds out when it fires, and sets itself anew. So a heartbeat costs a
-look-up and a store, and a group of any size a timer.
+Time: a group has at most one timer, set to the first time at which something may be due. A heartbeat only moves the
+member's deadline; a timer that fires too early is set again. So a heartbeat costs one look-up and one assignment.
 
 Rules:
-- A member is alive while a join or sync of it waits: its connection would tell. When that connection is lost, a member
-  that was never part of a generation goes at once, any other has a session time-out to come back.
-- Whoever waits is taken out of the group's dicts before its Deferred fires, and the state is settled before anyone is
-  answered: an answer may bring the next request of the same connection in the same call.
-- A static member (KIP-345) that comes back under a new id takes the old one's place, which is fenced from then on.
-- A group that was never stored and has nobody and nothing in it is forgotten.
+- A member's session can't expire while one of its joins or syncs waits, since a lost connection would be noticed. When
+  the connection is lost, a member that was never part of a generation is removed at once; any other has one session
+  time-out to come back.
+- A request is removed from the group's dicts before it is answered, and the state changes before anyone is answered:
+  answering may run the next request of the same connection at once.
+- A static member (KIP-345) that comes back under a new id replaces the old id, which is fenced from then on.
+- A group that was never stored and has neither members nor offsets is removed from memory.
 
-It must not know requests, the offsets topic, or how anything is stored: `store` does that.
+Must not know: requests, the offsets topic, how groups are stored (`store` does it).
 """
 
 from __future__ import annotations
@@ -32,37 +33,39 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import NEVER, Group, Member
+from pylogd.groups.group import NEVER, ClassicGroup, Member
 from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, JoinRequest, Leaver, SyncAnswer
+from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 
 log = Logger()
 
-_MOST_CLIENT_ID: Final = 255  # characters of it that go into a member id
+_MOST_CLIENT_ID: Final = 255  # characters of the client id that become part of a member id
 _NONE = ErrorCode.NONE
 _STABLE = GroupState.STABLE
 _COMPLETING = GroupState.COMPLETING
 _PREPARING = GroupState.PREPARING
 
-#: Stores a generation with these shares; how that went, at once or later.
-Store = Callable[[Group, dict[str, bytes]], "ErrorCode | Deferred[ErrorCode]"]
+#: Stores the current generation with the assignment of each member by its id. Returns NONE or why it failed.
+Store = Callable[[ClassicGroup, dict[str, bytes]], "ErrorCode | Deferred[ErrorCode]"]
 
 
 class Membership:
-    """The rules above, for all groups of a broker. `forget` is told which group is Dead."""
+    """Applies the rules above to all groups of a broker."""
 
     def __init__(
         self,
         clock: IReactorTime,
         now_ms: Callable[[], int],
         store: Store,
-        forget: Callable[[Group], object],
+        forget: Callable[[ClassicGroup], object],
         first_delay: Callable[[], float],
         most_members: Callable[[], int],
     ) -> None:
         """`clock` times sessions and rebalances; `now_ms` is the wall clock, for the time stamps of states.
 
-        `first_delay`: seconds that a new group waits for more members. `most_members`: how many a group may have."""
+        forget: called with each group that becomes Dead. first_delay: returns for how many seconds a new group waits
+        for more members. most_members: returns how many members a group may have.
+        """
         self._clock = clock
         self._now_ms = now_ms
         self._store = store
@@ -72,8 +75,8 @@ class Membership:
 
     # -- joining
 
-    def join(self, group: Group, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
-        """A client joins, or joins again."""
+    def join(self, group: ClassicGroup, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
+        """Handle a JoinGroup request; the answer, or a Deferred of it while the group rebalances."""
         known = group.members.get(request.member_id)
         if request.instance_id is not None and known is None and not request.member_id:
             known = group.members.get(group.instances.get(request.instance_id, ""))
@@ -83,32 +86,31 @@ class Membership:
             return self._join_new(group, request)
         if request.member_id in group.pending and request.instance_id is None:
             del group.pending[request.member_id]
-            return self._admit(group, request, request.member_id)
+            return self._add_member(group, request, request.member_id)
         member = group.check(request.member_id, request.instance_id)
         if isinstance(member, ErrorCode):
             return self._refused(group, request, member)
         return self._join_again(group, member, request)
 
-    def _join_new(self, group: Group, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
+    def _join_new(self, group: ClassicGroup, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
         stem = request.instance_id if request.instance_id is not None else request.client_id[:_MOST_CLIENT_ID]
         member_id = f"{stem}-{uuid.uuid4()}"
         if request.instance_id is not None and request.instance_id in group.instances:
-            return self._come_back(group, request, member_id)
+            return self._rejoin_static(group, request, member_id)
         if len(group.members) + len(group.pending) >= self._most_members():
             return self._refused(group, request, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if request.needs_known_id and request.instance_id is None:
             deadline = self._clock.seconds() + request.session
             group.pending[member_id] = deadline
-            self._wake_by(group, deadline)
+            self._set_timer(group, deadline)
             return JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        return self._admit(group, request, member_id)
+        return self._add_member(group, request, member_id)
 
-    def _refused(self, group: Group, request: JoinRequest, error: ErrorCode) -> JoinAnswer:
+    def _refused(self, group: ClassicGroup, request: JoinRequest, error: ErrorCode) -> JoinAnswer:
         self._forget_unused(group)
         return JoinAnswer(error, request.member_id)
 
-    def _admit(self, group: Group, request: JoinRequest, member_id: str) -> Deferred[JoinAnswer]:
-        """A new member."""
+    def _add_member(self, group: ClassicGroup, request: JoinRequest, member_id: str) -> Deferred[JoinAnswer]:
         member = Member(
             member_id, request.instance_id, request.client_id, request.client_host, request.session,
             request.rebalance, request.protocols,
@@ -119,19 +121,23 @@ class Membership:
         group.newcomers = group.state is _PREPARING
         return self._wait_for_join(group, member)
 
-    def _join_again(self, group: Group, member: Member, request: JoinRequest) -> JoinAnswer | Deferred[JoinAnswer]:
+    def _join_again(
+        self, group: ClassicGroup, member: Member, request: JoinRequest
+    ) -> JoinAnswer | Deferred[JoinAnswer]:
         same = member.protocols == request.protocols
         if (group.state is _COMPLETING and same) or (
             group.state is _STABLE and same and group.leader != member.member_id
         ):
-            # It did not get the answer: nothing has changed since.
-            self._touch(group, member)
+            # The client did not receive the first answer. Nothing has changed since then.
+            self._renew_session(group, member)
             return self._generation_for(group, member)
         self._refresh(group, member, request)
         return self._wait_for_join(group, member)
 
-    def _come_back(self, group: Group, request: JoinRequest, member_id: str) -> JoinAnswer | Deferred[JoinAnswer]:
-        """A static member was started again. In a Stable group nothing changes but its id."""
+    def _rejoin_static(
+        self, group: ClassicGroup, request: JoinRequest, member_id: str
+    ) -> JoinAnswer | Deferred[JoinAnswer]:
+        """Let a static member that was restarted in again. In a Stable group only its member id changes."""
         assert request.instance_id is not None
         old_id, old_leader = group.instances[request.instance_id], group.leader
         fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -141,18 +147,19 @@ class Membership:
         if group.state is not _STABLE or group.choose_protocol() != group.protocol:
             answer: JoinAnswer | Deferred[JoinAnswer] = self._wait_for_join(group, member)
         else:
-            self._touch(group, member)
-            answer = self._unchanged(group, member, old_leader, request.can_skip)
+            self._renew_session(group, member)
+            answer = self._answer_static(group, member, old_leader, request.can_skip)
         self._answer(waiting[0], JoinAnswer(fenced, old_id))
         self._answer(waiting[1], SyncAnswer(fenced))
         return answer
 
-    def _unchanged(
-        self, group: Group, member: Member, old_leader: str | None, can_skip: bool
+    def _answer_static(
+        self, group: ClassicGroup, member: Member, old_leader: str | None, can_skip: bool
     ) -> JoinAnswer | Deferred[JoinAnswer]:
-        """The answer to a static member that comes back to a Stable group, once its new id is stored.
+        """Store the new id of a static member of a Stable group, then answer with the present generation.
 
-        A leader must not assign anew. A client that can be told so is; any other is told of a leader that it is not.
+        The leader must not assign again. If its client does not understand `skip_assignment`, it is sent the old id as
+        that of the leader, so that it takes itself for a follower.
         """
         leads = group.leader == member.member_id
         answer = self._generation_for(group, member)
@@ -166,15 +173,15 @@ class Membership:
         return stored.addCallback(lambda error: answer if error == _NONE else JoinAnswer(error, member.member_id))
 
     @staticmethod
-    def _refresh(group: Group, member: Member, request: JoinRequest) -> None:
+    def _refresh(group: ClassicGroup, member: Member, request: JoinRequest) -> None:
         if len(group.members) == 1:
             group.protocol_type = request.protocol_type
         group.set_protocols(member, request.protocols)
         member.client_id, member.client_host = request.client_id, request.client_host
         member.session, member.rebalance = request.session, request.rebalance
 
-    def _wait_for_join(self, group: Group, member: Member) -> Deferred[JoinAnswer]:
-        """The member's join waits from now on, and the group rebalances if it does not already."""
+    def _wait_for_join(self, group: ClassicGroup, member: Member) -> Deferred[JoinAnswer]:
+        """Let the member's join wait, and begin a rebalance unless one is under way."""
         waiting: Deferred[JoinAnswer] = Deferred(partial(self._join_lost, group, member))
         superseded = group.waiting_joins.pop(member.member_id, None)
         group.waiting_joins[member.member_id] = waiting
@@ -185,34 +192,34 @@ class Membership:
         self._answer(superseded, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         return waiting
 
-    def _join_lost(self, group: Group, member: Member, waiting: Deferred[JoinAnswer]) -> None:
-        """The connection went while the join waited."""
+    def _join_lost(self, group: ClassicGroup, member: Member, waiting: Deferred[JoinAnswer]) -> None:
+        """The connection was lost while the join waited."""
         if group.waiting_joins.get(member.member_id) is not waiting:
             return
         del group.waiting_joins[member.member_id]
         if member.is_new:
-            self._take_out(group, [member])
+            self._remove_members(group, [member])
         else:
-            self._touch(group, member)
+            self._renew_session(group, member)
 
-    def _generation_for(self, group: Group, member: Member) -> JoinAnswer:
+    def _generation_for(self, group: ClassicGroup, member: Member) -> JoinAnswer:
         leader = group.leader or ""
-        members = group.roster() if leader == member.member_id else ()
+        members = group.joined_members() if leader == member.member_id else ()
         return JoinAnswer(
             _NONE, member.member_id, group.generation, group.protocol_type, group.protocol, leader, members
         )
 
     # -- rebalancing
 
-    def _prepare(self, group: Group) -> None:
-        """Begin a rebalance. Members that wait for the last one's shares hear of it at once."""
+    def _prepare(self, group: ClassicGroup) -> None:
+        """Begin a rebalance. Syncs that wait for the last one's assignment are answered at once."""
         was_empty = group.state is GroupState.EMPTY
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         if group.state is _COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
         group.become(_PREPARING, self._now_ms())
-        group.sync_at, group.unsynced, group.storing = NEVER, set(), False
+        group.sync_at, group.pending_syncs, group.storing = NEVER, set(), False
         longest = group.longest_rebalance
         delay = min(self._first_delay(), longest) if was_empty else 0.0
         group.first_wait = delay > 0
@@ -222,21 +229,21 @@ class Membership:
         self._complete_if_all_joined(group)
         for member_id, waiting in syncs.items():
             if member_id in group.members:
-                self._touch(group, group.members[member_id])
+                self._renew_session(group, group.members[member_id])
             self._answer(waiting, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
 
-    def _wait_until(self, group: Group, at: float) -> None:
+    def _wait_until(self, group: ClassicGroup, at: float) -> None:
         group.rebalance_at = at
-        self._wake_by(group, at)
+        self._set_timer(group, at)
 
-    def _complete_if_all_joined(self, group: Group) -> None:
+    def _complete_if_all_joined(self, group: ClassicGroup) -> None:
         if group.state is not _PREPARING or len(group.waiting_joins) < len(group.members):
             return
         if not group.members or not (group.first_wait or group.pending):
             self._complete(group)
 
-    def _wait_is_over(self, group: Group) -> None:
-        """The time for joins is up; a new group takes more of it as long as members come in."""
+    def _rebalance_timed_out(self, group: ClassicGroup) -> None:
+        """The time for joins is over. A new group extends it as long as members keep joining."""
         if group.first_wait and group.newcomers and group.delay_left > 0:
             delay = min(self._first_delay(), group.delay_left)
             group.delay_left -= delay
@@ -245,8 +252,8 @@ class Membership:
         else:
             self._complete(group)
 
-    def _complete(self, group: Group) -> None:
-        """Go on with the members that have joined, as a new generation. Static ones may still come back."""
+    def _complete(self, group: ClassicGroup) -> None:
+        """Begin a new generation of the members that have joined. Static members that have not joined stay in it."""
         for member in list(group.members.values()):
             if member.instance_id is None and member.member_id not in group.waiting_joins:
                 group.remove(member)
@@ -264,22 +271,22 @@ class Membership:
             group.leader = next(iter(joins))
         group.protocol = group.choose_protocol()
         group.become(_COMPLETING, self._now_ms())
-        group.unsynced = set(group.members)
+        group.pending_syncs = set(group.members)
         group.sync_at = self._clock.seconds() + group.longest_rebalance
-        self._wake_by(group, group.sync_at)
+        self._set_timer(group, group.sync_at)
         answers = []
         for member_id, waiting in joins.items():
             member = group.members[member_id]
             member.is_new = False
-            self._touch(group, member)
+            self._renew_session(group, member)
             answers.append((waiting, self._generation_for(group, member)))
         for waiting, answer in answers:
             self._answer(waiting, answer)
 
-    def _become_empty(self, group: Group) -> None:
+    def _become_empty(self, group: ClassicGroup) -> None:
         group.become(GroupState.EMPTY, self._now_ms())
         group.protocol = group.leader = None
-        if not (group.generation or group.stored):  # it never was more than an attempt
+        if not (group.generation or group.stored):  # nobody ever completed a rebalance of it
             self._forget_unused(group)
             return
         group.generation += 1
@@ -289,15 +296,18 @@ class Membership:
         else:
             self._emptied(stored, group)
 
-    def _emptied(self, error: ErrorCode, group: Group) -> None:
+    def _emptied(self, error: ErrorCode, group: ClassicGroup) -> None:
         if error != _NONE:
-            log.warn("that group {group} is empty could not be stored: {error}", group=group.group_id, error=error.name)
+            log.warn(
+                "Could not store that group {group} is empty ({error}): after a restart its members must expire again",
+                group=group.group_id, error=error.name,
+            )  # fmt: skip
 
-    # -- sharing out
+    # -- assigning
 
     def sync(
         self,
-        group: Group,
+        group: ClassicGroup,
         member_id: str,
         instance_id: str | None,
         generation: int,
@@ -305,7 +315,10 @@ class Membership:
         protocol: str | None,
         assignments: dict[str, bytes],
     ) -> SyncAnswer | Deferred[SyncAnswer]:
-        """A member asks for its share; the leader brings everybody's."""
+        """Handle a SyncGroup request: answer with the member's assignment once the leader's has been stored.
+
+        `assignments`: what the leader assigns, by member id; ignored from others.
+        """
         member = group.check(member_id, instance_id)
         if isinstance(member, ErrorCode):
             return SyncAnswer(member)
@@ -317,10 +330,10 @@ class Membership:
             return SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is _PREPARING:
             return SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.unsynced.discard(member_id)
-        self._touch(group, member)
+        group.pending_syncs.discard(member_id)
+        self._renew_session(group, member)
         if group.state is _STABLE:
-            return self._share(group, member)
+            return self._assignment_for(group, member)
         waiting: Deferred[SyncAnswer] = Deferred(partial(self._sync_lost, group, member))
         superseded = group.waiting_syncs.pop(member_id, None)
         group.waiting_syncs[member_id] = waiting
@@ -329,24 +342,24 @@ class Membership:
         self._answer(superseded, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
         return waiting
 
-    def _sync_lost(self, group: Group, member: Member, waiting: Deferred[SyncAnswer]) -> None:
+    def _sync_lost(self, group: ClassicGroup, member: Member, waiting: Deferred[SyncAnswer]) -> None:
         if group.waiting_syncs.get(member.member_id) is waiting:
             del group.waiting_syncs[member.member_id]
-            self._touch(group, member)
+            self._renew_session(group, member)
 
-    def _assign(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Store what the leader has assigned; it counts once that is done."""
+    def _assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+        """Store the leader's assignment. It takes effect once it is stored."""
         group.storing = True
-        shares = {member_id: assignments.get(member_id, b"") for member_id in group.members}
-        stored = self._store(group, shares)
+        assignments = {member_id: assignments.get(member_id, b"") for member_id in group.members}
+        stored = self._store(group, assignments)
         if isinstance(stored, Deferred):
-            stored.addCallback(self._assigned, group, group.generation, shares)
+            stored.addCallback(self._assigned, group, group.generation, assignments)
         else:
-            self._assigned(stored, group, group.generation, shares)
+            self._assigned(stored, group, group.generation, assignments)
 
-    def _assigned(self, error: ErrorCode, group: Group, generation: int, shares: dict[str, bytes]) -> None:
+    def _assigned(self, error: ErrorCode, group: ClassicGroup, generation: int, assignments: dict[str, bytes]) -> None:
         if group.state is not _COMPLETING or group.generation != generation:
-            return  # a member came or went meanwhile, and its rebalance has answered everybody
+            return  # another rebalance began meanwhile, which has answered all waiting requests
         group.storing = False
         if error != _NONE:
             syncs, group.waiting_syncs = group.waiting_syncs, {}
@@ -355,23 +368,24 @@ class Membership:
                 self._answer(waiting, SyncAnswer(error))
             return
         for member_id, member in group.members.items():
-            member.assignment = shares.get(member_id, b"")
+            member.assignment = assignments.get(member_id, b"")
         group.become(_STABLE, self._now_ms())
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         answers = []
         for member_id, waiting in syncs.items():
-            self._touch(group, group.members[member_id])
-            answers.append((waiting, self._share(group, group.members[member_id])))
+            self._renew_session(group, group.members[member_id])
+            answers.append((waiting, self._assignment_for(group, group.members[member_id])))
         for waiting, answer in answers:
             self._answer(waiting, answer)
 
-    def _share(self, group: Group, member: Member) -> SyncAnswer:
+    @staticmethod
+    def _assignment_for(group: ClassicGroup, member: Member) -> SyncAnswer:
         return SyncAnswer(_NONE, group.protocol_type, group.protocol, member.assignment)
 
-    # -- living, leaving, dying
+    # -- heartbeats, leaving, expiring
 
-    def heartbeat(self, group: Group, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member says that it lives, and hears whether it has to join again."""
+    def heartbeat(self, group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Renew a member's session. Returns REBALANCE_IN_PROGRESS if it has to join again."""
         member = group.members.get(member_id)
         if member is None or member.instance_id != instance_id:
             found = group.check(member_id, instance_id)
@@ -383,8 +397,8 @@ class Membership:
         member.deadline = self._clock.seconds() + member.session
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else _NONE
 
-    def leave(self, group: Group, leavers: Sequence[Leaver]) -> list[ErrorCode]:
-        """Members leave, and the group rebalances once. What became of each."""
+    def leave(self, group: ClassicGroup, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
+        """Remove members and rebalance once. Returns NONE or an error for each."""
         results, leaving = [], []
         for leaver in leavers:
             if group.pending.pop(leaver.member_id, None) is not None:
@@ -400,11 +414,11 @@ class Membership:
                 results.append(_NONE)
             else:
                 results.append(found)
-        self._take_out(group, leaving)
+        self._remove_members(group, leaving)
         return results
 
-    def _take_out(self, group: Group, members: Sequence[Member]) -> None:
-        """Members are gone: tell whoever waits under their ids, and let the others share their work."""
+    def _remove_members(self, group: ClassicGroup, members: Sequence[Member]) -> None:
+        """Remove members, answer the requests that wait under their ids, and rebalance the group."""
         gone = []
         for member in members:
             member_id = member.member_id
@@ -419,8 +433,8 @@ class Membership:
             self._answer(join, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             self._answer(sync, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
 
-    def unload(self, group: Group, error: ErrorCode) -> None:
-        """The group is no longer coordinated here, or is no more: it is Dead, and whoever waits is told `error`."""
+    def unload(self, group: ClassicGroup, error: ErrorCode) -> None:
+        """Make a group Dead, because it was deleted or moved to another broker; answer what waits with `error`."""
         if group.timer is not None and group.timer.active():
             group.timer.cancel()
         group.timer = None
@@ -434,7 +448,7 @@ class Membership:
         for sync in syncs.values():
             self._answer(sync, SyncAnswer(error))
 
-    def _forget_unused(self, group: Group) -> None:
+    def _forget_unused(self, group: ClassicGroup) -> None:
         if group.unused:
             self.unload(group, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -445,55 +459,41 @@ class Membership:
 
     # -- time
 
-    def loaded(self, group: Group) -> None:
-        """A group was read from the offsets topic: its members have a session's time to show that they live."""
+    def loaded(self, group: ClassicGroup) -> None:
+        """Start the sessions of a group that was read from the offsets topic: each member has one session time-out."""
         for member in group.members.values():
-            self._touch(group, member)
+            self._renew_session(group, member)
 
-    def _touch(self, group: Group, member: Member) -> None:
-        """The member lives now."""
+    def _renew_session(self, group: ClassicGroup, member: Member) -> None:
+        """Renew a member's session."""
         member.deadline = self._clock.seconds() + member.session
-        self._wake_by(group, member.deadline)
+        self._set_timer(group, member.deadline)
 
-    def _wake_by(self, group: Group, at: float) -> None:
-        """See that the group's timer fires no later than `at`."""
+    def _set_timer(self, group: ClassicGroup, at: float) -> None:
+        """Set the group's timer so that it fires at `at` at the latest."""
         timer = group.timer
         if timer is not None and timer.active():
             if group.timer_at <= at:
                 return
             timer.cancel()
         group.timer_at = at
-        group.timer = self._clock.callLater(max(at - self._clock.seconds(), 0.0), self._woken, group)
+        group.timer = self._clock.callLater(max(at - self._clock.seconds(), 0.0), self._timer_fired, group)
 
-    def _woken(self, group: Group) -> None:
-        """Do what is due, and set the timer to what comes next."""
+    def _timer_fired(self, group: ClassicGroup) -> None:
+        """The timer fired: handle everything that is due, then set the timer to the next deadline."""
         group.timer = None
         now = self._clock.seconds()
         group.pending = {member_id: at for member_id, at in group.pending.items() if at > now}
         if group.sync_at <= now:
             group.sync_at = NEVER
-            late = [group.members[member_id] for member_id in sorted(group.unsynced)]
+            late = [group.members[member_id] for member_id in sorted(group.pending_syncs)]
         else:
             late = []
-        dead = [member for member in group.members.values() if self._is_dead(group, member, now)]
-        self._take_out(group, list(dict.fromkeys([*late, *dead])))
+        expired = [member for member in group.members.values() if group.is_expired(member, now)]
+        self._remove_members(group, list(dict.fromkeys([*late, *expired])))
         if group.state is _PREPARING and group.rebalance_at <= now:
-            self._wait_is_over(group)
+            self._rebalance_timed_out(group)
         if group.state is not GroupState.DEAD:
-            at = self._next_due(group)
+            at = group.next_deadline()
             if at < NEVER:
-                self._wake_by(group, at)
-
-    @staticmethod
-    def _is_dead(group: Group, member: Member, now: float) -> bool:
-        waits = member.member_id in group.waiting_joins or member.member_id in group.waiting_syncs
-        return member.deadline <= now and not waits
-
-    @staticmethod
-    def _next_due(group: Group) -> float:
-        waiting_joins, waiting_syncs = group.waiting_joins, group.waiting_syncs
-        at = min(group.rebalance_at, group.sync_at, *group.pending.values())
-        for member_id, member in group.members.items():
-            if member.deadline < at and member_id not in waiting_joins and member_id not in waiting_syncs:
-                at = member.deadline
-        return at
+                self._set_timer(group, at)

@@ -1,11 +1,11 @@
-"""Who may commit offsets, and when they are old: pure decisions about one group.
+"""Decide who may commit offsets of a group, who may delete them, and which have expired.
 
-Rules (Kafka's group coordinator; KIP-211 for the ages):
-- A member commits in its own generation, whatever the group is doing but for the moment in which the leader assigns. A
-  consumer without a group sends generation -1 and may do so as long as the group is Empty.
-- Offsets of an Empty group expire when it has been so for the retention time, and none of them is younger. In a group
-  that is not of consumers, or is not Empty, they stay, except those of topics that no member subscribes to any more. A
-  time of expiry that a client has set goes before all that.
+Rules (Kafka's group coordinator; KIP-211 for expiry):
+- A member may commit with the current generation in every state but CompletingRebalance. A client without a group
+  sends generation -1 and may commit while the group is Empty.
+- An offset of an Empty group expires once both the group has been Empty and the offset is older than the retention
+  time. In other states only offsets of topics that no member subscribes to expire, and only in groups of consumers.
+- An expiry time that the client set with the offset takes precedence over both.
 Must not know: the clock, how offsets are stored.
 """
 
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import Group
-from pylogd.groups.records import NEVER
+from pylogd.groups.group import ClassicGroup
+from pylogd.groups.records import NEVER, PartitionId
 from pylogd.groups.states import GroupState
 from pylogd.groups.values import NO_GENERATION
 
 
-def may_commit(group: Group, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-    """NONE, or why this client may not commit."""
+def may_commit(group: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    """Return NONE if this client may commit offsets, else the error code to answer with."""
     if generation <= NO_GENERATION and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     found = group.check(member_id, instance_id)
@@ -32,8 +32,8 @@ def may_commit(group: Group, member_id: str, instance_id: str | None, generation
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.COMPLETING else ErrorCode.NONE
 
 
-def may_delete(group: Group, topic: str) -> ErrorCode:
-    """NONE, or why the group's offsets of a topic may not be deleted."""
+def may_delete(group: ClassicGroup, topic: str) -> ErrorCode:
+    """Return NONE if the group's offsets of a topic may be deleted, else the error code to answer with."""
     if group.state is GroupState.EMPTY:
         return ErrorCode.NONE
     subscribed = group.topics
@@ -42,8 +42,8 @@ def may_delete(group: Group, topic: str) -> ErrorCode:
     return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE
 
 
-def expired(group: Group, now_ms: int, retention_ms: int) -> Iterator[tuple[str, int]]:
-    """The (topic, partition) of each offset that is too old."""
+def expired(group: ClassicGroup, now_ms: int, retention_ms: int) -> Iterator[PartitionId]:
+    """Yield the (topic, partition) of each offset that has expired."""
     empty = group.state is GroupState.EMPTY
     since_ms = group.since_ms if empty and group.protocol_type else 0
     subscribed = group.topics if group.state is GroupState.STABLE else None

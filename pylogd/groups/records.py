@@ -1,13 +1,14 @@
-"""The records of the offsets topic, in Kafka's own formats, so that tools of the field can read them.
+"""Encode and decode the records of the offsets topic, in Kafka's own formats, so that Kafka's tools can read them.
 
-A key begins with its version: 0 and 1 name a group, a topic and a partition, 2 names a group. The value of the former
-is an offset (written as version 3, or 1 where the client has set a time of expiry), of the latter a group with its
-members (written as version 3). A null value deletes. Strings have a length of two bytes, bytes one of four.
+A key begins with its version. Versions 0 and 1 hold a group, a topic and a partition; the value is a committed offset,
+written as version 3, or as version 1 if the client has set an expiry time. Version 2 holds a group; the value is the
+group with its members, written as version 3. A null value deletes the key. Strings are preceded by their length as
+int16, bytes by theirs as int32.
 Source: the schemas of Kafka's group coordinator (OffsetCommitKey/Value, GroupMetadataKey/Value).
 
-Rules: versions that were ever written by a broker for these two are read, up to version 3. A key of another kind
-(a newer Kafka's) is `None`: not ours to understand. What can't be read is an `InvalidRecord`.
-Must not know: groups as they live in memory, logs.
+Rules: all value versions up to 3 are read. A key version that only newer brokers write is decoded as None. Anything
+else that is malformed raises InvalidRecord.
+Must not know: groups in memory, logs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _OFFSET_VALUE = 3
 _OFFSET_VALUE_WITH_EXPIRY = 1
 _GROUP_VALUE = 3
 _WITH_STATE_TIME = 2
-#: Most bytes of a text.
+#: The largest number of bytes of a string.
 MOST_TEXT = (1 << 15) - 1
 
 _SHORT = struct.Struct(">h")
@@ -37,11 +38,15 @@ _OFFSET_HEAD = struct.Struct(">hqi")
 
 
 class InvalidRecord(PylogdError):
-    """A record of the offsets topic that can't be read."""
+    """A record of the offsets topic is malformed."""
+
+
+#: A topic and the index of one of its partitions.
+PartitionId = tuple[str, int]
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset of what."""
+    """The key of a committed offset."""
 
     group_id: str
     topic: str
@@ -49,7 +54,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Which group."""
+    """The key of a group."""
 
     group_id: str
 
@@ -66,7 +71,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member as it is stored. Times in milliseconds."""
+    """A member in a group's record. The time-outs are in milliseconds."""
 
     member_id: str
     instance_id: str | None
@@ -80,7 +85,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A generation of a group as it is stored."""
+    """The value of a group's record: one generation with its members."""
 
     protocol_type: str
     generation: int
@@ -91,17 +96,17 @@ class StoredGroup:
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of an offset."""
+    """Encode the key of a committed offset."""
     return _SHORT.pack(_OFFSET_KEYS[-1]) + _text(group_id) + _text(topic) + _INT.pack(partition)
 
 
 def group_key(group_id: str) -> bytes:
-    """The key of a group."""
+    """Encode the key of a group."""
     return _SHORT.pack(_GROUP_KEY) + _text(group_id)
 
 
 def offset_value(committed: Committed) -> bytes:
-    """The value of an offset."""
+    """Encode a committed offset."""
     offset, epoch, metadata, committed_ms, expires_ms = committed
     if expires_ms != NEVER:
         head = _SHORT.pack(_OFFSET_VALUE_WITH_EXPIRY) + _LONG.pack(offset)
@@ -110,7 +115,7 @@ def offset_value(committed: Committed) -> bytes:
 
 
 def group_value(group: StoredGroup) -> bytes:
-    """The value of a group."""
+    """Encode a group."""
     parts = [
         _SHORT.pack(_GROUP_VALUE), _text(group.protocol_type), _INT.pack(group.generation), _text(group.protocol),
         _text(group.leader), _LONG.pack(group.state_since_ms), _INT.pack(len(group.members)),
@@ -125,7 +130,7 @@ def group_value(group: StoredGroup) -> bytes:
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a key names; None for a kind of key that is not known here."""
+    """Decode a key; None for a version that only newer brokers write. Raises InvalidRecord."""
     cursor = _Cursor(data)
     version = cursor.number(_SHORT)
     if version in _OFFSET_KEYS:
@@ -134,11 +139,11 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def read_offset_value(data: bytes) -> Committed:
-    """An offset."""
+    """Decode a committed offset. Raises InvalidRecord."""
     cursor = _Cursor(data)
     version = cursor.number(_SHORT)
     if not 0 <= version <= _OFFSET_VALUE:
-        raise InvalidRecord(f"an offset in format {version}, where 0 to {_OFFSET_VALUE} are known")
+        raise InvalidRecord(f"an offset has version {version}; versions 0 to {_OFFSET_VALUE} are supported")
     offset = cursor.number(_LONG)
     epoch = cursor.number(_INT) if version >= _OFFSET_VALUE else NO_EPOCH
     metadata, committed_ms = cursor.text(), cursor.number(_LONG)
@@ -147,17 +152,17 @@ def read_offset_value(data: bytes) -> Committed:
 
 
 def read_group_value(data: bytes) -> StoredGroup:
-    """A group."""
+    """Decode a group. Raises InvalidRecord."""
     cursor = _Cursor(data)
     version = cursor.number(_SHORT)
     if not 0 <= version <= _GROUP_VALUE:
-        raise InvalidRecord(f"a group in format {version}, where 0 to {_GROUP_VALUE} are known")
+        raise InvalidRecord(f"a group has version {version}; versions 0 to {_GROUP_VALUE} are supported")
     protocol_type, generation = cursor.text(), cursor.number(_INT)
     protocol, leader = cursor.nullable_text(), cursor.nullable_text()
     since = cursor.number(_LONG) if version >= _WITH_STATE_TIME else NEVER
     count = cursor.number(_INT)
     if not 0 <= count <= len(data):
-        raise InvalidRecord(f"a group of {count} members in {len(data)} bytes")
+        raise InvalidRecord(f"a group of {count} members does not fit in {len(data)} bytes")
     members = tuple(_read_member(cursor, version) for _ in range(count))
     return StoredGroup(protocol_type, generation, protocol, leader, since, members)
 
@@ -174,9 +179,9 @@ def _read_member(cursor: _Cursor, version: int) -> StoredMember:
 
 
 def consumer_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's subscription; None if it is not one that can be read.
+    """Return the topics of a consumer's subscription, or None if `metadata` is not a subscription.
 
-    Source: Kafka's ConsumerProtocolSubscription, whose every version begins with version and topics.
+    Source: Kafka's ConsumerProtocolSubscription; every version of it begins with the version and the topics.
     """
     cursor = _Cursor(metadata)
     try:
@@ -189,7 +194,7 @@ def consumer_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 class _Cursor:
-    """Reads fields one behind the other. Whatever is wrong is an InvalidRecord."""
+    """Reads the fields of a record in order. Its methods raise InvalidRecord."""
 
     __slots__ = ("_at", "_data")
 
@@ -208,7 +213,7 @@ class _Cursor:
     def text(self) -> str:
         value = self.nullable_text()
         if value is None:
-            raise InvalidRecord("a text is null that must not be")
+            raise InvalidRecord("a string is null that must not be")
         return value
 
     def nullable_text(self) -> str | None:
@@ -216,7 +221,7 @@ class _Cursor:
         try:
             return None if raw is None else raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidRecord("a text that is not UTF-8") from error
+            raise InvalidRecord("a string is not UTF-8") from error
 
     def sized(self) -> bytes:
         return self._take(self.number(_INT)) or b""
@@ -226,7 +231,7 @@ class _Cursor:
             return None
         end = self._at + length
         if length < 0 or end > len(self._data):
-            raise InvalidRecord(f"a field of {length} bytes where {len(self._data) - self._at} are left")
+            raise InvalidRecord(f"a field of {length} bytes does not fit in the {len(self._data) - self._at} left")
         taken = self._data[self._at : end]
         self._at = end
         return taken

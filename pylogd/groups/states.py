@@ -1,8 +1,10 @@
-"""The states of a consumer group, and every way between them.
+"""The states of a classic consumer group, and the transitions that are allowed between them.
 
-Empty: no members; offsets may be there. PreparingRebalance: the members are told to join again, and those that did
-wait. CompletingRebalance: who joined is the new generation; it waits for what the leader assigns. Stable: every member
-has its share. Dead: forgotten here, because it was deleted, expired, or this broker coordinates it no longer.
+- Empty: the group has no members; it may have offsets.
+- PreparingRebalance: members are told to join again; the joins that have arrived wait for the others.
+- CompletingRebalance: the members that joined form the new generation and wait for the leader's assignment.
+- Stable: every member has its assignment.
+- Dead: removed from memory, because the group was deleted or expired, or another broker coordinates it now.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from types import MappingProxyType
 
 
 class GroupState(Enum):
-    """What a group is doing, by the names that clients are told."""
+    """The state of a group. The values are the names that clients are sent."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -25,9 +27,9 @@ class GroupState(Enum):
 TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
     {
         GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
-        # To Empty when nobody came back.
+        # To Empty if no member joins again in time.
         GroupState.PREPARING: frozenset({GroupState.COMPLETING, GroupState.EMPTY, GroupState.DEAD}),
-        # Back to PreparingRebalance when a member joins, leaves or dies before the leader has assigned.
+        # Back to PreparingRebalance if a member joins, leaves or expires before the leader has sent the assignment.
         GroupState.COMPLETING: frozenset({GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD}),
         GroupState.STABLE: frozenset({GroupState.PREPARING, GroupState.DEAD}),
         GroupState.DEAD: frozenset(),

@@ -1,8 +1,8 @@
-"""The offsets topic: which partition keeps a group, how it comes into being, how records get into it.
+"""The offsets topic `__consumer_offsets`: which partition stores a group, creating the topic, appending to it.
 
-Strategy: a group lies in the partition that Kafka would put it in, so that a tool can find it. The topic is made when
-somebody first asks for a coordinator. An append waits until every in-sync replica has it, as a producer with acks=all
-does; with this broker alone in sync that is at once, and no Deferred is made.
+Strategy: a group is stored in the same partition as with Kafka, so that tools find it. The topic is created when a
+client first asks for a coordinator. An append waits for every in-sync replica, as a producer with acks=all does; if
+this broker is the only one in sync that is at once, and no Deferred is made.
 
 Must not know: groups, members, requests.
 """
@@ -33,7 +33,7 @@ from pylogd.wire.records import encode_batch
 
 log = Logger()
 
-#: Tombstones of one batch: many offsets may go at once, and a batch has a largest size.
+#: How many tombstones one batch holds: a batch has a maximum size, and many offsets may be deleted at once.
 MOST_RECORDS: Final = 1000
 
 KeyValue = tuple[bytes, bytes | None]
@@ -48,7 +48,7 @@ _REFUSED: Final[tuple[tuple[type[PylogdError], ErrorCode], ...]] = (
 
 
 class OffsetsTopic:
-    """The topic as the coordinator uses it."""
+    """The offsets topic as the group coordinator uses it."""
 
     def __init__(
         self,
@@ -66,34 +66,34 @@ class OffsetsTopic:
         self._cluster = cluster
         self._settings = settings
         self._now_ms = now_ms
-        self._makers: list[Deferred[None]] | None = None  # who waits for the topic that is being made
+        self._creating: list[Deferred[None]] | None = None  # callers that wait for the topic to be created
 
     def index_of(self, group_id: str) -> int:
-        """The partition that keeps a group. The topic may not be there yet."""
+        """Return the partition that stores a group, also before the topic exists."""
         topic = self._topics.get(OFFSETS_TOPIC)
         count = self._settings.integer("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
         return partition_of(group_id, count)
 
     def get(self) -> Topic | None:
-        """The topic, if it is there."""
+        """Return the topic, or None if it does not exist."""
         return self._topics.get(OFFSETS_TOPIC)
 
     @property
-    def making(self) -> bool:
-        """Whether it is being made at this moment."""
-        return self._makers is not None
+    def is_being_created(self) -> bool:
+        """Whether the topic is being created at this moment."""
+        return self._creating is not None
 
     def ensure(self) -> Deferred[None]:
         """See that the topic is there. Fails as `TopicAdmin.create_topic` does."""
         waiting: Deferred[None] = Deferred()
-        if self._makers is not None:
-            self._makers.append(waiting)
+        if self._creating is not None:
+            self._creating.append(waiting)
             return waiting
-        self._makers = [waiting]
-        Deferred.fromCoroutine(self._make()).addBoth(self._made)
+        self._creating = [waiting]
+        Deferred.fromCoroutine(self._create()).addBoth(self._created)
         return waiting
 
-    async def _make(self) -> None:
+    async def _create(self) -> None:
         copies = self._settings.integer("offsets.topic.replication.factor")
         with suppress(TopicExists):
             await self._topic_admin.create_topic(
@@ -107,15 +107,15 @@ class OffsetsTopic:
             )
         await self._hosting.settled(OFFSETS_TOPIC)
 
-    def _made(self, result: object) -> None:
-        waiting, self._makers = self._makers or [], None
+    def _created(self, result: object) -> None:
+        waiting, self._creating = self._creating or [], None
         for one in waiting:
             one.callback(result)  # type: ignore[arg-type]  # a Failure makes it fail
 
     def append(self, partition: Partition, records: Sequence[KeyValue]) -> ErrorCode | Deferred[ErrorCode]:
-        """Append one batch; how that went, once it is committed.
+        """Append records as one batch. Returns NONE once they are committed, or why they were not.
 
-        A Deferred of it must not be cancelled by a client that leaves: what is in the log counts.
+        The Deferred must not be cancelled when a client disconnects: appended records may still be committed.
         """
         now_ms = self._now_ms()
         try:
@@ -132,7 +132,10 @@ class OffsetsTopic:
 
 
 def partition_of(group_id: str, count: int) -> int:
-    """The partition of `count` that Kafka keeps a group in: by Java's hash of the id."""
+    """Return which of `count` partitions stores a group: the absolute value of Java's String.hashCode, modulo `count`.
+
+    Source: Kafka's GroupMetadataManager.partitionFor.
+    """
     units = group_id.encode("utf-16-be")
     code = 0
     for at in range(0, len(units), 2):
@@ -145,7 +148,7 @@ def _why_refused(partition: Partition, error: PylogdError) -> ErrorCode:
     for kind, code in _REFUSED:
         if isinstance(error, kind):
             return code
-    log.failure("could not append to {topic}-{index}", topic=partition.topic, index=partition.index)
+    log.failure("Unexpected error while appending to {topic}-{index}", topic=partition.topic, index=partition.index)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

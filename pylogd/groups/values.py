@@ -1,4 +1,4 @@
-"""What members say and what they are answered, free of any version of the protocol."""
+"""Requests and answers of group members, independent of the protocol's versions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Final, NamedTuple
 
 from pylogd.errors import ErrorCode
 
-#: "I have no part in a group", and the answer where there is no generation.
+#: The generation that a client without a group sends, and the answer where there is no generation.
 NO_GENERATION: Final = -1
 
-#: Name and metadata of each way of assigning, the preferred first.
+#: (name, metadata) of each assignment protocol, the preferred one first.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 class JoinRequest(NamedTuple):
-    """What a client says when it joins. Times in seconds. `member_id` is empty for a new member.
+    """A JoinGroup request.
 
-    needs_known_id: it can be told to join again with the id that it is given (KIP-394). can_skip: a leader that comes
-    back understands that it need not assign (KIP-814).
+    member_id: empty for a new member. session, rebalance: the time-outs in seconds. needs_known_id: whether the client
+    can be told to join again with the member id that it is given (KIP-394). can_skip: whether a returning leader
+    understands that it must not assign again (KIP-814).
     """
 
     member_id: str
@@ -33,15 +34,15 @@ class JoinRequest(NamedTuple):
     can_skip: bool
 
 
-class Leaver(NamedTuple):
-    """A member that leaves: by its id, or by its instance id alone when an administrator removes it."""
+class LeavingMember(NamedTuple):
+    """A member that leaves, named by its id, or by its instance id alone when an administrator removes it."""
 
     member_id: str
     instance_id: str | None
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member in the form in which the leader is sent it."""
 
     member_id: str
     instance_id: str | None
@@ -49,7 +50,7 @@ class JoinedMember(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """The answer to a join. `members` is for the leader only."""
+    """The answer to a JoinGroup request. `members` is empty for all but the leader."""
 
     error: ErrorCode
     member_id: str
@@ -62,7 +63,7 @@ class JoinAnswer(NamedTuple):
 
 
 class SyncAnswer(NamedTuple):
-    """The answer to a sync."""
+    """The answer to a SyncGroup request."""
 
     error: ErrorCode
     protocol_type: str | None = None

@@ -282,29 +282,29 @@ def check_records(
         check_timestamps(header, config, now_ms)
         return header, batch
     if found.problem is not None:
-        place = max(min(found.good, header.record_count - 1), 0)
+        place = max(min(found.valid, header.record_count - 1), 0)
         raise InvalidRecord(
             f"record {place} of {header.record_count} {found.problem}", [place], f"The record {found.problem}."
         )
     if config.compacts and found.keyless:
         raise KeylessRecords(
             f"{found.keyless} of {header.record_count} records are without a key, which a compacted topic can't take; "
-            f"the first is record {found.keyless_places[0]} of its batch",
-            found.keyless_places,
+            f"the first is record {found.keyless_indexes[0]} of its batch",
+            found.keyless_indexes,
             "A record of a compacted topic needs a key.",
         )
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header, batch
-    if found.untimely:
+    if found.mistimed:
         earliest, latest = _time_bounds(config, now_ms)
         raise InvalidTimestamp(
-            f"{found.untimely} of {header.record_count} records have a time stamp outside {earliest} to {latest}, "
-            f"which the topic allows; the first is record {found.untimely_places[0]} of its batch",
-            found.untimely_places,
+            f"{found.mistimed} of {header.record_count} records have a time stamp outside {earliest} to {latest}, "
+            f"which the topic allows; the first is record {found.mistimed_indexes[0]} of its batch",
+            found.mistimed_indexes,
             "The time stamp is outside of what the topic allows.",
         )
-    if found.newest != header.max_timestamp:
-        return _patched(batch, header._replace(max_timestamp=found.newest))
+    if found.max_timestamp != header.max_timestamp:
+        return _patched(batch, header._replace(max_timestamp=found.max_timestamp))
     return header, batch
 
 

@@ -1,6 +1,6 @@
-"""A schema registry: Avro schemas by subject and version, each with an id that travels in the messages.
+"""A schema registry: Avro schemas by subject and version; each message carries the id of its schema.
 
-The service (`service`, `web`) keeps everything in a compacted topic and speaks the HTTP API that Confluent's clients
-speak; `avro` is what reads and writes messages by it. `pylogd schema-registry` runs it; the extra is
+The service (`service`, `web`) stores everything in a compacted topic and serves the HTTP API of Confluent's registry.
+`avro` serialises and deserialises messages with it. `pylogd schema-registry` runs the service; it needs the extra
 `pylogd-broker[avro]`.
 """

@@ -1,19 +1,19 @@
-"""Appends to a topic that several processes write, each only to what it has read.
+"""Append to a topic with several writers, on condition that the writer has read all records of the topic.
 
-Strategy: all writers share one producer id. Of an idempotent producer a partition's leader accepts only the batch whose
-sequence number follows the last one, so a writer that sends the number after the last record it has read can append
-only if nobody has written since: compare and append, decided by the log. The numbers are in a header of each record,
-where every reader finds them. A writer that is refused reads on and works its change out again.
+Strategy: all writers share one producer id. The partition's leader accepts a batch of an idempotent producer only if
+its sequence number follows the last one. A writer sends the number after that of the last record it has read, so its
+append succeeds only if no other writer has appended since (compare and append). Each record has its number in a header,
+where every reader finds it. A writer whose append is refused reads the new records and computes its change again.
 
 Rules:
-- A leader answers a batch it has with the offset of the first, and can't tell whose it was. So a batch is a writer's
-  own only once its token was read back from that offset.
-- Where the topic no longer says which number is next (its last records were deleted, or others wrote to it), a writer
-  appends a takeover record in the next producer epoch. Once that is read back everything before it was read too, and
-  numbers of the epochs before are refused.
-- Writers without that producer id, such as a registry of another make, are not kept out.
+- If two writers send the same number, the leader takes the second batch for a retry and answers with the offset of the
+  first. So each append has a random token in its headers, and succeeded only if that token is read back at that offset.
+- If no record says which number is next (the last ones were deleted, or other programs wrote to the topic), a writer
+  appends a takeover record with the next producer epoch. Once that record is read back all records before it were read
+  too, and the leader refuses numbers of earlier epochs.
+- Writers that do not use this producer id, such as other registries, are not held back by any of this.
 
-One thread at a time. Source: KIP-98 (sequence numbers, epochs).
+Not thread-safe. Source: KIP-98 (producer epochs and sequence numbers).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from pylogd.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsR
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import encode_batch
 
-#: Brokers hand out producer ids from 0 on; they never reach this one.
+#: Brokers give out producer ids from 0 on; they never reach this one.
 PRODUCER_ID = int.from_bytes(b"_schemas", "big")
 _HEADER = "pylogd.writer"
-_LAST_WITH_NAMES = 12  # of Produce
+_LAST_WITH_NAMES = 12  # the last version of Produce that names topics; later ones have topic ids
 _LATEST = -1
 _REFUSED = frozenset(
     {
@@ -47,35 +47,35 @@ _REFUSED = frozenset(
 )
 
 
-class Outrun(PylogdError):
-    """Somebody else has written since, or nobody knows which number is next."""
+class ConcurrentAppend(PylogdError):
+    """The append was refused: another writer appended first, or the sequence number was wrong."""
 
 
-class Turn(NamedTuple):
-    """The producer epoch and sequence number of a record."""
+class BatchSequence(NamedTuple):
+    """The producer epoch and the sequence number of a record."""
 
     epoch: int
-    sequence: int
+    number: int
 
 
-class Stamp(NamedTuple):
-    """What the header of a record says: its turn, and the token of the append that it belongs to."""
+class AppendStamp(NamedTuple):
+    """The header of a record: its sequence number, and the token of the append that wrote it."""
 
-    turn: Turn
+    sequence: BatchSequence
     token: str
 
 
-FIRST = Turn(0, 0)
+FIRST = BatchSequence(0, 0)
 
 
-def stamp_of(headers: Iterable[tuple[str, bytes | None]]) -> Stamp | None:
-    """The stamp of a record; None of one that another kind of writer has written."""
+def stamp_of(headers: Iterable[tuple[str, bytes | None]]) -> AppendStamp | None:
+    """Return the stamp in the headers of a record, or None if another program wrote the record."""
     for name, value in headers:
         if name == _HEADER and value is not None:
             epoch, _, rest = value.decode("ascii", "replace").partition(":")
             sequence, _, token = rest.partition(":")
             if epoch.isdigit() and sequence.isdigit():
-                return Stamp(Turn(int(epoch), int(sequence)), token)
+                return AppendStamp(BatchSequence(int(epoch), int(sequence)), token)
     return None
 
 
@@ -87,21 +87,21 @@ class TopicAppender:
         self._partition = TopicPartition(topic, 0)
         self._timeout_ms = round(timeout * 1000)
 
-    def append(self, turn: Turn, token: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
-        """Append (key, value) pairs as one batch, which begins with `turn`; the offset of the first.
+    def append(self, sequence: BatchSequence, token: str, records: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Append (key, value) pairs as one batch that begins with `sequence`. Returns the offset of the first record.
 
-        The caller has to read `token` back from there. Raises Outrun; any other PylogdError leaves open whether they
-        were written.
+        The append succeeded only if the caller then reads `token` at that offset. Raises ConcurrentAppend if nothing
+        was written; after any other PylogdError the records may have been written.
         """
         now_ms = wall_ms()
         batch = encode_batch(
             [
-                (key, value, now_ms, ((_HEADER, f"{turn.epoch}:{turn.sequence + at}:{token}".encode()),))
+                (key, value, now_ms, ((_HEADER, f"{sequence.epoch}:{sequence.number + at}:{token}".encode()),))
                 for at, (key, value) in enumerate(records)
             ],
             producer_id=PRODUCER_ID,
-            producer_epoch=turn.epoch,
-            base_sequence=turn.sequence,
+            producer_epoch=sequence.epoch,
+            base_sequence=sequence.number,
         )
         data = TopicProduceData(self._partition.topic, partition_data=[PartitionProduceData(0, batch)])
         request = ProduceRequest(acks=-1, timeout_ms=self._timeout_ms, topic_data=[data])
@@ -111,7 +111,7 @@ class TopicAppender:
             answer = response.responses[0].partition_responses[0]
             code = error_for(answer.error_code)
             if code in _REFUSED:
-                raise Outrun(f"{self._partition}: {answer.error_message or code.text}")
+                raise ConcurrentAppend(f"{self._partition}: {answer.error_message or code.text}")
             if code:
                 raise KafkaError(code, answer.error_message or code.text)
             return int(answer.base_offset)
@@ -119,7 +119,7 @@ class TopicAppender:
         return self._cluster.call(attempt)
 
     def end_offset(self) -> int:
-        """The offset after the last committed record."""
+        """Return the offset after the last committed record."""
         partition = ListOffsetsPartition(0, timestamp=_LATEST)
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(self._partition.topic, [partition])])
 

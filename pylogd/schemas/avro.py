@@ -1,10 +1,10 @@
-"""Avro messages that carry the id of their schema: what producers and consumers use beside the registry.
+"""Serialise and deserialise Avro messages that carry the id of their schema, for producers and consumers.
 
-Strategy: five bytes in front of the body say the schema: a zero, and its id as four bytes, big-endian (the form that
-Confluent's serialisers write). Schemas are asked of the registry once and kept for ever, for an id never changes its
-meaning. Bodies are read and written by `fastavro`.
+Strategy: five bytes precede the body: a zero byte and the schema's id as a big-endian uint32, as Confluent's
+serialisers write them. Each schema is fetched from the registry once and cached without limit, since an id never
+changes its meaning. `fastavro` encodes and decodes the bodies.
 
-Blocking, no Twisted: it runs in executors of Spark's too.
+Blocking, without Twisted: it runs in Spark's executors too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAGIC: Final = 0
 
 
 class SchemaRegistryError(PylogdError):
-    """The registry refused, or could not be asked. `code` is the API's, 0 where there is none."""
+    """The registry answered with an error, or can't be reached. `code` is the API's error code, or 0."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         self.code = code
@@ -37,11 +37,14 @@ class SchemaRegistryError(PylogdError):
 
 
 class NotAvro(PylogdError):
-    """A message that does not begin with the id of a schema, or whose body is not what that schema says."""
+    """A message without a schema id, a body that does not match its schema, or a value that does not fit the schema."""
 
 
 class SchemaRegistryClient:
-    """Asks the registry at `url`, each id and each registration once. May be shared by threads."""
+    """A client of the registry at `url`. Caches schemas and registrations. May be shared by threads.
+
+    `timeout`: seconds that a request may take.
+    """
 
     def __init__(self, url: str, timeout: float = 10.0) -> None:
         self._url = url.rstrip("/")
@@ -51,7 +54,7 @@ class SchemaRegistryClient:
         self._lock = threading.Lock()
 
     def schema(self, schema_id: int) -> Any:
-        """The schema with that id, parsed."""
+        """Return the parsed schema with that id. Raises SchemaRegistryError."""
         found = self._schemas.get(schema_id)
         if found is None:
             with self._lock:
@@ -61,7 +64,10 @@ class SchemaRegistryClient:
         return found
 
     def register(self, subject: str, schema: Mapping[str, Any] | str) -> int:
-        """The id of a schema in a subject, which has it as a version from now on."""
+        """Register a schema as the latest version of a subject unless it has it; return its id.
+
+        Raises SchemaRegistryError, for example if the schema is incompatible.
+        """
         text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
         known = self._ids.get((subject, text))
         if known is None:
@@ -91,7 +97,7 @@ class SchemaRegistryClient:
             with error:
                 raise _refused(error) from error
         except (OSError, ValueError) as error:
-            raise SchemaRegistryError(f"the schema registry at {self._url} can't be asked: {error}") from error
+            raise SchemaRegistryError(f"can't reach the schema registry at {self._url}: {error}") from error
 
 
 def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:
@@ -103,7 +109,7 @@ def _refused(error: urllib.error.HTTPError) -> SchemaRegistryError:
 
 
 class AvroSerializer:
-    """Turns values into messages. The schema is registered under `<topic>-value` (or `-key`) with the first one."""
+    """Serialises values. The first call for a topic registers the schema as `<topic>-value`, or `-key` with `key`."""
 
     def __init__(self, registry: SchemaRegistryClient, schema: Mapping[str, Any], *, key: bool = False) -> None:
         self._registry = registry
@@ -112,26 +118,26 @@ class AvroSerializer:
         self._suffix = "-key" if key else "-value"
 
     def __call__(self, topic: str, value: Any) -> bytes:
-        """The message. `NotAvro` if the value does not fit the schema."""
+        """Return the message. Raises NotAvro if the value does not fit the schema, and SchemaRegistryError."""
         schema_id = self._registry.register(topic + self._suffix, self._text)
         out = io.BytesIO()
         out.write(_HEAD.pack(_MAGIC, schema_id))
         try:
             fastavro.schemaless_writer(out, self._schema, value)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise NotAvro(f"a value does not fit the schema: {error}") from error
+            raise NotAvro(f"the value does not fit the schema: {error}") from error
         return out.getvalue()
 
 
 class AvroDeserializer:
-    """Turns messages into values, as `reader` has them if one is given, else as they were written."""
+    """Deserialises messages. Values are resolved to the schema `reader` if it is given."""
 
     def __init__(self, registry: SchemaRegistryClient, reader: Mapping[str, Any] | None = None) -> None:
         self._registry = registry
         self._reader = None if reader is None else parse_schema(dict(reader))
 
     def __call__(self, message: bytes) -> Any:
-        """The value. `NotAvro`, `SchemaRegistryError`."""
+        """Return the value. Raises NotAvro or SchemaRegistryError."""
         schema = self._registry.schema(schema_id_of(message))
         body = io.BytesIO(message)
         body.seek(_HEAD.size)
@@ -139,14 +145,14 @@ class AvroDeserializer:
             value = fastavro.schemaless_reader(body, schema, self._reader)
         except (ValueError, TypeError, KeyError, IndexError, EOFError, StopIteration, OverflowError,
                 fastavro.read.SchemaResolutionError) as error:  # fmt: skip
-            raise NotAvro(f"the body of a message is not what its schema says: {error!r}") from error
+            raise NotAvro(f"the body of the message does not match its schema: {error!r}") from error
         if body.tell() != len(message):
-            raise NotAvro(f"{len(message) - body.tell()} bytes follow the value of a message")
+            raise NotAvro(f"{len(message) - body.tell()} bytes follow the value in the message")
         return value
 
 
 def schema_id_of(message: bytes) -> int:
-    """The id in front of a message; `NotAvro` if there is none."""
+    """Return the schema id at the start of a message. Raises NotAvro if there is none."""
     if len(message) < _HEAD.size or message[0] != _MAGIC:
-        raise NotAvro("the message does not begin with the id of a schema (a zero byte and four of id)")
+        raise NotAvro("the message does not begin with a schema id: a zero byte and four bytes of id")
     return int(_HEAD.unpack_from(message)[1])

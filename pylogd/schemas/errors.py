@@ -1,4 +1,4 @@
-"""What the registry refuses, as its HTTP API says it: a status, a code of five digits that begins with it, a text."""
+"""The registry's errors, as its HTTP API reports them: a status, a code that begins with the status, a message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pylogd.errors import PylogdError
 
 
 class RegistryError(PylogdError):
-    """`status` is HTTP's, `code` the API's."""
+    """The base of all. `status` is the HTTP status, `code` the API's error code."""
 
     status = 500
     code = 50001
@@ -19,96 +19,96 @@ class RegistryError(PylogdError):
 
 
 class SubjectNotFound(RegistryError):
-    """No such subject."""
+    """The subject does not exist."""
 
     status, code = 404, 40401
 
 
 class VersionNotFound(RegistryError):
-    """The subject has no such version."""
+    """The subject does not have this version."""
 
     status, code = 404, 40402
 
 
 class SchemaNotFound(RegistryError):
-    """No such schema, or none with that id."""
+    """The schema is not registered, or no schema has this id."""
 
     status, code = 404, 40403
 
 
 class SubjectSoftDeleted(RegistryError):
-    """The subject was deleted already; only a permanent deletion is left."""
+    """The subject is soft-deleted already. It can only be deleted permanently."""
 
     status, code = 404, 40404
 
 
 class SubjectNotSoftDeleted(RegistryError):
-    """What is to be deleted for good has to be deleted first."""
+    """A version can be deleted permanently only after it was soft-deleted."""
 
     status, code = 404, 40405
 
 
 class ConfigNotFound(RegistryError):
-    """The subject has no compatibility level of its own."""
+    """The subject does not have its own compatibility level."""
 
     status, code = 404, 40408
 
 
 class ModeNotFound(RegistryError):
-    """The subject has no mode of its own."""
+    """The subject does not have its own mode."""
 
     status, code = 404, 40409
 
 
 class InvalidSchema(RegistryError):
-    """Not a schema, or of a kind that is not known here."""
+    """The text is not a valid Avro schema, or the schema has another type."""
 
     status, code = 422, 42201
 
 
 class InvalidVersion(RegistryError):
-    """Neither a number from 1 on nor `latest`."""
+    """A version is a number from 1 on, or `latest`."""
 
     status, code = 422, 42202
 
 
 class InvalidCompatibility(RegistryError):
-    """No such compatibility level."""
+    """The compatibility level does not exist."""
 
     status, code = 422, 42203
 
 
 class InvalidMode(RegistryError):
-    """No such mode."""
+    """The mode does not exist."""
 
     status, code = 422, 42204
 
 
 class OperationNotPermitted(RegistryError):
-    """The mode of the subject, or of the registry, forbids it."""
+    """The mode of the subject or of the registry forbids the change."""
 
     status, code = 422, 42205
 
 
 class ReferenceExists(RegistryError):
-    """Another schema refers to it."""
+    """Another schema refers to this version."""
 
     status, code = 422, 42206
 
 
 class IncompatibleSchema(RegistryError):
-    """The schema and an earlier one of the subject don't go together as the level demands."""
+    """The schema is not compatible with earlier versions of the subject, at its compatibility level."""
 
     status, code = 409, 409
 
 
 class InvalidRequest(RegistryError):
-    """A body or a parameter that is not what the API asks for."""
+    """The request's body or a parameter is invalid."""
 
     status, code = 422, 422
 
 
 class StoreTimedOut(RegistryError):
-    """The brokers did not take, or give back, what was written in time. It may have been written."""
+    """A change was not confirmed within the time-out. It may have been written nevertheless."""
 
     status, code = 500, 50002

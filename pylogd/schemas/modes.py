@@ -1,4 +1,4 @@
-"""What may be changed: the modes of the registry and of single subjects, as Confluent's registry has them."""
+"""Modes of the registry and of subjects, which say what may be changed, as in Confluent's registry."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pylogd.schemas.errors import InvalidMode
 
 
 class Mode(StrEnum):
-    """The registry's mode, or a subject's own, which goes before it."""
+    """The mode of the registry, or of a subject, which takes precedence over the registry's."""
 
     READWRITE = "READWRITE"
-    #: Nothing may be registered, deleted or configured.
+    #: Schemas can't be registered or deleted, and compatibility levels can't be changed.
     READONLY = "READONLY"
-    #: Of the registry only: the same, whatever mode subjects have.
+    #: Only for the registry: READONLY for all subjects, whatever their own mode is.
     READONLY_OVERRIDE = "READONLY_OVERRIDE"
-    #: Schemas are registered with the id, and if given the version, that the request names; nothing else may be.
+    #: Schemas are registered with the id, and optionally the version, that the request names.
     IMPORT = "IMPORT"
 
     @property
     def writable(self) -> bool:
-        """Whether anything may be changed."""
+        """Whether the mode allows changes."""
         return self in (Mode.READWRITE, Mode.IMPORT)
 
     @classmethod
     def named(cls, name: object) -> Mode:
-        """The mode of that name; raises InvalidMode."""
+        """Return the mode of that name, in any case. Raises InvalidMode."""
         try:
             return cls(str(name).upper())
         except ValueError as error:

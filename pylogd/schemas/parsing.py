@@ -1,8 +1,8 @@
-"""Avro schemas as text and as what they say: parsed, compared, checked against each other.
+"""Parse and compare Avro schemas, and check their compatibility.
 
-Strategy: `fastavro` says whether a text is a schema; the compatibility of two is Apache Avro's own checker's to judge.
-Two texts are the same schema if their JSON is the same, whatever the spaces and the order of attributes.
-Must not know: subjects, where schemas are kept.
+Strategy: `fastavro` decides whether a text is a valid schema, Apache Avro's own checker whether two are compatible.
+Two texts are the same schema if their JSON is equal, regardless of white space and the order of attributes.
+Must not know: subjects, how schemas are stored.
 Source: Avro 1.12 specification, "Schema Resolution"; Confluent Schema Registry API reference (levels).
 """
 
@@ -26,7 +26,7 @@ AVRO = "AVRO"
 
 
 class Compatibility(Enum):
-    """Which of a subject's earlier schemas a new one has to go with, and which way."""
+    """A compatibility level: which earlier schemas a new one must be compatible with, and in which direction."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -38,52 +38,52 @@ class Compatibility(Enum):
 
     @classmethod
     def named(cls, name: object) -> Compatibility:
-        """The level of that name, in any case; `InvalidCompatibility`."""
+        """Return the level of that name, in any case. Raises InvalidCompatibility."""
         try:
             return cls(str(name).upper())
         except ValueError:
             names = ", ".join(level.value for level in cls)
-            raise InvalidCompatibility(f"no compatibility level {name!r}; there are {names}") from None
+            raise InvalidCompatibility(f"unknown compatibility level {name!r}: use one of {names}") from None
 
     @property
     def transitive(self) -> bool:
-        """Whether all earlier schemas count, not only the last."""
+        """Whether a new schema is compared with all earlier ones, not only with the last."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def backward(self) -> bool:
-        """Whether the new schema has to read what earlier ones wrote."""
+        """Whether the new schema must be able to read data written with earlier ones."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """Whether earlier schemas have to read what the new one writes."""
+        """Whether earlier schemas must be able to read data written with the new one."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A named type of another subject's schema that a schema uses."""
+    """A named type that a schema uses and that another subject's schema defines."""
 
     name: str
     subject: str
     version: int
 
     def as_json(self) -> dict[str, Any]:
-        """As the API and the topic have it."""
+        """Return the reference as JSON, as in the API and in the topic."""
         return {"name": self.name, "subject": self.subject, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema's text in compact JSON, and what it refers to."""
+    """A schema: its text as compact JSON, and its references."""
 
     text: str
     references: tuple[Reference, ...] = ()
 
     @property
     def identity(self) -> tuple[str, tuple[Reference, ...]]:
-        """Equal for the same schema however it was written."""
+        """A value that is equal for equal schemas, regardless of white space and the order of attributes."""
         return json.dumps(json.loads(self.text), sort_keys=True), self.references
 
 
@@ -91,47 +91,50 @@ Resolve = Callable[[Reference], Schema]
 
 
 def read_schema(text: object, kind: object, references: Sequence[Reference], resolve: Resolve) -> Schema:
-    """The schema in `text`; `InvalidSchema` says why it is none."""
+    """Return the schema in `text`, which must be valid Avro. Raises InvalidSchema.
+
+    kind: the schema type of the request, None for Avro. resolve: returns the schema that a reference names.
+    """
     if kind not in (None, AVRO):
-        raise InvalidSchema(f"schemas of type {kind!r} are not known here: {AVRO} is")
+        raise InvalidSchema(f"schema type {kind!r} is not supported; only {AVRO} is")
     if not isinstance(text, str) or not text.strip():
-        raise InvalidSchema("a schema is a text")
+        raise InvalidSchema("the schema must be a string, and not empty")
     try:
         document = json.loads(text)
     except RecursionError as error:
         raise InvalidSchema("not an Avro schema: it is nested too deeply") from error
     except ValueError:
-        document = text.strip()  # a primitive type may come without quotes
+        document = text.strip()  # a primitive type may be given without quotes
     schema = Schema(json.dumps(document, separators=(",", ":")), tuple(references))
     parse(schema, resolve)
-    judged(schema, resolve)
+    as_avro(schema, resolve)
     return schema
 
 
 def parse(schema: Schema, resolve: Resolve) -> Any:
-    """The schema as `fastavro` reads and writes by it."""
+    """Return the schema as fastavro's parsed schema. Raises InvalidSchema."""
     named: dict[str, Any] = {}
     try:
-        for used in in_order(schema, resolve):
+        for used in with_references(schema, resolve):
             parsed = parse_schema(json.loads(used.text), named_schemas=named)
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidSchema(f"not an Avro schema: {error or type(error).__name__}") from error
     return parsed
 
 
-def judged(schema: Schema, resolve: Resolve) -> avro.schema.Schema:
-    """The schema as the compatibility checker takes it."""
+def as_avro(schema: Schema, resolve: Resolve) -> avro.schema.Schema:
+    """Return the schema as an object of Apache Avro's library. Raises InvalidSchema."""
     names = avro.name.Names()
     try:
-        for used in in_order(schema, resolve):
+        for used in with_references(schema, resolve):
             made = avro.schema.make_avsc_object(json.loads(used.text), names)
     except (avro.errors.AvroException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidSchema(f"not an Avro schema: {error}") from error
     return made
 
 
-def in_order(schema: Schema, resolve: Resolve) -> list[Schema]:
-    """The schema, after all that it refers to, each once."""
+def with_references(schema: Schema, resolve: Resolve) -> list[Schema]:
+    """Return all schemas that the schema refers to, directly or not, each once, and last the schema itself."""
     found: dict[tuple[str, int], Schema] = {}
 
     def add(references: Sequence[Reference]) -> None:
@@ -147,20 +150,23 @@ def in_order(schema: Schema, resolve: Resolve) -> list[Schema]:
 
 
 def incompatibilities(new: Schema, earlier: Mapping[int, Schema], level: Compatibility, resolve: Resolve) -> list[str]:
-    """Why `new` may not follow the subject's `earlier` schemas, which are by version; nothing if it may."""
+    """Return why `new` is incompatible with a subject's earlier schemas; empty if it is compatible.
+
+    `earlier`: the subject's schemas by version.
+    """
     versions = sorted(earlier)
     if not level.transitive:
         versions = versions[-1:]
     if level is Compatibility.NONE or not versions:
         return []
-    mine = judged(new, resolve)
+    mine = as_avro(new, resolve)
     reasons = []
     for version in versions:
-        theirs = judged(earlier[version], resolve)
+        theirs = as_avro(earlier[version], resolve)
         if level.backward:
-            reasons += [f"it can't read what version {version} wrote: {why}" for why in _conflicts(mine, theirs)]
+            reasons += [f"it can't read data of version {version}: {why}" for why in _conflicts(mine, theirs)]
         if level.forward:
-            reasons += [f"version {version} can't read what it writes: {why}" for why in _conflicts(theirs, mine)]
+            reasons += [f"version {version} can't read its data: {why}" for why in _conflicts(theirs, mine)]
     return reasons
 
 

@@ -1,14 +1,16 @@
-"""What the registry knows: schemas by id, subjects and their versions, compatibility levels.
+"""The registry's state: schemas by id, subjects and their versions, compatibility levels, modes.
 
-Strategy: the records of one topic, applied in their order, are the whole state, so every process that reads the topic
-knows the same. A change is worked out here as the record that would make it, written by who owns the topic, and takes
-effect when it is read back. Keys and values have the form of Confluent's registry, whose topic this one can take over.
+Strategy: the state is the result of applying all records of one topic in order, so every process that reads the topic
+has the same state. A change is computed here as the records that make it; the caller writes them to the topic, and the
+change takes effect when they are read back. Keys and values have the format of Confluent's registry, whose topic can be
+taken over.
 
-Rules: an id names one schema for ever, in whichever subjects it is: when a version is deleted for good, the largest id
-given so far is written too, since compaction will take the version's own record away. A record that can't be read is
-passed over, and ids found in it are not given to others. Deleting hides; deleting for good (`permanent`) takes a hidden
-version out. A subject's versions count from 1. Modes say what may be changed; ids and versions are chosen by the client
-in mode IMPORT only.
+Rules:
+- An id belongs to one schema for ever, whichever subjects use it. When a version is deleted permanently, the largest id
+  given so far is written too, because compaction removes the version's own record.
+- A record that can't be decoded is skipped, and ids that are found in it are not given to other schemas.
+- Deleting a version hides it; deleting it permanently (`permanent`) removes a hidden version.
+- Versions of a subject are numbered from 1. Clients choose ids and versions only in mode IMPORT.
 Must not know: HTTP, brokers.
 """
 
@@ -42,14 +44,14 @@ from pylogd.schemas.parsing import AVRO, Compatibility, Reference, Schema, incom
 _log = logging.getLogger(__name__)
 
 LATEST = "latest"
-MAX_NUMBER = 2**31 - 1  # of a version, and of an id: messages have four bytes for it
+MAX_NUMBER = 2**31 - 1  # the largest version and the largest id: messages have four bytes for it
 _TAKEOVER = "WRITER"
 _IDS = re.compile(rb'"id"\s*:\s*(\d{1,10})(?!\d)')
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A schema in a subject."""
+    """A version of a subject. `deleted`: whether it is soft-deleted."""
 
     subject: str
     version: int
@@ -58,7 +60,7 @@ class Version:
     deleted: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As the API says it."""
+        """Return the version as JSON, as in the API and in the topic."""
         document: dict[str, Any] = {
             "subject": self.subject,
             "version": self.version,
@@ -73,14 +75,17 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A record to be written: JSON, a value of None deletes the key."""
+    """A record to be written to the topic, in JSON. A value of None deletes the key."""
 
     key: bytes
     value: bytes | None
 
 
 class Registry:
-    """See the module. What changes something returns the records that would do it."""
+    """The state described above. Methods that change something return the records to write, and change nothing yet.
+
+    `level`: the compatibility level where none was set.
+    """
 
     def __init__(self, level: Compatibility = Compatibility.BACKWARD) -> None:
         self._subjects: dict[str, dict[int, Version]] = {}
@@ -88,14 +93,14 @@ class Registry:
         self._ids: dict[tuple[str, tuple[Reference, ...]], int] = {}
         self._levels: dict[str | None, Compatibility] = {}
         self._modes: dict[str | None, Mode] = {}
-        self._used: dict[str, int] = {}  # the last version that was given, by subject
+        self._used: dict[str, int] = {}  # the largest version so far, by subject
         self._default = level
         self._last_id = 0
 
     # Reading the topic ---------------------------------------------------------------------------------------------
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
-        """Take in the topic's next record, which is at `offset`. One that can't be read is logged and passed over."""
+        """Apply the topic's next record, which is at `offset`. A record that can't be decoded is logged and skipped."""
         try:
             self._apply(key, value, offset)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, RegistryError) as error:
@@ -103,7 +108,7 @@ class Registry:
                 if int(found) < MAX_NUMBER:
                     self._last_id = max(self._last_id, int(found))
             _log.warning(
-                "the record at offset %d of the schemas topic can't be read and is passed over: key %.200r: %s",
+                "skipping the record at offset %d of the schemas topic, which can't be decoded: key %.200r: %s",
                 offset, key, str(error) or type(error).__name__,
             )  # fmt: skip
 
@@ -113,7 +118,7 @@ class Registry:
         document = None if value is None else json.loads(value)
         subject = name.get("subject")
         if not isinstance(subject, str | None) or (subject is None and kind in ("SCHEMA", "DELETE_SUBJECT")):
-            raise ValueError("the subject is not a text")
+            raise ValueError("the subject is not a string")
         if kind == "SCHEMA":
             self._apply_schema(subject or "", int(name["version"]), document, offset)
         elif kind == "CONFIG":
@@ -127,7 +132,7 @@ class Registry:
         elif kind == "NOOP":
             self._last_id = max(self._last_id, int((document or {}).get("lastId", 0)))
         elif kind not in ("DELETE_SUBJECT", "CLEAR_SUBJECT", _TAKEOVER):
-            raise ValueError(f"a key of type {kind!r}")
+            raise ValueError(f"unknown key type {kind!r}")
 
     def _apply_schema(self, subject: str, number: int, document: Mapping[str, Any] | None, offset: int) -> None:
         if document is None:
@@ -144,8 +149,8 @@ class Registry:
         named = self._by_id.get(version.id)
         if named is not None and named.identity != schema.identity:
             _log.error(
-                "the record at offset %d of the schemas topic gives id %d to another schema (%s version %d): id %d "
-                "stays with the first; something wrote to the topic that does not coordinate with this registry",
+                "the record at offset %d of the schemas topic gives id %d to a second schema (%s version %d); id %d "
+                "keeps the first. Another program writes to the topic without coordinating with this registry: stop it",
                 offset, version.id, subject, number, version.id,
             )  # fmt: skip
         self._put(version)
@@ -173,7 +178,7 @@ class Registry:
     # Look-ups ------------------------------------------------------------------------------------------------------
 
     def subjects(self, *, deleted: bool = False, prefix: str = "") -> list[str]:
-        """Their names, in order; with `deleted`, also of those that were."""
+        """Return the names of all subjects, sorted; with `deleted`, also of deleted ones."""
         return sorted(
             name
             for name, versions in self._subjects.items()
@@ -181,14 +186,17 @@ class Registry:
         )
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
-        """The subject's versions, ascending; `SubjectNotFound` if there is none."""
+        """Return the subject's versions, ascending. Raises SubjectNotFound if it has none."""
         found = [at for at, version in self._subjects.get(subject, {}).items() if deleted or not version.deleted]
         if not found:
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         return sorted(found)
 
     def version(self, subject: str, which: str, *, deleted: bool = False) -> Version:
-        """A version by its number or `latest` (also -1). `SubjectNotFound`, `VersionNotFound`, `InvalidVersion`."""
+        """Return a version by its number, or the last one for "latest" or "-1".
+
+        Raises SubjectNotFound, VersionNotFound or InvalidVersion.
+        """
         if which in (LATEST, "-1"):
             last = self.versions(subject, deleted=deleted)[-1]
             return self._subjects[subject][last]
@@ -202,21 +210,21 @@ class Registry:
         return self._subjects[subject][int(which)]
 
     def by_id(self, schema_id: int) -> Schema:
-        """`SchemaNotFound` if there never was one."""
+        """Return the schema with an id. Raises SchemaNotFound."""
         schema = self._by_id.get(schema_id)
         if schema is None:
             raise SchemaNotFound(f"Schema {schema_id} not found")
         return schema
 
     def uses_of(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
-        """Where a schema is in use."""
+        """Return the versions of all subjects that have a schema. Raises SchemaNotFound."""
         self.by_id(schema_id)
         every = (version for versions in self._subjects.values() for version in versions.values())
         found = [version for version in every if version.id == schema_id and (deleted or not version.deleted)]
         return sorted(found, key=lambda version: (version.subject, version.version))
 
     def referring_to(self, subject: str, number: int) -> list[int]:
-        """The ids of schemas that use this one."""
+        """Return the ids of schemas that refer to this version."""
         every = (version for versions in self._subjects.values() for version in versions.values())
         return sorted(
             {
@@ -228,7 +236,10 @@ class Registry:
         )
 
     def level(self, subject: str | None = None, *, inherit: bool = True) -> Compatibility:
-        """The level of a subject, or of all; `ConfigNotFound` of a subject without its own, unless `inherit`."""
+        """Return the level of a subject, or the registry's for None.
+
+        inherit: whether a subject without its own level has the registry's; if not, ConfigNotFound is raised.
+        """
         own = self._levels.get(subject)
         if own is not None:
             return own
@@ -237,7 +248,10 @@ class Registry:
         return self._levels.get(None, self._default)
 
     def mode(self, subject: str | None = None, *, inherit: bool = True) -> Mode:
-        """Return the mode of a subject, or of the registry. ModeNotFound: it has none, and `inherit` is off."""
+        """Return the mode of a subject, or the registry's for None.
+
+        inherit: whether a subject without its own mode has the registry's; if not, ModeNotFound is raised.
+        """
         general = self._modes.get(None, Mode.READWRITE)
         own = self._modes.get(subject)
         if not inherit and own is None and subject is not None:
@@ -245,7 +259,7 @@ class Registry:
         return general if own is None or (inherit and general is Mode.READONLY_OVERRIDE) else own
 
     def resolve(self, reference: Reference) -> Schema:
-        """What a reference means; `InvalidSchema` if that is not there."""
+        """Return the schema that a reference names. Raises InvalidSchema if it does not exist."""
         found = self._subjects.get(reference.subject, {}).get(reference.version)
         if found is None:
             raise InvalidSchema(
@@ -254,11 +268,11 @@ class Registry:
         return found.schema
 
     def read(self, text: object, kind: object = None, references: Sequence[Reference] = ()) -> Schema:
-        """A schema from a request; `InvalidSchema`."""
+        """Return the schema of a request. Raises InvalidSchema."""
         return read_schema(text, kind, references, self.resolve)
 
     def find(self, subject: str, schema: Schema, *, deleted: bool = False) -> Version | None:
-        """The version of a subject that has this schema, the newest if it has several times."""
+        """Return the newest version of a subject that has this schema, or None."""
         identity = schema.identity
         for _, version in sorted(self._subjects.get(subject, {}).items(), reverse=True):
             if (deleted or not version.deleted) and version.schema.identity == identity:
@@ -266,7 +280,7 @@ class Registry:
         return None
 
     def conflicts(self, subject: str, schema: Schema, which: str | None = None) -> list[str]:
-        """Why the schema may not be the subject's next; with `which`, judged against that version only."""
+        """Return why a schema is incompatible with the subject's versions, or only with version `which`; else empty."""
         if which is None:
             live = {at: v.schema for at, v in self._subjects.get(subject, {}).items() if not v.deleted}
         else:
@@ -279,10 +293,12 @@ class Registry:
     def register(
         self, subject: str, schema: Schema, schema_id: int | None = None, number: int | None = None
     ) -> tuple[int, list[TopicRecord]]:
-        """(id, what has to be written). Nothing is to be written if the subject has it.
+        """Return the schema's id and the records to write, which are none if the subject has the schema already.
 
-        schema_id, number: the id and version that the client asks for, None for the next. `IncompatibleSchema`,
-        `InvalidSchema` for a version that is not the next one, `OperationNotPermitted` where the mode forbids it.
+        schema_id, number: the id and version that the client asks for, None for the next one.
+
+        Raises IncompatibleSchema, InvalidSchema for a version that is not the next one, and OperationNotPermitted if
+        the mode forbids it.
         """
         known = self.find(subject, schema)
         if known is not None and schema_id in (None, known.id) and number in (None, known.version):
@@ -327,18 +343,24 @@ class Registry:
 
     def _next_id(self) -> int:
         if self._last_id >= MAX_NUMBER:
-            raise OperationNotPermitted(f"no id is left: the last one, {MAX_NUMBER}, is in use")
+            raise OperationNotPermitted(f"all ids up to the largest one, {MAX_NUMBER}, are in use")
         return self._last_id + 1
 
     def delete_version(self, subject: str, which: str, *, permanent: bool) -> tuple[int, list[TopicRecord]]:
-        """(version, what has to be written)."""
+        """Return the deleted version's number and the records to write.
+
+        Raises ReferenceExists, SubjectNotSoftDeleted, OperationNotPermitted, and what `version` raises.
+        """
         self._check_writable(subject)
         found = self.version(subject, which, deleted=permanent)
         self._check_unused(found)
-        return found.version, [*self._mark(permanent), self._deletion(found, permanent)]
+        return found.version, [*self._last_id_record(permanent), self._deletion(found, permanent)]
 
     def delete_subject(self, subject: str, *, permanent: bool) -> tuple[list[int], list[TopicRecord]]:
-        """(versions, what has to be written)."""
+        """Return the deleted versions and the records to write.
+
+        Raises SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists or OperationNotPermitted.
+        """
         self._check_writable(subject)
         if not permanent and not self.subjects(prefix=subject).count(subject) and subject in self._subjects:
             raise SubjectSoftDeleted(f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently")
@@ -346,7 +368,7 @@ class Registry:
         found = [self._subjects[subject][number] for number in numbers]
         for version in found:
             self._check_unused(version)
-        records = self._mark(permanent) + [self._deletion(version, permanent) for version in found]
+        records = self._last_id_record(permanent) + [self._deletion(version, permanent) for version in found]
         if subject in self._levels:
             records.append(_level_record(subject, None))
         if subject in self._modes:
@@ -354,21 +376,21 @@ class Registry:
         return numbers, records
 
     def set_level(self, subject: str | None, level: Compatibility | None) -> list[TopicRecord]:
-        """What has to be written; None takes a level back."""
+        """Return the records to write. A level of None removes the subject's, or the registry's, own level."""
         self._check_writable(subject)
         return [_level_record(subject, level)]
 
     def set_mode(self, subject: str | None, mode: Mode | None, *, force: bool = False) -> list[TopicRecord]:
-        """What has to be written; None takes a mode back.
+        """Return the records to write. A mode of None removes the subject's, or the registry's, own mode.
 
-        IMPORT is refused with `OperationNotPermitted` where there are subjects already, unless `force`.
+        Raises OperationNotPermitted for IMPORT where subjects exist already, unless `force`.
         """
         there = self.subjects() if subject is None else subject in self.subjects()
         if mode is Mode.IMPORT and self.mode(subject) is not Mode.IMPORT and there and not force:
             raise OperationNotPermitted("Cannot import since found existing subjects")
         return [_mode_record(subject, mode)]
 
-    def _mark(self, permanent: bool) -> list[TopicRecord]:
+    def _last_id_record(self, permanent: bool) -> list[TopicRecord]:
         return [TopicRecord(_json({"keytype": "NOOP", "magic": 0}), _json({"lastId": self._last_id}))] * permanent
 
     def _deletion(self, version: Version, permanent: bool) -> TopicRecord:
@@ -410,5 +432,5 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-#: Changes nothing: a registry that takes over the topic from others writes it (`appending`).
+#: A record that changes nothing. A registry writes it to take over the topic (see `appending`).
 TAKEOVER = TopicRecord(_json({"keytype": _TAKEOVER, "magic": 0}), b"{}")

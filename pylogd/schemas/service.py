@@ -1,4 +1,4 @@
-"""The registry as a process: its topic read, its port open, until it is told to stop."""
+"""Run the registry: read its topic, then serve HTTP until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pylogd.schemas.web import SchemaRegistryResource
 
 
 class SchemaRegistryService:
-    """Starts and stops the parts in order. `address` is (host, port) once it listens."""
+    """Starts and stops the store and the HTTP server in order. `address`: (host, port) once it listens."""
 
     def __init__(
         self, reactor: Any, bootstrap: str, listen: str, topic: str, level: Compatibility = Compatibility.BACKWARD
     ) -> None:
-        """`listen` is a server endpoint of Twisted's, such as `tcp:8081:interface=127.0.0.1`."""
+        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`."""
         self._reactor = reactor
         self._listen = listen
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
@@ -32,7 +32,7 @@ class SchemaRegistryService:
         self.address = ("", 0)
 
     def start(self) -> defer.Deferred[None]:
-        """Fires once it answers."""
+        """Start. The Deferred fires once the port is open."""
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
@@ -44,7 +44,7 @@ class SchemaRegistryService:
         self.address = (bound.host, bound.port)
 
     def stop(self) -> defer.Deferred[None]:
-        """Fires once nothing of it is left."""
+        """Stop. The Deferred fires once the port and all connections are closed."""
         return defer.Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:

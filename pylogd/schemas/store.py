@@ -1,14 +1,12 @@
-"""The topic that the registry lives in: read to its end, followed, written.
+"""Read and write the topic in which the registry stores its schemas.
 
-Strategy: the blocking client in two threads. One reads the topic from its beginning for as long as the service lives
-and hands what it read to the reactor; writes go through a pool thread, and count when the reader has brought them back.
-Changes are made one after the other, each worked out from all that was written before it, whoever wrote it: any number
-of services may share a topic. A change is appended only to the records that it was worked out from (`appending`); when
-another service was quicker, it is worked out again from what that has written.
+Strategy: the blocking client in threads. A reader thread follows the topic from its beginning as long as the service
+runs and passes the records to the reactor. Writes run in a thread of the pool, and take effect when the reader has read
+them back. Changes are made one after the other, each computed from all records before it. Several services may share a
+topic: a change is appended only if no other service has written meanwhile (`appending`), else it is computed again.
 
-Rules: what the registry does not know yet (before the first read of the topic is through) is not answered but with an
-error. A record that can't be applied is passed over; those behind it count.
-Must not know: HTTP, what is in a record.
+Rules: the service answers no request before the topic was read to its end. A record that can't be applied is skipped.
+Must not know: HTTP, the content of records.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from twisted.logger import Logger
 
 from pylogd.client import Admin, Cluster, Consumer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
-from pylogd.schemas.appending import FIRST, Outrun, TopicAppender, Turn, stamp_of
+from pylogd.schemas.appending import FIRST, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
 from pylogd.schemas.registry import TAKEOVER, Registry, TopicRecord
 
@@ -35,12 +33,15 @@ log = Logger()
 _POLL_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
 _REPLICAS = 3
-#: How long the record of another service that was quicker is waited for, before nobody is taken to know what is next.
+#: How long to wait for the record of another service that appended first, before taking over the topic.
 _FOREIGN_SECONDS = 1.0
 
 
 class SchemaStore:
-    """See the module. `registry` is read on the reactor's thread only."""
+    """The registry's topic. `registry` may be read on the reactor's thread only.
+
+    `timeout`: seconds that a change may take.
+    """
 
     def __init__(self, reactor: Any, bootstrap: str, topic: str, registry: Registry, timeout: float = 10.0) -> None:
         self.registry = registry
@@ -52,15 +53,15 @@ class SchemaStore:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="schemas-reader", daemon=True)
         self._appender = TopicAppender(bootstrap, topic, timeout)
-        self._next = 0  # the first offset that was not applied
+        self._next = 0  # the offset of the first record that was not applied yet
         self._waits: list[tuple[int, defer.Deferred[None]]] = []
-        self._turn = FIRST  # what the next record has to be stamped with
-        self._token = ""  # of the append that is under way
+        self._next_sequence = FIRST  # the sequence number of the next record
+        self._token = ""  # the token of the append under way
         self._token_read = False
         self._ready: defer.Deferred[None] = defer.Deferred()
 
     def start(self) -> defer.Deferred[None]:
-        """Fires once the topic is there and was read to its end; fails if it can't be."""
+        """Create the topic if it is missing. The Deferred fires once it was read to its end, or fails."""
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
@@ -69,7 +70,7 @@ class SchemaStore:
         await self._until(end)
 
     def stop(self) -> defer.Deferred[None]:
-        """End the threads."""
+        """Stop. The Deferred fires once the threads have ended."""
         self._stopping.set()
         return defer.Deferred.fromCoroutine(self._stop())
 
@@ -82,9 +83,10 @@ class SchemaStore:
         self._appender.close()
 
     def change(self, work: Callable[[], tuple[Any, list[TopicRecord]]]) -> defer.Deferred[Any]:
-        """Write the records that `work` comes to, and give its result once they are applied.
+        """Write the records that `work` returns. The Deferred fires with its result once they are applied.
 
-        `work` runs when all changes before it are applied. Fails with what it raises, or `StoreTimedOut`.
+        `work` is called once all earlier changes are applied, and again if another service wrote meanwhile. Fails with
+        what `work` raises, or with StoreTimedOut.
         """
         return self._lock.run(lambda: defer.Deferred.fromCoroutine(self._change(work)))
 
@@ -95,52 +97,58 @@ class SchemaStore:
             if not records or await self._append(records):
                 return result
             if self._reactor.seconds() >= deadline:
-                raise StoreTimedOut("other registries kept writing to the topic: the change was not made")
+                raise StoreTimedOut("the change was not made: other registries kept writing to the topic; try again")
 
     async def _append(self, records: list[TopicRecord]) -> bool:
-        """Append records to what was applied; whether they were, and have been applied. If not, others were quicker."""
-        turn, self._token, self._token_read = self._turn, uuid4().hex, False
+        """Append records. Returns true once they are applied, false if another service appended first."""
+        sequence, self._token, self._token_read = self._next_sequence, uuid4().hex, False
         pairs = [(record.key, record.value) for record in records]
         try:
-            offset = await self._in_thread(self._appender.append, turn, self._token, pairs)
-        except Outrun:
-            await self._catch_up(turn)
+            offset = await self._in_thread(self._appender.append, sequence, self._token, pairs)
+        except ConcurrentAppend:
+            await self._catch_up(sequence)
             return False
         except PylogdError as error:
             raise StoreTimedOut(f"the change could not be written: {error}") from error
         await self._wait_for(offset + len(records))
-        if not self._token_read and self._turn == turn:  # the leader has that turn's batch, and the topic has no stamp
-            await self._catch_up(turn)
+        if (
+            not self._token_read and self._next_sequence == sequence
+        ):  # the leader has that sequence's batch, and the topic has no stamp
+            await self._catch_up(sequence)
             return False
         return self._token_read
 
-    async def _catch_up(self, refused: Turn) -> None:
-        """Learn what others have written, and with it the next turn; take over if the topic does not say it."""
+    async def _catch_up(self, refused: BatchSequence) -> None:
+        """Read what other services have written, and so the next sequence number. If no record has it, take over."""
         try:
             await self._wait_for(await self._in_thread(self._appender.end_offset))
-            if self._turn == refused:  # what was written is not committed yet, or no longer there
+            if self._next_sequence == refused:  # the other's record is not committed yet, or was deleted
                 news = self._until(self._next + 1).addTimeout(_FOREIGN_SECONDS, self._reactor)
                 with suppress(defer.TimeoutError):
                     await news
-            if self._turn == refused:
-                log.warn("nothing in {topic} says which producer sequence is next: taking over", topic=self._topic)
-                turn, self._token = Turn(refused.epoch + 1, 0), uuid4().hex
+            if self._next_sequence == refused:
+                log.warn(
+                    "No record in {topic} has the last sequence number: continuing with the next producer epoch",
+                    topic=self._topic,
+                )
+                sequence, self._token = BatchSequence(refused.epoch + 1, 0), uuid4().hex
                 pairs = [(TAKEOVER.key, TAKEOVER.value)]
-                await self._wait_for(1 + await self._in_thread(self._appender.append, turn, self._token, pairs))
-        except Outrun:
-            self._turn = max(self._turn, Turn(refused.epoch + 1, 0))  # another one has begun that epoch, or a later one
+                await self._wait_for(1 + await self._in_thread(self._appender.append, sequence, self._token, pairs))
+        except ConcurrentAppend:
+            # Another service has begun that epoch, or a later one.
+            self._next_sequence = max(self._next_sequence, BatchSequence(refused.epoch + 1, 0))
         except PylogdError as error:
             raise StoreTimedOut(f"the change could not be written: {error}") from error
 
     async def _wait_for(self, offset: int) -> None:
-        """Wait until all before `offset` was applied. `StoreTimedOut`."""
+        """Wait until all records before `offset` are applied. Raises StoreTimedOut."""
         try:
             await self._until(offset).addTimeout(self._timeout, self._reactor)
         except defer.TimeoutError as error:
-            raise StoreTimedOut("the change was written and did not come back in time") from error
+            raise StoreTimedOut("the change was written, but could not be read back in time") from error
 
     def _until(self, offset: int) -> defer.Deferred[None]:
-        """Fires when all before `offset` was applied."""
+        """Return a Deferred that fires once all records before `offset` are applied."""
         done: defer.Deferred[None] = defer.Deferred()
         if self._next >= offset:
             done.callback(None)
@@ -154,8 +162,8 @@ class SchemaStore:
     # In threads ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> int:
-        """Make the topic if need be; where it ends."""
-        # Who starts the service wants to hear at once that no broker is there.
+        """Create the topic if it is missing. Returns its end offset."""
+        # bootstrap_timeout=0: the operator is told at once if no broker can be reached.
         with Cluster(self._bootstrap, bootstrap_timeout=0.0) as cluster, Admin(cluster) as admin:
             replicas = min(_REPLICAS, max(len(admin.describe_cluster().brokers), 1))
             try:
@@ -176,20 +184,27 @@ class SchemaStore:
                         position = consumer.position((self._topic, 0))
                         self._reactor.callFromThread(self._apply, records, position)
             except (PylogdError, OSError) as error:
-                log.error("the schemas topic can't be read, again in a second: {error}", error=str(error))
+                log.error(
+                    "Can't read topic {topic}, trying again in {seconds:g} s: {error}",
+                    topic=self._topic, seconds=_RETRY_SECONDS, error=str(error),
+                )  # fmt: skip
                 self._stopping.wait(_RETRY_SECONDS)
 
     def _apply(self, records: list[Any], position: int) -> None:
         for record in records:
             stamp = stamp_of(record.headers)
             if stamp is not None:
-                self._turn = max(self._turn, Turn(stamp.turn.epoch, stamp.turn.sequence + 1))
+                self._next_sequence = max(
+                    self._next_sequence, BatchSequence(stamp.sequence.epoch, stamp.sequence.number + 1)
+                )
                 self._token_read = self._token_read or stamp.token == self._token
             try:
                 self.registry.apply(record.key, record.value, record.offset)
             except Exception:
-                log.failure("the record at offset {offset} of {topic} is passed over", offset=record.offset,
-                            topic=self._topic)  # fmt: skip
+                log.failure(
+                    "Unexpected error: skipping the record at offset {offset} of {topic}",
+                    offset=record.offset, topic=self._topic,
+                )  # fmt: skip
         self._next = max(self._next, position)
         due = [done for offset, done in self._waits if offset <= self._next]
         self._waits = [wait for wait in self._waits if wait[0] > self._next]

@@ -1,7 +1,7 @@
-"""The registry's HTTP API, as Confluent's clients speak it, on Twisted Web.
+"""The registry's HTTP API, compatible with Confluent's, on Twisted Web.
 
-Strategy: a table of methods and paths; a handler gets what the path holds, the query and the body, and returns what is
-to be sent as JSON, or a Deferred of it. Errors of `schemas.errors` are sent as the API has them.
+Strategy: a table maps method and path to a handler. A handler takes an ApiRequest and returns the JSON document to
+send, or a Deferred of it. Errors of `schemas.errors` are sent with their status and code.
 Source: Confluent Schema Registry API reference.
 """
 
@@ -33,8 +33,8 @@ _MAX_BODY_BYTES: Final = 4 << 20
 _SUBJECT: Final = r"/subjects/([^/]+)"
 
 
-class Asked:
-    """A request: the parts of its path, its query, its body."""
+class ApiRequest:
+    """A request. `parts`: the variable parts of its path, such as the subject."""
 
     def __init__(self, parts: tuple[str, ...], query: Mapping[bytes, list[bytes]], body: bytes) -> None:
         self.parts = parts
@@ -42,15 +42,15 @@ class Asked:
         self._body = body
 
     def flag(self, name: str) -> bool:
-        """Whether the query says `name=true`."""
+        """Return whether the query has `name=true`."""
         return self.text(name).lower() == "true"
 
     def text(self, name: str, default: str = "") -> str:
-        """What the query says of `name`."""
+        """Return the value of a query parameter, the last one if it is repeated."""
         return self._query.get(name.encode(), [default.encode()])[-1].decode("utf-8", "replace")
 
     def document(self) -> dict[str, Any]:
-        """The body, a JSON object; `InvalidRequest`."""
+        """Return the body, which must be a JSON object. Raises InvalidRequest."""
         try:
             found = json.loads(self._body)
         except (ValueError, RecursionError) as error:
@@ -60,26 +60,26 @@ class Asked:
         return found
 
     def number(self, name: str) -> int | None:
-        """A positive number of the body; None where it is absent, null, 0 or -1, which all mean: the next."""
+        """Return a positive number of the body, or None if it is absent, null, 0 or -1. Raises InvalidRequest."""
         found = self.document().get(name)
         if found is None or found in (0, -1):
             return None
         if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_NUMBER:
-            raise InvalidRequest(f"{name} is a number from 1 to {MAX_NUMBER}")
+            raise InvalidRequest(f"{name} must be a number from 1 to {MAX_NUMBER}")
         return found
 
     def references(self) -> tuple[Reference, ...]:
-        """Those that the body names."""
+        """Return the references in the body. Raises InvalidRequest."""
         try:
             return tuple(
                 Reference(str(each["name"]), str(each["subject"]), int(each["version"]))
                 for each in self.document().get("references") or ()
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidRequest("a reference has a name, a subject and a version") from error
+            raise InvalidRequest("a reference must have a name, a subject and a version") from error
 
 
-Handler = Callable[[Asked], Any]
+Handler = Callable[[ApiRequest], Any]
 
 
 class SchemaRegistryResource(Resource):
@@ -99,53 +99,57 @@ class SchemaRegistryResource(Resource):
             ("GET", _SUBJECT + "/versions", self._versions),
             ("POST", _SUBJECT + "/versions", self._register),
             ("GET", _SUBJECT + r"/versions/([^/]+)", self._version),
-            ("GET", _SUBJECT + r"/versions/([^/]+)/schema", lambda asked: json.loads(self._found(asked).schema.text)),
+            ("GET", _SUBJECT + r"/versions/([^/]+)/schema", lambda call: json.loads(self._found(call).schema.text)),
             ("GET", _SUBJECT + r"/versions/([^/]+)/referencedby", self._referenced_by),
             ("DELETE", _SUBJECT + r"/versions/([^/]+)", self._delete_version),
             ("GET", "/schemas/types", lambda _: [AVRO]),
             ("GET", r"/schemas/ids/([^/]+)", self._schema),
-            ("GET", r"/schemas/ids/([^/]+)/schema", lambda asked: json.loads(self._by_id(asked).text)),
+            ("GET", r"/schemas/ids/([^/]+)/schema", lambda request: json.loads(self._by_id(request).text)),
             ("GET", r"/schemas/ids/([^/]+)/subjects", self._subjects_of),
             ("GET", r"/schemas/ids/([^/]+)/versions", self._versions_of),
             ("GET", "/config", lambda _: {"compatibilityLevel": self._registry.level().value}),
-            ("PUT", "/config", lambda asked: self._set_level(asked, None)),
+            ("PUT", "/config", lambda request: self._set_level(request, None)),
             ("DELETE", "/config", lambda _: self._reset_level(None)),
             ("GET", "/config/([^/]+)", self._level),
-            ("PUT", "/config/([^/]+)", lambda asked: self._set_level(asked, asked.parts[0])),
-            ("DELETE", "/config/([^/]+)", lambda asked: self._reset_level(asked.parts[0])),
-            ("POST", "/compatibility" + _SUBJECT + "/versions", lambda asked: self._compatible(asked, None)),
+            ("PUT", "/config/([^/]+)", lambda request: self._set_level(request, request.parts[0])),
+            ("DELETE", "/config/([^/]+)", lambda request: self._reset_level(request.parts[0])),
+            ("POST", "/compatibility" + _SUBJECT + "/versions", lambda request: self._compatible(request, None)),
             ("POST", "/compatibility" + _SUBJECT + r"/versions/([^/]+)",
-             lambda asked: self._compatible(asked, asked.parts[1])),
+             lambda request: self._compatible(request, request.parts[1])),
             ("GET", "/mode", lambda _: {"mode": self._registry.mode().value}),
-            ("PUT", "/mode", lambda asked: self._set_mode(asked, None)),
+            ("PUT", "/mode", lambda request: self._set_mode(request, None)),
             ("GET", "/mode/([^/]+)", self._mode),
-            ("PUT", "/mode/([^/]+)", lambda asked: self._set_mode(asked, asked.parts[0])),
+            ("PUT", "/mode/([^/]+)", lambda request: self._set_mode(request, request.parts[0])),
             ("DELETE", "/mode/([^/]+)", self._reset_mode),
         ]  # fmt: skip
         self._routes = [(method, re.compile(path), handler) for method, path, handler in routes]
 
     def render(self, request: Request) -> int:
-        """Answer, now or later."""
+        """Answer a request, now or later."""
+        path = request.path.decode("ascii", "replace")
         answer: Deferred[Any] = maybeDeferred(self._answer, request)
         answer.addCallbacks(lambda document: _send(request, 200, document), lambda why: _refuse(request, why))
-        answer.addErrback(lambda why: log.failure("an answer could not be sent", why))
+        answer.addErrback(
+            lambda why: log.failure("Unexpected error while sending the answer to {path}", why, path=path)
+        )
         return NOT_DONE_YET
 
     def _answer(self, request: Request) -> Any:
         path = request.path.decode("ascii", "replace").rstrip("/") or "/"
         method = request.method.decode("ascii", "replace")
         if int(request.getHeader(b"content-length") or 0) > _MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body has more than {_MAX_BODY_BYTES} bytes")
+            raise InvalidRequest(f"the body is larger than {_MAX_BODY_BYTES} bytes")
         allowed = set()
         for known, pattern, handler in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
                 if known == method:
                     parts = tuple(unquote(part) for part in match.groups())
-                    return handler(Asked(parts, request.args or {}, request.content.read() if request.content else b""))
+                    body = request.content.read() if request.content else b""
+                    return handler(ApiRequest(parts, request.args or {}, body))
                 allowed.add(known)
         if allowed:
-            refused = InvalidRequest(f"{path} answers {', '.join(sorted(allowed))}", code=405)
+            refused = InvalidRequest(f"{path} accepts {', '.join(sorted(allowed))} only", code=405)
             refused.status = 405
             raise refused
         missing = InvalidRequest("HTTP 404 Not Found", code=NOT_FOUND)
@@ -154,28 +158,28 @@ class SchemaRegistryResource(Resource):
 
     # Subjects and versions -----------------------------------------------------------------------------------------
 
-    def _subjects(self, asked: Asked) -> list[str]:
-        return self._registry.subjects(deleted=asked.flag("deleted"), prefix=asked.text("subjectPrefix"))
+    def _subjects(self, request: ApiRequest) -> list[str]:
+        return self._registry.subjects(deleted=request.flag("deleted"), prefix=request.text("subjectPrefix"))
 
-    def _versions(self, asked: Asked) -> list[int]:
-        return self._registry.versions(asked.parts[0], deleted=asked.flag("deleted"))
+    def _versions(self, request: ApiRequest) -> list[int]:
+        return self._registry.versions(request.parts[0], deleted=request.flag("deleted"))
 
-    def _found(self, asked: Asked) -> Version:
-        return self._registry.version(asked.parts[0], asked.parts[1], deleted=asked.flag("deleted"))
+    def _found(self, request: ApiRequest) -> Version:
+        return self._registry.version(request.parts[0], request.parts[1], deleted=request.flag("deleted"))
 
-    def _version(self, asked: Asked) -> dict[str, Any]:
-        return _without_type(self._found(asked).as_json())
+    def _version(self, request: ApiRequest) -> dict[str, Any]:
+        return _without_type(self._found(request).as_json())
 
-    def _referenced_by(self, asked: Asked) -> list[int]:
-        return self._registry.referring_to(asked.parts[0], self._found(asked).version)
+    def _referenced_by(self, request: ApiRequest) -> list[int]:
+        return self._registry.referring_to(request.parts[0], self._found(request).version)
 
-    def _read(self, asked: Asked) -> Schema:
-        document = asked.document()
-        return self._registry.read(document.get("schema"), document.get("schemaType"), asked.references())
+    def _read(self, request: ApiRequest) -> Schema:
+        document = request.document()
+        return self._registry.read(document.get("schema"), document.get("schemaType"), request.references())
 
-    def _look_up(self, asked: Asked) -> dict[str, Any]:
-        schema, subject = self._read(asked), asked.parts[0]
-        deleted = asked.flag("deleted")
+    def _look_up(self, request: ApiRequest) -> dict[str, Any]:
+        schema, subject = self._read(request), request.parts[0]
+        deleted = request.flag("deleted")
         if subject not in self._registry.subjects(deleted=deleted):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         found = self._registry.find(subject, schema, deleted=deleted)
@@ -183,53 +187,53 @@ class SchemaRegistryResource(Resource):
             raise SchemaNotFound("Schema not found")
         return _without_type(found.as_json())
 
-    def _register(self, asked: Asked) -> Deferred[dict[str, Any]]:
-        wanted, number = asked.number("id"), asked.number("version")
+    def _register(self, request: ApiRequest) -> Deferred[dict[str, Any]]:
+        wanted, number = request.number("id"), request.number("version")
 
         def work() -> tuple[dict[str, Any], list[TopicRecord]]:
-            schema_id, records = self._registry.register(asked.parts[0], self._read(asked), wanted, number)
+            schema_id, records = self._registry.register(request.parts[0], self._read(request), wanted, number)
             return {"id": schema_id}, records
 
         return self._store.change(work)
 
-    def _delete_subject(self, asked: Asked) -> Deferred[list[int]]:
-        permanent = asked.flag("permanent")
-        return self._store.change(lambda: self._registry.delete_subject(asked.parts[0], permanent=permanent))
+    def _delete_subject(self, request: ApiRequest) -> Deferred[list[int]]:
+        permanent = request.flag("permanent")
+        return self._store.change(lambda: self._registry.delete_subject(request.parts[0], permanent=permanent))
 
-    def _delete_version(self, asked: Asked) -> Deferred[int]:
-        permanent = asked.flag("permanent")
+    def _delete_version(self, request: ApiRequest) -> Deferred[int]:
+        permanent = request.flag("permanent")
         return self._store.change(
-            lambda: self._registry.delete_version(asked.parts[0], asked.parts[1], permanent=permanent)
+            lambda: self._registry.delete_version(request.parts[0], request.parts[1], permanent=permanent)
         )
 
     # Schemas by id -------------------------------------------------------------------------------------------------
 
-    def _by_id(self, asked: Asked) -> Schema:
-        return self._registry.by_id(_number(asked.parts[0]))
+    def _by_id(self, request: ApiRequest) -> Schema:
+        return self._registry.by_id(_number(request.parts[0]))
 
-    def _schema(self, asked: Asked) -> dict[str, Any]:
-        schema = self._by_id(asked)
+    def _schema(self, request: ApiRequest) -> dict[str, Any]:
+        schema = self._by_id(request)
         document: dict[str, Any] = {"schema": schema.text}
         if schema.references:
             document["references"] = [reference.as_json() for reference in schema.references]
         return document
 
-    def _subjects_of(self, asked: Asked) -> list[str]:
-        uses = self._registry.uses_of(_number(asked.parts[0]), deleted=asked.flag("deleted"))
+    def _subjects_of(self, request: ApiRequest) -> list[str]:
+        uses = self._registry.uses_of(_number(request.parts[0]), deleted=request.flag("deleted"))
         return sorted({use.subject for use in uses})
 
-    def _versions_of(self, asked: Asked) -> list[dict[str, Any]]:
-        uses = self._registry.uses_of(_number(asked.parts[0]), deleted=asked.flag("deleted"))
+    def _versions_of(self, request: ApiRequest) -> list[dict[str, Any]]:
+        uses = self._registry.uses_of(_number(request.parts[0]), deleted=request.flag("deleted"))
         return [{"subject": use.subject, "version": use.version} for use in uses]
 
     # Compatibility -------------------------------------------------------------------------------------------------
 
-    def _level(self, asked: Asked) -> dict[str, str]:
-        level = self._registry.level(asked.parts[0], inherit=asked.flag("defaultToGlobal"))
+    def _level(self, request: ApiRequest) -> dict[str, str]:
+        level = self._registry.level(request.parts[0], inherit=request.flag("defaultToGlobal"))
         return {"compatibilityLevel": level.value}
 
-    def _set_level(self, asked: Asked, subject: str | None) -> Deferred[dict[str, str]]:
-        level = Compatibility.named(asked.document().get("compatibility"))
+    def _set_level(self, request: ApiRequest, subject: str | None) -> Deferred[dict[str, str]]:
+        level = Compatibility.named(request.document().get("compatibility"))
         return self._store.change(lambda: ({"compatibility": level.value}, self._registry.set_level(subject, level)))
 
     def _reset_level(self, subject: str | None) -> Deferred[dict[str, str]]:
@@ -241,15 +245,15 @@ class SchemaRegistryResource(Resource):
 
     # Modes ---------------------------------------------------------------------------------------------------------
 
-    def _mode(self, asked: Asked) -> dict[str, str]:
-        return {"mode": self._registry.mode(asked.parts[0], inherit=asked.flag("defaultToGlobal")).value}
+    def _mode(self, request: ApiRequest) -> dict[str, str]:
+        return {"mode": self._registry.mode(request.parts[0], inherit=request.flag("defaultToGlobal")).value}
 
-    def _set_mode(self, asked: Asked, subject: str | None) -> Deferred[dict[str, str]]:
-        mode, force = Mode.named(asked.document().get("mode")), asked.flag("force")
+    def _set_mode(self, request: ApiRequest, subject: str | None) -> Deferred[dict[str, str]]:
+        mode, force = Mode.named(request.document().get("mode")), request.flag("force")
         return self._store.change(lambda: ({"mode": mode.value}, self._registry.set_mode(subject, mode, force=force)))
 
-    def _reset_mode(self, asked: Asked) -> Deferred[dict[str, str]]:
-        subject = asked.parts[0]
+    def _reset_mode(self, request: ApiRequest) -> Deferred[dict[str, str]]:
+        subject = request.parts[0]
 
         def work() -> tuple[dict[str, str], list[TopicRecord]]:
             before = self._registry.mode(subject, inherit=False)
@@ -257,19 +261,19 @@ class SchemaRegistryResource(Resource):
 
         return self._store.change(work)
 
-    def _compatible(self, asked: Asked, which: str | None) -> dict[str, Any]:
-        subject, schema = asked.parts[0], self._read(asked)
+    def _compatible(self, request: ApiRequest, which: str | None) -> dict[str, Any]:
+        subject, schema = request.parts[0], self._read(request)
         if which == LATEST and not self._registry.subjects(prefix=subject).count(subject):
             raise SubjectNotFound(f"Subject '{subject}' not found.")
         reasons = self._registry.conflicts(subject, schema, which)
         document: dict[str, Any] = {"is_compatible": not reasons}
-        if asked.flag("verbose"):
+        if request.flag("verbose"):
             document["messages"] = reasons
         return document
 
 
 def _without_type(document: dict[str, Any]) -> dict[str, Any]:
-    """Avro is what is meant where no type is said, and older clients know no such field."""
+    """Drop the schema type: Avro is the default, and older clients do not know the field."""
     return {key: value for key, value in document.items() if key != "schemaType"}
 
 
@@ -293,5 +297,5 @@ def _refuse(request: Request, why: Failure) -> None:
     if isinstance(error, RegistryError):
         _send(request, error.status, {"error_code": error.code, "message": error.message})
     else:
-        log.failure("a request to the schema registry failed", why)
+        log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
         _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})

@@ -1,9 +1,9 @@
-"""pylogd in Spark: a source and a sink with the options of Spark's own Kafka source, on the Python Data Source API.
+"""A source and a sink for Spark with the options of Spark's own Kafka source, on the Python Data Source API.
 
     reader = spark.read.format("pylogd").option("kafka.bootstrap.servers", "localhost:9092")
     flights = reader.option("subscribe", "flights").load()
 
-`options` and `ranges` are pure: what the options mean, which offsets a query reads. `offsets` asks the brokers on the
-driver, `reading` reads a range of one partition on an executor, `writing` writes there. `source` is what Spark sees;
-the top-level module `pyspark_pylogd` lets it find that without a registration. Nothing here imports Twisted.
+`options` and `ranges` compute what a query reads, without I/O. `offsets` asks the brokers, on the driver. `reading`
+reads a range of one partition and `writing` writes rows, on executors. `source` has the classes that Spark calls; the
+top-level module `pyspark_pylogd` lets Spark find them without registration. Nothing here imports Twisted.
 """

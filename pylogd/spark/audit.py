@@ -1,22 +1,22 @@
-"""Completeness: what producers say that they delivered, compared with what was received at a later stage.
+"""Compare the messages that producers report as delivered with those received at a later stage.
 
-Strategy: the audit topic has reports (`client.blocking.audit`): counts by producer, topic and window. The messages
-carry who sent them, when, and as which number, so at any later stage (this cluster's topic, another cluster's, a lake)
-the distinct messages of each window can be counted. Fewer than reported are a loss; more rows than distinct messages,
-duplicates.
+Strategy: the audit topic contains reports (`client.blocking.audit`): counts by producer, topic and window of time. Each
+message has a header, its stamp, with its producer, its time and its number. So at any later stage (this cluster's
+topic, another cluster's, a lake) the distinct messages of each window can be counted. Fewer than reported are a loss;
+more rows than distinct messages are duplicates.
 
-What is not there need not be lost. A lake is judged up to the offsets that it has committed: what lies behind them in
-the topic is not loaded yet. Where a log or a lake does not begin with offset 0, messages of the time before its first
-record may have been deleted by retention. And of what a producer sent in a window that it did not report (it died, or
-its report has expired) nobody knows how much was delivered: neither what is there nor the gaps in its numbers prove
-anything. Each of these makes the verdict on a window "unknown", unless the window is shown to be incomplete by what is
-known.
+A message that is absent need not be lost:
+- A lake is audited up to its committed offsets: later messages of the topic are not loaded yet.
+- If a log or a lake does not begin with offset 0, retention may have deleted messages that are older than its first.
+- If a producer did not report a window (it crashed, or the report has expired), it is unknown how many of its messages
+  were delivered; gaps in their numbers prove nothing.
+In each of these cases the verdict on a window is "unknown", unless other messages prove it incomplete.
 
-A message that was copied by an audited producer has several stamps: the last one whose producer reports on this topic
-counts, or else the last one.
+A message that an audited producer copied has several stamps. The last one whose producer reports on this topic counts,
+or if there is none the last one.
 
-Rules: only windows that ended before `until_ms` are judged, since later ones may be under way. Reports that came twice
-count once. Must not know: how the received rows were made, but for `stages`.
+Rules: only windows that ended before `until_ms` are judged, since later ones may not be complete. A report that is
+stored twice counts once. Must not know: how the rows of a stage were read (`stages` does).
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ _WINDOW: Final = ("topic", "window_start_ms", "window_ms")
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """A topic's window: messages reported, rows received, and of those the distinct messages.
+    """The result for one window of a topic.
 
-    missing: messages that were delivered and not received. unreported: received, and in no report. pending: reported or
-    not, in the topic behind what is loaded. gaps: numbers of a producer that neither its reports nor its messages
-    account for, counted in its last window. All are counted for each producer by itself, so that the one does not make
-    up for the other. may_be_deleted: whether what is missing may have been deleted by retention.
+    reported: messages that producers report as delivered. rows: rows received. distinct: distinct messages received.
+    missing: messages reported and not received. unreported: messages received and not reported.
+    pending: messages in the topic that are not loaded yet.
+    gaps: numbers of a producer for which there is neither a report nor a message; counted in its last window.
+    may_be_deleted: whether retention may have deleted the missing messages.
+    All counts are computed for each producer and added, so that one producer's surplus does not hide another's loss.
     """
 
     topic: str
@@ -69,46 +71,48 @@ class Completeness:
 
     @property
     def duplicates(self) -> int:
-        """Rows beyond the first of a message."""
+        """The number of rows beyond the first one of each message."""
         return self.rows - self.distinct
 
     @property
     def verdict(self) -> str:
-        """COMPLETE: every message that was delivered is there once. INCOMPLETE: one is not. Or UNKNOWN."""
+        """COMPLETE if every delivered message was received exactly once, INCOMPLETE if one was not, else UNKNOWN."""
         if self.duplicates or (self.missing and not self.may_be_deleted):
             return INCOMPLETE
         return UNKNOWN if self.missing or self.unreported or self.pending or self.gaps else COMPLETE
 
     @property
     def is_complete(self) -> bool:
-        """Whether every message is known to be there once."""
+        """Whether the verdict is COMPLETE."""
         return self.verdict == COMPLETE
 
     @property
     def share(self) -> float:
-        """Of the messages that were reported, those that are not missing, from 0 to 1."""
+        """The share of the reported messages that is not missing, from 0 to 1."""
         return 1.0 if not self.reported else 1.0 - self.missing / self.reported
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where messages are looked for.
+    """The place that is audited.
 
-    received: rows with `topic`, `partition`, `offset` and `headers` (array of key and value). unloaded: the same of
-    what is still to come there. cut: the partitions that do not begin with offset 0. unsure: the topics of which it is
-    not known what is still to come.
+    received: rows with `topic`, `partition`, `offset` and `headers` (array of key and value).
+    unloaded: the rows of the topics that are not loaded yet, or None.
+    trimmed: the partitions that do not begin with offset 0.
+    unknown_topics: the topics of which it is unknown what is not loaded yet.
     """
 
     received: DataFrame
     unloaded: DataFrame | None = None
-    cut: Collection[tuple[str, int]] = ()
-    unsure: Collection[str] = ()
+    trimmed: Collection[tuple[str, int]] = ()
+    unknown_topics: Collection[str] = ()
 
 
 def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) -> list[Completeness]:
-    """Each topic's windows, in order. `reports`: rows of the audit topic, with `value`.
+    """Return the result for each window of each topic, sorted.
 
-    Of the stage's rows those of audited producers count; others are not looked at.
+    reports: rows of the audit topic, with the column `value`. until_ms: only windows that ended by then are judged, in
+    milliseconds since 1970. Rows of producers that are not audited are ignored.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - needs a session
 
@@ -129,7 +133,7 @@ def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) ->
     sums = {
         "reported": "reported",
         "rows": "rows",
-        "distinct": "`distinct`",  # a word of SQL
+        "distinct": "`distinct`",  # a reserved word of SQL
         "missing": "greatest(reported - found - awaited, 0)",
         "unreported": "greatest(found + awaited - reported, 0)",
         "pending": "pending",
@@ -148,7 +152,7 @@ def compare(reports: DataFrame, stage: Stage, *, until_ms: int | None = None) ->
 
 
 def _messages(stage: Stage, reports: DataFrame) -> DataFrame:
-    """Who sent each row, when, and as which number; `is_loaded` is 1, or 0 for what is still to come."""
+    """Return producer, time and number of each row; `is_loaded` is 1, or 0 for rows that are not loaded yet."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     columns = ("topic", "partition", "offset", "headers")
@@ -173,8 +177,9 @@ def _messages(stage: Stage, reports: DataFrame) -> DataFrame:
 
 
 def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
-    """By window and producer: rows, distinct messages, and without those that the producer reported as failed, how many
-    are there (found) and how many are still to come (awaited).
+    """Count rows and distinct messages by window and producer.
+
+    found, awaited: the messages received, and not loaded yet, without those that the producer reported as failed.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -206,7 +211,7 @@ def _counted(messages: DataFrame, reports: DataFrame) -> DataFrame:
 
 
 def _with_gaps(joined: DataFrame) -> DataFrame:
-    """The numbers of each producer that nothing accounts for, from the first that is known to the last."""
+    """Add the column `gaps`: how many numbers between a producer's first and last one are not accounted for."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -219,21 +224,21 @@ def _with_gaps(joined: DataFrame) -> DataFrame:
 
 
 def _deleted_until(messages: DataFrame, stage: Stage) -> Mapping[str, float]:
-    """Up to which time, in milliseconds, messages of a topic may have been deleted, where that may be."""
+    """Return up to which time messages of a topic may have been deleted, in milliseconds; without other topics."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    found: dict[str, float] = dict.fromkeys(stage.unsure, math.inf)
-    if not stage.cut:
+    found: dict[str, float] = dict.fromkeys(stage.unknown_topics, math.inf)
+    if not stage.trimmed:
         return found
     loaded = messages.where("is_loaded = 1").groupBy("topic", "partition").agg(f.min_by("time_ms", "offset"))
     first = {(row[0], row[1]): row[2] for row in loaded.collect()}
-    for topic, partition in stage.cut:  # nothing of it is there: who knows until when there was
+    for topic, partition in stage.trimmed:  # infinite if the partition has no messages at all
         found[topic] = max(found.get(topic, -math.inf), first.get((topic, partition), math.inf))
     return found
 
 
 def plot(windows: Sequence[Completeness], path: Path) -> None:
-    """Draw the share of each window that arrived, a line for each topic; PNG or SVG by the path's suffix."""
+    """Draw the received share of each window, with a line for each topic. The path's suffix selects PNG or SVG."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to load, and few draw
 
     mpl.use("Agg")

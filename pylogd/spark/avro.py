@@ -1,15 +1,15 @@
-"""Columns of Avro messages that carry the id of their schema: what Spark's own `from_avro` can't read.
+"""Decode and encode columns of Avro messages that carry the id of their schema; Spark's own `from_avro` can't.
 
     from pylogd.spark.avro import from_avro
     flights = frame.select(from_avro("value", "http://localhost:8081", FLIGHT).alias("flight"))
 
-Strategy: a function over Arrow arrays runs in the Python workers; each worker asks the registry once for each id, and
-keeps the schema as long as it lives. The type of the column is that of the reader's schema, which has to be known when
-the query is made; what was written by other versions is resolved to it.
+Strategy: a function over Arrow arrays runs in the Python workers. Each worker asks the registry once for each id and
+caches the schema. The column has the type of the reader's schema, which must be known when the query is made; messages
+written with other versions are resolved to it.
 
-Rules: a message that is not what it should be fails the query, or becomes null if `permissive`; a registry that can't
-be asked always fails it. Null stays null. Schemas with a union of more than a type and null, with logical types other
-than date, timestamp and decimal, or that contain themselves have no type in Spark.
+Rules: an invalid message fails the query, or becomes null if `permissive`. A registry that can't be reached always
+fails it. Null stays null. These schemas have no type in Spark: unions other than of one type and null, logical types
+other than date, timestamp and decimal, and schemas that contain themselves.
 Must not know: topics, brokers.
 """
 
@@ -67,7 +67,11 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 
 
 def from_avro(column: Column | str, registry_url: str, reader_schema: Schema, *, permissive: bool = False) -> Column:
-    """The values in a column of messages, typed as `reader_schema`. `OptionError` if that has no type in Spark."""
+    """Return a column of the values in a column of messages, with the type of `reader_schema`.
+
+    permissive: whether an invalid message becomes null instead of failing the query. Raises OptionError if the schema
+    has no type in Spark.
+    """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
     kind = spark_type(reader_schema)
@@ -82,7 +86,11 @@ def from_avro(column: Column | str, registry_url: str, reader_schema: Schema, *,
 
 
 def to_avro(column: Column | str, registry_url: str, topic: str, schema: Schema, *, key: bool = False) -> Column:
-    """Messages of the values in a column. The schema is registered under `<topic>-value` (or `-key`)."""
+    """Return a column of messages of the values in a column.
+
+    The schema is registered as `<topic>-value`, or `<topic>-key` with `key`. Raises OptionError if it has no type in
+    Spark.
+    """
     from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - needs a session
 
     kind, text = spark_type(schema), json.dumps(schema)
@@ -90,7 +98,7 @@ def to_avro(column: Column | str, registry_url: str, topic: str, schema: Schema,
     def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         serialise = _serialiser(registry_url, text, key)
         for values in batches:
-            messages = [None if each is None else serialise(topic, _plain(each, kind)) for each in values.to_pylist()]
+            messages = [None if each is None else serialise(topic, _as_avro(each, kind)) for each in values.to_pylist()]
             yield pa.array(messages, pa.binary())
 
     return _over_arrow(arrow_udf, encode, BinaryType())(column)
@@ -101,14 +109,14 @@ def _over_arrow(arrow_udf: Any, function: Any, kind: DataType) -> Callable[[Colu
     return made
 
 
-def _plain(value: Any, kind: DataType) -> Any:
-    """A value as fastavro takes it: Arrow has maps as lists of pairs. What does not fit is fastavro's to say."""
+def _as_avro(value: Any, kind: DataType) -> Any:
+    """Convert a value of Arrow to one of fastavro: Arrow has maps as lists of pairs. fastavro checks the types."""
     if isinstance(kind, MapType) and isinstance(value, list):
-        return {name: _plain(each, kind.valueType) for name, each in value}
+        return {name: _as_avro(each, kind.valueType) for name, each in value}
     if isinstance(kind, ArrayType) and isinstance(value, list):
-        return [_plain(each, kind.elementType) for each in value]
+        return [_as_avro(each, kind.elementType) for each in value]
     if isinstance(kind, StructType) and isinstance(value, dict):
-        return {field.name: _plain(value[field.name], field.dataType) for field in kind if field.name in value}
+        return {field.name: _as_avro(value[field.name], field.dataType) for field in kind if field.name in value}
     return value
 
 
@@ -125,7 +133,7 @@ def _decoded(deserialise: AvroDeserializer, message: bytes | None, permissive: b
 
 @lru_cache
 def _registry(url: str) -> SchemaRegistryClient:
-    """One for a worker."""
+    """Return the client for a registry, one for each worker process."""
     return SchemaRegistryClient(url)
 
 
@@ -140,7 +148,7 @@ def _serialiser(url: str, schema: str, key: bool) -> AvroSerializer:
 
 
 def spark_type(schema: Schema) -> DataType:
-    """The type of a column of such values; `OptionError` if there is none."""
+    """Return the Spark type of a schema. Raises OptionError if it has none."""
     try:
         return _type(parse_schema(dict(schema)), {}, ())
     except (SchemaParseException, UnknownType, KeyError, ValueError, TypeError) as error:
@@ -151,7 +159,7 @@ def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataTy
     if isinstance(schema, list):
         others = [each for each in schema if each != "null"]
         if len(others) != 1:
-            raise OptionError(f"a union of more than null and a type has no type in Spark: {schema}")
+            raise OptionError(f"a union other than of null and one type has no type in Spark: {schema}")
         return _type(others[0], named, inside)
     if isinstance(schema, str):
         schema = named.get(schema, {"type": schema})
@@ -163,7 +171,7 @@ def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataTy
     if logical == "decimal":
         return DecimalType(schema["precision"], schema.get("scale", 0))
     if logical is not None and logical not in _LOGICAL:
-        raise OptionError(f"the logical type {logical!r} of Avro has no type here")
+        raise OptionError(f"Avro's logical type {logical!r} is not supported: use {', '.join(_LOGICAL)} or decimal")
     if logical is not None:
         return _LOGICAL[logical]
     if kind == "array":
@@ -178,7 +186,7 @@ def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataTy
 def _record(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> StructType:
     name = schema["name"]
     if name in inside:
-        raise OptionError(f"{name} contains itself: that has no type in Spark")
+        raise OptionError(f"{name} contains itself: recursive schemas have no type in Spark")
     return StructType(
         [StructField(field["name"], _type(field["type"], named, (*inside, name))) for field in schema["fields"]]
     )

@@ -1,4 +1,4 @@
-"""What the source refuses. The texts are those of Spark's Kafka source where it has one."""
+"""Errors of the Spark source and sink. Where Spark's Kafka source has the same error, the text is the same."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pylogd.errors import PylogdError
 
 
 class OptionError(PylogdError, ValueError):
-    """An option that is missing, contradicts another, or can't be read."""
+    """An option is missing, invalid, unknown, or contradicts another."""
 
 
 class DataLoss(PylogdError):
-    """Records that the query should read are gone, and `failOnDataLoss` is true."""
+    """Records that the query should read no longer exist, and `failOnDataLoss` is true."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -21,19 +21,19 @@ class DataLoss(PylogdError):
 
 
 class TopicRecreated(PylogdError):
-    """A topic of which a part was read was deleted, and another one was created with its name."""
+    """A topic was deleted and created again after a part of it was read."""
 
     def __init__(self, topic: str, before: str, now: str, what_to_do: str) -> None:
         """`before` and `now` are the ids of the two topics, as hexadecimal digits."""
         super().__init__(
-            f"topic {topic!r} was deleted and created again: what was read of it had the topic id {before}, and the "
-            f"topic of that name has {now} now, with offsets of its own. {what_to_do}"
+            f"topic {topic!r} was deleted and created again: it had the topic id {before} when it was read, and has "
+            f"{now} now; its offsets begin again. {what_to_do}"
         )
         self.topic = topic
 
 
 class InvalidTimestamp(PylogdError):
-    """A record's time stamp is none that Spark can represent."""
+    """Spark can't represent a record's time stamp."""
 
     def __init__(self, topic: str, partition: int, offset: int, timestamp_ms: int) -> None:
         super().__init__(
@@ -45,8 +45,8 @@ class InvalidTimestamp(PylogdError):
 
 
 class PlanError(PylogdError):
-    """Offsets that can't be what a query reads: a partition that is not there, an end before its start."""
+    """The offsets of a query are impossible: a partition does not exist, or its end lies before its start."""
 
 
 class WriteError(PylogdError):
-    """Rows that can't be written to a topic."""
+    """Rows can't be written to a topic."""

@@ -1,6 +1,6 @@
-"""A directory on any file system that Hadoop knows (file:, hdfs:, s3a:), through the JVM that Spark runs in.
+"""Access a directory on any file system of Hadoop (file:, hdfs:, s3a:) through Spark's JVM.
 
-Must not know: what the rows of a file are.
+Must not know: the content of files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HadoopFiles:
-    """`lake.Files` on a Hadoop path. Raises `LakeError` with Hadoop's reason."""
+    """Implements `lake.Files` on a Hadoop path. Methods raise LakeError with Hadoop's message."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -37,10 +37,10 @@ class HadoopFiles:
             raise LakeError(f"{root} is a file, where a lake is a directory")
 
         options = jvm.org.apache.hadoop.fs.Options.Rename
-        self._not_over_another: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
-        self._not_over_another[0] = options.NONE
+        self._no_overwrite: Any = jvm.java.lang.reflect.Array.newInstance(options.NONE.getClass(), 1)
+        self._no_overwrite[0] = options.NONE
         self._path_class: Any = jvm.org.apache.hadoop.fs.Path
-        self._made: set[str] = set()  # directories that are there
+        self._made: set[str] = set()  # directories that exist
 
     @property
     def root(self) -> str:
@@ -48,11 +48,11 @@ class HadoopFiles:
         return self._name
 
     def path(self, relative: str) -> str:
-        """A path in full."""
+        """Return the absolute path, with its scheme, of a path relative to the root."""
         return f"{self.root.rstrip('/')}/{relative}"
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory, nothing if it is not there."""
+        """Return the names in a directory, sorted; nothing if it does not exist."""
         return sorted(str(status.getPath().getName()) for status in self._list(directory))
 
     def _list(self, directory: str) -> list[Any]:
@@ -64,7 +64,7 @@ class HadoopFiles:
             raise _reason(directory, error) from error
 
     def data_files(self, directory: str) -> list[tuple[str, int]]:
-        """(path, bytes) of all files below a directory that don't begin with `_` or a point."""
+        """Return (path, size in bytes) of all files below a directory whose names don't begin with `_` or a point."""
         found: list[tuple[str, int]] = []
         for status in self._list(directory):
             name = str(status.getPath().getName())
@@ -75,7 +75,7 @@ class HadoopFiles:
         return found
 
     def read(self, path: str) -> bytes:
-        """All of a file; FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
         try:
             stream = self._fs.open(self._at(path))
             try:
@@ -88,7 +88,7 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def write(self, path: str, data: bytes) -> None:
-        """A file, with its directories."""
+        """Write a file durably, creating its directories; an existing file is replaced."""
         try:
             stream = self._fs.create(self._at(path), True)
             try:
@@ -100,14 +100,14 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file; false if the target is there. FileNotFoundError."""
+        """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
         at = self._at(target)
         directory = target.rpartition("/")[0]
         try:
             if directory not in self._made:
                 self._fs.mkdirs(at.getParent())
                 self._made.add(directory)
-            self._context.rename(self._at(source), at, self._not_over_another)
+            self._context.rename(self._at(source), at, self._no_overwrite)
         except Py4JJavaError as error:
             if "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
                 return False
@@ -117,14 +117,14 @@ class HadoopFiles:
         return True
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Return whether a file or directory exists."""
         try:
             return bool(self._fs.exists(self._at(path)))
         except Py4JJavaError as error:
             raise _reason(path, error) from error
 
     def delete(self, path: str) -> None:
-        """Remove a file or a directory."""
+        """Delete a file, or a directory with its content."""
         try:
             self._fs.delete(self._at(path), True)
             self._made.clear()
@@ -132,7 +132,7 @@ class HadoopFiles:
             raise _reason(path, error) from error
 
     def parquet_rows(self, path: str) -> int:
-        """How many rows a Parquet file has, from its footer."""
+        """Return the number of rows of a Parquet file, from its footer."""
         hadoop = self._jvm.org.apache.parquet.hadoop
         try:
             file = hadoop.util.HadoopInputFile.fromPath(self._at(path), self._configuration)

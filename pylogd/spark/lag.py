@@ -1,14 +1,14 @@
-"""How far streaming queries are behind their topics: logged, and exported for Prometheus where that is asked for.
+"""Log how far streaming queries lag behind their topics, and export it to Prometheus if asked.
 
     listener = LagListener(registry=prometheus_client.REGISTRY)    # or LagListener(), which only logs
     spark.streams.addListener(listener)
 
-Strategy: every progress report of a query has, for each source, where the micro-batch ended and where the topic ended
-when it was planned (`reportLatestOffset`); the difference is the lag. `of_progress` is that arithmetic, on the report
-as JSON. Spark calls listeners in a thread of the driver's Python process.
+Strategy: each progress report of a query has, for each source, the end of the micro-batch and the end of the topic when
+the batch was planned (`reportLatestOffset`). The difference is the lag, which `of_progress` computes. Spark calls
+listeners in a thread of the driver's Python process.
 
-Rules: only sources whose offsets look like ours, or those of Spark's Kafka source, are looked at. A listener raises
-nothing into Spark. prometheus-client is imported only where a registry is passed.
+Rules: sources are considered if their offsets have the format of this source or of Spark's Kafka source. A listener
+raises nothing into Spark. prometheus-client is imported only if a registry is passed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ _LABELS = ("query", "topic", "partition")
 
 
 class PrometheusMissing(PylogdError):
-    """A registry was given, and prometheus-client is not installed."""
+    """A registry was passed, but prometheus-client is not installed."""
 
 
 class LagListener(StreamingQueryListener):
-    """Logs each query's lag, and keeps it in the gauge `pylogd_spark_lag_records{query, topic, partition}`."""
+    """Logs the lag of each query, and sets the gauge `pylogd_spark_lag_records{query, topic, partition}`."""
 
     def __init__(self, registry: Any = None, *, level: int = logging.INFO) -> None:
-        """`registry` is a `prometheus_client.CollectorRegistry`; `level` that of the log. Raises PrometheusMissing."""
+        """`registry`: a `prometheus_client.CollectorRegistry`, or None. `level`: the log level.
+
+        Raises PrometheusMissing.
+        """
         self._level = level
         self._gauge: Any = None
         self._labels: dict[str, set[tuple[str, str, str]]] = {}
@@ -58,25 +61,25 @@ class LagListener(StreamingQueryListener):
             self._gauge = Gauge("pylogd_spark_lag_records", text, _LABELS, registry=registry)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known of it yet."""
+        """Do nothing: the lag is not known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch is done."""
+        """Log and export the lag after a micro-batch."""
         try:
             self.note(json.loads(event.progress.json))
-        except Exception:  # a report of a kind that is not known must not end the listener
-            _log.exception("a progress report could not be read")
+        except Exception:  # Spark drops a listener that raises
+            _log.exception("can't read a progress report of Spark: the lag is not updated")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new: the last report stands."""
+        """Do nothing: the last report is still right."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Its gauges go."""
+        """Remove the query's gauges."""
         for labels in self._labels.pop(str(event.runId), ()):
             self._gauge.remove(*labels)
 
     def note(self, progress: Mapping[str, Any]) -> None:
-        """Take in a progress report as JSON has it."""
+        """Log and export the lag in a progress report, which is given as parsed JSON."""
         found = of_progress(progress)
         if not found:
             return
@@ -96,21 +99,21 @@ class LagListener(StreamingQueryListener):
 
 
 def of_progress(progress: Mapping[str, Any]) -> ByPartition:
-    """The lag of each partition that a query reads, by (topic, partition), from a progress report as JSON has it.
+    """Return the lag of each partition that a query reads, from a progress report as parsed JSON.
 
-    A partition that two sources read counts once, with the larger lag.
+    A partition that two sources read has the larger lag of both.
     """
     found: ByPartition = {}
     for source in progress.get("sources", ()):
         consumed, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for partition, behind in lag(consumed, latest).items():
-            if partition in consumed:  # of one that is new nobody knows yet where it begins
+            if partition in consumed:  # the first offset of a new partition is not known yet
                 found[partition] = max(behind, found.get(partition, 0))
     return found
 
 
 def _offsets(document: Any) -> ByPartition:
-    """Offsets as a source wrote them; none of a source of another kind."""
+    """Return the offsets in a source's report, or nothing if it is another kind of source."""
     if isinstance(document, str):
         try:
             document = json.loads(document)

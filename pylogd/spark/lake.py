@@ -1,26 +1,25 @@
-"""A lake of data files whose content and whose offsets are committed together: the commit protocol, without Spark.
+"""Commit data files and the offsets that they contain together: the commit protocol of a data lake, without Spark.
 
-Layout below the lake's root (what begins with an underscore is passed over by readers of Parquet directories):
+Layout below the lake's root (readers of Parquet directories ignore names that begin with an underscore):
 
     topic=flights/date=2026-11-21/hour=07/000042-part-….parquet     data
-    _pylogd/commits/00000000000000000042.json                       what commit 42 added, and up to which offsets
-    _pylogd/commits/00000000000000000042.done                       its files are in their places
-    _pylogd/quarantine/topic=flights/000042-part-….parquet          records of commit 42 that fit no directory
-    _pylogd/staging/42/9f3c…/…                                      what an attempt at commit 42 has written
+    _pylogd/commits/00000000000000000042.json                       the document of commit 42: its files and offsets
+    _pylogd/commits/00000000000000000042.done                       all files of commit 42 have been moved
+    _pylogd/quarantine/topic=flights/000042-part-….parquet          records of commit 42 without a valid date
+    _pylogd/staging/42/9f3c…/…                                      files that an attempt at commit 42 has written
 
-Strategy: a commit is decided by one rename that fails if the name is taken: of its document, which lists every file in
-staging and the place that it gets. What follows (moving the files there, deleting those that a compaction replaces) is
-done again by whoever opens the lake next, as often as need be, for moving a file that was moved changes nothing. So
-after a crash at any step the lake has all of a commit or none of it, once the next loader, or reader by `files`, has
-looked.
+Strategy: a commit takes effect by one rename of its document, which fails if the name exists. The document lists each
+file in staging and the path that it is moved to. The steps after that (moving files, deleting files that a compaction
+replaced) are repeated by every process that opens the lake until they are complete; repeating them is harmless. So
+after a crash at any step the lake has all of a commit or nothing of it, as soon as it is opened again.
 
-Each attempt stages in a directory of its own, so what a loader that was killed leaves, or its JVM that lives on for a
-moment still writes, is no part of another's commit. What was staged for a number counts for nothing once that commit
-is decided, and is deleted then, not before: it may be the work of a loader that is alive.
+Each attempt stages in its own directory, so files that a killed loader left, or that its JVM still writes, never
+become part of another's commit. The staging directory of a number is deleted when that commit takes effect, and not
+before, because it may belong to a loader that is running.
 
-Rules: one loader at a time is meant to write; a second one finds the number of its commit taken and fails. Opening a
-lake never disturbs one. Documents are never changed. A reader that lists directories instead of asking `files` may see
-a commit in the midst of its moves, and the files of a compaction that began after it has looked vanish.
+Rules: only one loader should write at a time; a second one finds the number of its commit taken and fails. Opening a
+lake never disturbs a running loader. Documents are never changed. A reader that lists directories instead of calling
+`files` may see a part of a commit, and files that a compaction replaces may vanish while it reads.
 Must not know: Spark, brokers.
 """
 
@@ -42,42 +41,42 @@ _STAGING: Final = f"{_META}/staging"
 _QUARANTINE: Final = f"{_META}/quarantine"
 _DIGITS: Final = 20
 _VERSION: Final = 2
-_VERSIONS: Final = (1, _VERSION)  # 1 has no ids, epochs and quarantine
+_VERSIONS: Final = (1, _VERSION)  # version 1 has no topic ids, leader epochs and quarantine
 
 
 class LakeError(PylogdError):
-    """The lake holds something else than it should."""
+    """The lake is damaged, or its file system failed."""
 
 
 class CommitConflict(LakeError):
-    """Another loader has committed meanwhile. Nothing of this one's was added; run it again."""
+    """Another loader has committed meanwhile. Nothing was added; run the loader again."""
 
 
 class Files(Protocol):
-    """What is needed of a file system. Paths are relative to the lake's root, with `/` between names."""
+    """The operations of a file system that the lake needs. Paths are relative to the lake's root, separated by `/`."""
 
     def names(self, directory: str) -> list[str]:
-        """What is in a directory, nothing if it is not there."""
+        """Return the names in a directory; nothing if it does not exist."""
 
     def read(self, path: str) -> bytes:
-        """All of a file; FileNotFoundError."""
+        """Return the content of a file. Raises FileNotFoundError."""
 
     def write(self, path: str, data: bytes) -> None:
-        """A file, with its directories, in the place of one that may be there. May be cut off by a crash."""
+        """Write a file, creating directories and replacing an existing file. A crash may leave a part of it."""
 
     def move(self, source: str, target: str) -> bool:
-        """Rename a file, making directories; false, with nothing done, if the target is there. FileNotFoundError."""
+        """Rename a file, creating directories. Returns false if the target exists. Raises FileNotFoundError."""
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Return whether a file or directory exists."""
 
     def delete(self, path: str) -> None:
-        """Remove a file or a directory with all in it; nothing if it is not there."""
+        """Delete a file, or a directory with its content, if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a commit. `path` is its place in the lake, `staged` where it was written."""
+    """A file of a commit. `path`: its path in the lake; `staged`: the path where it was written first."""
 
     path: str
     staged: str
@@ -89,11 +88,12 @@ class DataFile:
 class Commit:
     """One entry of the lake's history.
 
-    kind: "load" or "compaction". offsets: topic -> partition -> the offset behind the last that the lake has, for all
-    that it ever loaded. read: the same form, how many offsets this commit took in. removed: files that it replaced.
-    quarantined: files of records that are kept aside, with the reason. topic_ids: topic -> the id of the topic that the
-    offsets belong to, as hexadecimal digits. leader_epochs: in the form of `offsets`, the leader's epoch when they were
-    looked up. Of these two, what was never known is left out.
+    kind: "load" or "compaction". at_ms: when it was made, in milliseconds since 1970.
+    offsets: topic -> partition -> the offset after the last one in the lake, for every partition ever loaded.
+    read: how many offsets this commit added, in the same form.
+    added, removed, quarantined: the files that it added and replaced, and the files of records without a valid date.
+    topic_ids: the id of each topic as hexadecimal digits, where it is known.
+    leader_epochs: the leader epoch at which each offset was looked up, where it is known, in the form of `offsets`.
     """
 
     number: int
@@ -110,25 +110,25 @@ class Commit:
 
     @property
     def rows(self) -> int:
-        """Rows that it added."""
+        """The number of rows that it added."""
         return sum(file.rows for file in self.added)
 
     @property
     def size(self) -> int:
-        """Bytes that it added."""
+        """The number of bytes that it added."""
         return sum(file.bytes for file in self.added)
 
     def as_bytes(self) -> bytes:
-        """The document, for people too."""
+        """Return the commit's document: indented JSON."""
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Commit:
-        """The inverse; `LakeError`."""
+        """Return the commit that a document describes. Raises LakeError; `path` is for its message."""
         try:
             document = json.loads(data)
             if document["version"] not in _VERSIONS:
-                raise ValueError(f"version {document['version']}, where {_VERSION} is the last that is known")
+                raise ValueError(f"version {document['version']} is not supported, only up to {_VERSION}")
             for files in ("added", "quarantined"):
                 document[files] = tuple(DataFile(**each) for each in document.get(files, ()))
             return cls(**document)
@@ -137,8 +137,8 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """What a load reads: from `start` to before `end`, of topics with these ids, at these leader epochs."""
+class LoadRange:
+    """What a load reads: the offsets from `start` up to, not including, `end`, with topic ids and leader epochs."""
 
     start: ByPartition
     end: ByPartition
@@ -147,7 +147,7 @@ class Loading:
 
 
 class Lake:
-    """The lake at the root of `files`. Opening it finishes what was decided and clears away what was not."""
+    """The lake at the root of `files`. Opening it completes the last commit and deletes stale files in staging."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -158,7 +158,7 @@ class Lake:
         self._finish(set(decided) - set(_numbers(names, ".done")))
 
     def history(self) -> Iterator[Commit]:
-        """All commits, the oldest first."""
+        """Return all commits, the oldest first."""
         return map(self._read, _numbers(self._files.names(_COMMITS), ".json"))
 
     def _read(self, number: int) -> Commit:
@@ -167,7 +167,7 @@ class Lake:
 
     @property
     def offsets(self) -> ByPartition:
-        """Up to where each partition is in the lake."""
+        """The offset up to which each partition is in the lake."""
         return {} if self.last is None else by_partition(self.last.offsets)
 
     @property
@@ -181,7 +181,7 @@ class Lake:
         return {} if self.last is None else self.last.topic_ids
 
     def files(self) -> dict[str, DataFile]:
-        """The data files of all commits, by their paths: what a reader should read."""
+        """Return the data files of all commits, by path, without replaced ones: what a reader should read."""
         found: dict[str, DataFile] = {}
         for commit in self.history():
             for path in commit.removed:
@@ -190,7 +190,7 @@ class Lake:
         return found
 
     def quarantined(self) -> list[DataFile]:
-        """The files of records that are kept aside, the oldest first."""
+        """Return the files of quarantined records, the oldest first."""
         return [file for commit in self.history() for file in commit.quarantined]
 
     @property
@@ -199,12 +199,13 @@ class Lake:
         return 1 if self.last is None else self.last.number + 1
 
     def staging(self) -> str:
-        """Where the next commit's files are to be written: a directory that nobody else writes to."""
+        """Return the directory to write the next commit's files to. No other loader writes there."""
         return f"{_STAGING}/{self.next_number}/{self._attempt}"
 
-    def place_of(self, staged: str, below: str = "", *, quarantine: bool = False) -> str:
-        """Where a file that was written to the directory `below` in `staging` belongs: the same directories from there,
-        in the lake or in its quarantine, with the commit's number in front of its name.
+    def target_path(self, staged: str, below: str = "", *, quarantine: bool = False) -> str:
+        """Return the path in the lake, or in its quarantine, of a file that was written below `staging`.
+
+        The directories stay, less the prefix `below`; the commit's number is put in front of the name.
         """
         inner = staged.removeprefix(f"{self.staging()}/").removeprefix(f"{below}/" if below else "")
         directory, _, name = inner.rpartition("/")
@@ -212,14 +213,14 @@ class Lake:
         return "/".join(part for part in parts if part)
 
     def commit(self, commit: Commit) -> None:
-        """Decide it, then put its files in place. `CommitConflict` if its number is taken."""
+        """Make the commit take effect, then move its files. Raises CommitConflict if its number is taken."""
         if commit.number != self.next_number:
-            raise CommitConflict(f"commit {commit.number} is not the next one, {self.next_number} is")
+            raise CommitConflict(f"commit {commit.number} is not the next one, which is {self.next_number}")
         draft = f"{_STAGING}/{commit.number}/{self._attempt}.draft"
         self._files.write(draft, commit.as_bytes())
         try:
             is_mine = self._files.move(draft, _document(commit.number))
-        except FileNotFoundError:  # cleared away with all else that was staged for that number
+        except FileNotFoundError:  # another loader made that commit and deleted the staging directory
             is_mine = False
         if not is_mine:
             raise CommitConflict(f"another loader has made commit {commit.number} of this lake: run it again")
@@ -235,27 +236,27 @@ class Lake:
 
     def _apply(self, commit: Commit) -> None:
         for file in (*commit.added, *commit.quarantined):
-            self._place(commit, file)
+            self._move_file(commit, file)
         for path in commit.removed:
             self._files.delete(path)
         self._files.write(_document(commit.number).removesuffix(".json") + ".done", b"")
         self._files.delete(f"{_STAGING}/{commit.number}")
 
-    def _place(self, commit: Commit, file: DataFile) -> None:
+    def _move_file(self, commit: Commit, file: DataFile) -> None:
         try:
             self._files.move(file.staged, file.path)
         except (FileNotFoundError, LakeError):
-            if not self._files.exists(file.path):  # else it was moved before, or another process finishes this commit
+            if not self._files.exists(file.path):  # else it was moved before, or by another process
                 raise LakeError(
-                    f"commit {commit.number} added {file.path}: it is not there, nor can it be moved from {file.staged}"
+                    f"{file.path} of commit {commit.number} is missing, and can't be moved from {file.staged}"
                 ) from None
 
 
-def loaded(
-    last: Commit | None, number: int, at_ms: int, loading: Loading, added: Sequence[DataFile],
+def load_commit(
+    last: Commit | None, number: int, at_ms: int, loading: LoadRange, added: Sequence[DataFile],
     quarantined: Sequence[DataFile] = (),
 ) -> Commit:  # fmt: skip
-    """The commit of a load. What was known of topics that it did not read stays, but for those that were replaced."""
+    """Return the commit of a load. Entries of partitions that it did not read stay, unless the topic was recreated."""
     replaced = recreated(last.topic_ids, loading.topic_ids) if last else []
     offsets = _kept(last.offsets if last else {}, replaced)
     epochs = _kept(last.leader_epochs if last else {}, replaced)
@@ -280,8 +281,8 @@ def _kept(document: Mapping[str, Mapping[str, int]], replaced: Sequence[str]) ->
     return {topic: dict(partitions) for topic, partitions in document.items() if topic not in replaced}
 
 
-def compacted(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
-    """The commit of a compaction: the offsets stay."""
+def compaction_commit(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequence[str]) -> Commit:
+    """Return the commit of a compaction, which does not change the offsets."""
     return replace(
         last,
         number=last.number + 1,
@@ -296,7 +297,7 @@ def compacted(last: Commit, at_ms: int, added: Sequence[DataFile], removed: Sequ
 
 
 def small_files(files: Mapping[str, DataFile], target_bytes: int) -> dict[str, list[DataFile]]:
-    """By directory, the files that should become fewer: those under half of the target, where there are two or more."""
+    """Return the files to compact by directory: those smaller than half of `target_bytes`, where there are several."""
     found: dict[str, list[DataFile]] = {}
     for path, file in sorted(files.items()):
         if file.bytes < target_bytes // 2:
@@ -309,13 +310,13 @@ def _document(number: int) -> str:
 
 
 def _numbers(names: Sequence[str], suffix: str) -> list[int]:
-    """Of the commits that have a file with this suffix, in order."""
+    """Return the numbers of the commits that have a file with this suffix, ascending."""
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit())
 
 
 def as_table(commits: Sequence[Commit]) -> list[dict[str, Any]]:
-    """Commits as rows for people."""
+    """Return a row for each commit, for `pylogd load --history`."""
     return [
         {
             "commit": commit.number,

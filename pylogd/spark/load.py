@@ -1,19 +1,20 @@
-"""Loading topics into a lake, and making few large files of many small ones: the Spark jobs.
+"""Load topics into a lake, and compact many small files into few large ones: the Spark jobs.
 
-Strategy: each commit is one batch query from where the lake's last commit ended to what is latest now (at most
-`max_offsets`), written below staging by Spark's own writer, partitioned by topic, and date and hour of the records'
-time stamps in UTC; then committed with its offsets (`lake`). Streaming is the same again and again. Time stamps become
-dates by integer arithmetic, and a task keeps a few files open at once, so that rows are written as they come instead
-of sorted first: both cost more than the compression. So do Parquet's dictionaries where each value comes once: offsets,
-and times, above all in INT96, which is Spark's default: times are written as microseconds in 64 bits.
+Strategy: each commit is one batch query, from the end of the lake's last commit to the present end of the topics (at
+most `max_offsets`). Spark's Parquet writer writes its rows to staging, partitioned by topic and by date and hour of the
+time stamps in UTC; then they are committed with their offsets (`lake`). `follow` repeats that.
 
-Records whose time stamps Spark can't represent have no date. The same pass writes them to a directory of their own in
-staging, and only where there are any a second job makes the quarantine's files of them. The pass has one schema, that
-of the lake: what the quarantine needs beyond it, the time stamp as a number and the value as bytes, travels in `value`.
+Three things cost more than the compression, and are avoided: date functions (dates are computed by integer arithmetic),
+sorting the rows first (a task keeps a few files open instead), and Parquet's dictionaries for columns in which each
+value occurs once: offsets and time stamps. Time stamps are written as 64-bit microseconds, not as Spark's INT96.
 
-Rules: a load that fails adds nothing, and the next one starts where it started. Partitions that are new are read from
-their beginning. A topic that was created again is another topic: its offsets are not compared with those of the old
-one. Must not know: file systems beyond `hadoop`.
+Records whose time stamps Spark can't represent have no date. The same query writes them to a separate directory in
+staging; only if there are any, a second job writes the quarantine's files from them. As both directories have the
+lake's schema, their time stamps, as numbers, and their values, as hexadecimal digits, are both written to `value`.
+
+Rules: a load that fails adds nothing, and the next one starts at the same offsets. New partitions are read from their
+beginning. The offsets of a topic that was created again are not compared with those of the old topic.
+Must not know: file systems beyond `hadoop`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from typing import TYPE_CHECKING, Final
 from pylogd.clock import wall_ms
 from pylogd.spark.errors import OptionError, TopicRecreated
 from pylogd.spark.hadoop import HadoopFiles
-from pylogd.spark.lake import Commit, DataFile, Lake, Loading, compacted, loaded, small_files
-from pylogd.spark.offsets import Offsets
+from pylogd.spark.lake import Commit, DataFile, Lake, LoadRange, compaction_commit, load_commit, small_files
+from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions, offsets_json
-from pylogd.spark.ranges import limited, recreated
+from pylogd.spark.ranges import limit_records, recreated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ _SETTINGS: Final = {
     "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-#: Directories in staging: what goes to the lake, what Spark set aside, and what the quarantine gets.
+#: Directories in staging: files for the lake, records without a valid date, and files for the quarantine.
 _LAKE: Final = "side=lake"
 _ASIDE: Final = "side=aside"
 _QUARANTINED: Final = "quarantined"
@@ -52,13 +53,16 @@ _PARQUET: Final = {"parquet.enable.dictionary#offset": "false", "parquet.enable.
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is to be loaded, and how.
+    """What to load, and how.
 
-    subscription: one of the source's options `subscribe`, `subscribePattern`, `assign` with its value. client: options
-    that begin with `kafka.`. tasks: how many tasks read, at least. value: what the column of that name holds. by: a
-    directory for each "hour", each "day", or only each "topic". gather: one file a directory and commit, at the
-    price of a shuffle, instead of one for each task. restart_recreated: load a topic that was deleted and created again
-    from its beginning, instead of failing.
+    subscription: one of the source's options `subscribe`, `subscribePattern`, `assign`, with its value.
+    max_offsets: the largest number of offsets of one commit; None for all.
+    value: the type of the column `value`, "binary" or "string".
+    tasks: the smallest number of tasks that read; None for one for each partition.
+    by: whether there is a directory for each "hour", each "day", or each "topic".
+    gather: whether each commit has one file in each directory, at the price of a shuffle, instead of one for each task.
+    restart_recreated: whether a topic that was deleted and created again is loaded from its beginning; else that fails.
+    client: options of the source that begin with `kafka.`.
     """
 
     bootstrap: str
@@ -75,11 +79,11 @@ class LoadPlan:
     client: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
-        """Those of the source, without offsets."""
+        """Return the options of the source, without offsets. Raises OptionError."""
         if self.value not in VALUE_KINDS:
-            raise OptionError(f"values are loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
+            raise OptionError(f"values can be loaded as {' or '.join(VALUE_KINDS)}, not as {self.value!r}")
         if self.by not in DIRECTORIES:
-            raise OptionError(f"there is a directory for each {' or '.join(DIRECTORIES)}, not {self.by!r}")
+            raise OptionError(f"directories are made by {' or '.join(DIRECTORIES)}, not by {self.by!r}")
         given = {
             "kafka.bootstrap.servers": self.bootstrap,
             self.subscription[0]: self.subscription[1],
@@ -91,7 +95,10 @@ class LoadPlan:
 
 
 def load(spark: SparkSession, root: str, plan: LoadPlan, *, now_ms: Callable[[], int] = wall_ms) -> Commit | None:
-    """Load what is new, up to the plan's limit; the commit, None if there was nothing. Raises PylogdError."""
+    """Load the records after the last commit, up to the plan's limit.
+
+    Returns the commit, or None if there was nothing to load. Raises PylogdError.
+    """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
     loading = _what_is_new(lake, plan)
@@ -112,16 +119,16 @@ def load(spark: SparkSession, root: str, plan: LoadPlan, *, now_ms: Callable[[],
     added = _staged(lake, files, _LAKE)
     aside = _staged(lake, files, _ASIDE)
     quarantined = _quarantine(spark, lake, files, aside, plan.codec) if aside else ()
-    commit = loaded(lake.last, lake.next_number, now_ms(), loading, added, quarantined)
+    commit = load_commit(lake.last, lake.next_number, now_ms(), loading, added, quarantined)
     lake.commit(commit)
     return commit
 
 
 def find_source(spark: SparkSession) -> None:
-    """See to it that the session knows the source.
+    """Register the source with the session unless it is registered.
 
-    Spark looks for it in a Python process, once. Where that process dies, or pylogd was sent along by `--py-files` and
-    is not installed, the session would go without. A version that has found it may refuse to have it named again.
+    Spark discovers sources once, in a Python process. If that process dies, or pylogd was passed by `--py-files`
+    instead of installed, the source is missing. Some versions of Spark refuse to register a source that was discovered.
     """
     from pyspark.errors import AnalysisException  # noqa: PLC0415 - needs a session
 
@@ -140,15 +147,18 @@ def follow(
     plan: LoadPlan,
     *,
     seconds: float,
-    told: Callable[[Commit], None],
+    on_commit: Callable[[Commit], None],
     wait: Callable[[float], bool],
 ) -> None:
-    """Load again and again, `seconds` after the last start, until `wait` says true. `told` hears of each commit."""
+    """Load every `seconds`, or at once after a commit that reached `max_offsets`, until `wait` returns true.
+
+    on_commit: called with each commit. wait: sleeps for a number of seconds and returns whether to stop.
+    """
     while True:
         begun = time.monotonic()
         commit = load(spark, root, plan)
         if commit is not None:
-            told(commit)
+            on_commit(commit)
         if wait(max(seconds - (time.monotonic() - begun), 0.0) if commit is None or not plan.max_offsets else 0.0):
             return
 
@@ -157,7 +167,10 @@ def compact(
     spark: SparkSession, root: str, *, target_bytes: int = 128 << 20, codec: str = "zstd",
     now_ms: Callable[[], int] = wall_ms,
 ) -> Commit | None:  # fmt: skip
-    """Write small files of a directory together, sorted by partition and offset; None if there was nothing to do."""
+    """Replace small files of each directory by large ones, sorted by partition and offset.
+
+    Returns the commit, or None if there was nothing to compact. Raises PylogdError.
+    """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
     small = small_files(lake.files(), target_bytes)
@@ -174,48 +187,51 @@ def compact(
     removed = [file.path for group in small.values() for file in group]
     before = sum(file.rows for group in small.values() for file in group)
     if sum(file.rows for file in added) != before:
-        raise RuntimeError(f"{before} rows were to be compacted, {sum(file.rows for file in added)} were written")
-    commit = compacted(lake.last, now_ms(), added, removed)
+        raise RuntimeError(f"compacting {before} rows wrote {sum(file.rows for file in added)}: nothing was committed")
+    commit = compaction_commit(lake.last, now_ms(), added, removed)
     lake.commit(commit)
     return commit
 
 
-def _what_is_new(lake: Lake, plan: LoadPlan) -> Loading:
-    """What to load; raises `TopicRecreated`, `DataLoss`."""
-    with Offsets(SourceOptions.for_batch(plan.options())) as offsets:
-        places = offsets.partitions()
-        topic_ids = offsets.topic_ids(places)
+def _what_is_new(lake: Lake, plan: LoadPlan) -> LoadRange:
+    """Return the offsets to load. Raises TopicRecreated, DataLoss or PlanError."""
+    with OffsetLookup(SourceOptions.for_batch(plan.options())) as offsets:
+        partitions = offsets.partitions()
+        topic_ids = offsets.topic_ids(partitions)
         replaced = recreated(lake.topic_ids, topic_ids)
         for topic in replaced if not plan.restart_recreated else ():
             raise TopicRecreated(
                 topic, lake.topic_ids[topic], topic_ids[topic],
-                "What was not loaded of the old one is gone. To load the new one from its beginning, beside the rows "
-                "of the old one, use --on-recreated restart; to keep them apart, load into another lake.",
+                "Records of the old topic that were not loaded are lost. To load the new topic from its beginning, "
+                "beside the rows of the old one, use --on-recreated restart; to keep them apart, load into another "
+                "lake.",
             )  # fmt: skip
-        known = {place: offset for place, offset in lake.offsets.items() if place[0] not in replaced}
-        fresh = offsets.earliest([place for place in places if place not in known])
-        start = {place: known.get(place, fresh.get(place, 0)) for place in places}
-        latest, epochs = offsets.ends(places)
-        for place, at in offsets.truncations(known, lake.leader_epochs).items():
+        known = {partition: offset for partition, offset in lake.offsets.items() if partition[0] not in replaced}
+        fresh = offsets.earliest([partition for partition in partitions if partition not in known])
+        start = {partition: known.get(partition, fresh.get(partition, 0)) for partition in partitions}
+        latest, epochs = offsets.ends(partitions)
+        for partition, at in offsets.truncations(known, lake.leader_epochs).items():
             offsets.lost(
-                f"the log of {place[0]}-{place[1]} was cut back to {at}, and the lake has it up to {known[place]}"
+                f"the log of {partition[0]}-{partition[1]} was truncated to {at}, but the lake has it up to "
+                f"{known[partition]}"
             )
-        for place in places:
-            if latest[place] < start[place]:
+        for partition in partitions:
+            if latest[partition] < start[partition]:
                 offsets.lost(
-                    f"{place[0]}-{place[1]} ends with {latest[place]}, and the lake has it up to {start[place]}"
+                    f"{partition[0]}-{partition[1]} ends with {latest[partition]}, but the lake has it up to "
+                    f"{start[partition]}"
                 )
-                latest[place] = start[place]
-    end = latest if plan.max_offsets is None else limited(start, latest, plan.max_offsets)
-    return Loading(start, end, topic_ids, epochs)
+                latest[partition] = start[partition]
+    end = latest if plan.max_offsets is None else limit_records(start, latest, plan.max_offsets)
+    return LoadRange(start, end, topic_ids, epochs)
 
 
 def _with_time(rows: DataFrame, value: str) -> DataFrame:
-    """Columns for the directories; where there is no time, `value` is what `_quarantine` needs instead."""
+    """Add the columns of the directories. Of rows without a time stamp, `value` holds what `_quarantine` needs."""
     from pyspark.sql.functions import expr  # noqa: PLC0415 - needs a session
 
     seconds = "unix_seconds(timestamp)"
-    packed = "concat_ws(':', timestampMs, hex(value))"  # only the number where the value is null
+    packed = "concat_ws(':', timestampMs, hex(value))"  # without the colon if the value is null
     return rows.withColumns(
         {
             "side": expr("if(timestamp is null, 'aside', 'lake')"),
@@ -229,7 +245,7 @@ def _with_time(rows: DataFrame, value: str) -> DataFrame:
 def _quarantine(
     spark: SparkSession, lake: Lake, files: HadoopFiles, aside: Sequence[DataFile], codec: str
 ) -> Sequence[DataFile]:
-    """Of the files that were written aside, those of the quarantine, with all of each record and the reason."""
+    """Write the quarantine's files from the rows without a date: the whole record and the reason. Returns the files."""
     from pyspark.sql.functions import expr, lit  # noqa: PLC0415 - needs a session
 
     staging = lake.staging()
@@ -248,7 +264,7 @@ def _quarantine(
     found = _staged(lake, files, _QUARANTINED)
     before, after = sum(file.rows for file in aside), sum(file.rows for file in found)
     if before != after:
-        raise RuntimeError(f"{before} rows were to be quarantined, {after} were written")
+        raise RuntimeError(f"quarantining {before} rows wrote {after}: nothing was committed")
     return found
 
 
@@ -263,7 +279,7 @@ def _write(rows: DataFrame, path: str, plan: LoadPlan) -> None:
 
 @contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for a while, but for those of which the user has one of their own."""
+    """Set settings of the session within a `with` block, except those that the user has set."""
     ours = {name: value for name, value in settings.items() if spark.conf.get(name, None) is None}
     for name, value in ours.items():
         spark.conf.set(name, value)
@@ -275,9 +291,9 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _staged(lake: Lake, files: HadoopFiles, below: str = "") -> list[DataFile]:
-    """What lies in a directory of staging, with the rows that Parquet's footers tell."""
+    """Return the files below a directory of staging, with their numbers of rows from Parquet's footers."""
     directory = f"{lake.staging()}/{below}" if below else lake.staging()
     return [
-        DataFile(lake.place_of(path, below, quarantine=below == _QUARANTINED), path, size, files.parquet_rows(path))
+        DataFile(lake.target_path(path, below, quarantine=below == _QUARANTINED), path, size, files.parquet_rows(path))
         for path, size in files.data_files(directory)
     ]

@@ -1,4 +1,4 @@
-"""Asking the brokers where things are, on the driver: partitions of a subscription, their ends, offsets for times.
+"""Look up partitions and offsets at the brokers, on the driver.
 
 Must not know: Spark.
 """
@@ -16,17 +16,18 @@ from pylogd.client.blocking.offsets import end_offsets_for_epochs, list_offsets
 from pylogd.client.core.admin.offsets import LATEST as END
 from pylogd.client.core.model import OffsetAndTime, Topic, TopicPartition
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
-from pylogd.spark.options import EARLIEST, LATEST, ByPartition, SourceOptions, Start, offsets_json
+from pylogd.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, SourceOptions, offsets_json
 
 _log = logging.getLogger(__name__)
 
-Place = tuple[str, int]
+#: A topic and the index of one of its partitions.
+PartitionId = tuple[str, int]
 
 _ADMIN_ARGUMENTS = ("client_id", "request_timeout", "retry_timeout")
 
 
-class Offsets:
-    """A connection to the brokers for one query. Close it."""
+class OffsetLookup:
+    """Look-ups for one query. Holds connections to the brokers until it is closed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -35,49 +36,50 @@ class Offsets:
         self._admin = Admin(options.bootstrap, **client)
         self._topics: dict[str, Topic] = {}
 
-    def __enter__(self) -> Offsets:
+    def __enter__(self) -> OffsetLookup:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self._consumer.close()
         self._admin.close()
 
-    def partitions(self) -> list[Place]:
-        """Those of the subscription that there are now. Raises `UnknownTopic` for a topic that was named and is not,
-        and `PlanError` for a partition.
+    def partitions(self) -> list[PartitionId]:
+        """Return the partitions of the subscription, sorted.
+
+        Raises UnknownTopic if a topic that the subscription names does not exist, PlanError if a partition does not.
         """
         known = self._known()
         subscription = self._options.subscription
         for name in {*subscription.topics, *(topic for topic, _ in subscription.partitions)} - known.keys():
-            known[name] = self._admin.describe_topic(name)  # it may be so new that only some brokers know it
+            known[name] = self._admin.describe_topic(name)  # a new topic may be known to some brokers only
         found = self._chosen(known)
-        for place in subscription.partitions:
-            if place not in found:
-                raise PlanError(f"topic {place[0]!r} has no partition {place[1]}")
+        for partition in subscription.partitions:
+            if partition not in found:
+                raise PlanError(f"topic {partition[0]!r} has no partition {partition[1]}")
         return found
 
-    def existing(self) -> list[Place]:
-        """As `partitions`, without what is gone."""
+    def existing(self) -> list[PartitionId]:
+        """Return the partitions of the subscription that exist, sorted."""
         return self._chosen(self._known())
 
     def _known(self) -> dict[str, Topic]:
-        """Asked for each time: topics get partitions while a query runs."""
+        """Ask for all topics. They are not cached, because partitions may be added while a query runs."""
         self._topics = {topic.name: topic for topic in self._admin.list_topics(internal=True)}
         return self._topics
 
-    def topic_ids(self, places: Collection[Place]) -> dict[str, str]:
-        """The ids of the partitions' topics, as hexadecimal digits, as they were when partitions were last asked for.
+    def topic_ids(self, partitions: Collection[PartitionId]) -> dict[str, str]:
+        """Return the topic ids of these partitions, as hexadecimal digits, from the last look-up of partitions.
 
-        Topics of brokers that are too old to know ids are left out.
+        Topics of brokers without topic ids are left out.
         """
-        found = {topic: self._topics[topic].topic_id for topic, _ in places if topic in self._topics}
+        found = {topic: self._topics[topic].topic_id for topic, _ in partitions if topic in self._topics}
         return {topic: topic_id.hex() for topic, topic_id in found.items() if any(topic_id)}
 
-    def _chosen(self, known: dict[str, Topic]) -> list[Place]:
+    def _chosen(self, known: dict[str, Topic]) -> list[PartitionId]:
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
@@ -86,46 +88,52 @@ class Offsets:
             topics = [known[name] for name in {name for name, _ in subscription.partitions} & known.keys()]
         else:
             topics = [known[name] for name in subscription.topics if name in known]
-        places = {(topic.name, partition.index) for topic in topics for partition in topic.partitions}
-        return sorted(places & set(subscription.partitions) if subscription.partitions else places)
+        partitions = {(topic.name, partition.index) for topic in topics for partition in topic.partitions}
+        return sorted(partitions & set(subscription.partitions) if subscription.partitions else partitions)
 
-    def earliest(self, places: Collection[Place]) -> ByPartition:
-        """Where each begins."""
-        return _plain(self._consumer.beginning_offsets(places)) if places else {}
+    def earliest(self, partitions: Collection[PartitionId]) -> ByPartition:
+        """Return the first offset of each partition."""
+        return _plain(self._consumer.beginning_offsets(partitions)) if partitions else {}
 
-    def latest(self, places: Collection[Place], known: ByPartition | None = None) -> ByPartition:
-        """Where each ends. One that ends before what is `known` of it is asked for again a few times: a leader that
-        has just taken over may say less for a moment than the one before it.
+    def latest(self, partitions: Collection[PartitionId], known: ByPartition | None = None) -> ByPartition:
+        """Return the end offset of each partition.
+
+        `known`: offsets that were read before. If an end lies before one of them the look-up is repeated a few times,
+        because a new leader may report a lower high watermark for a moment.
         """
-        return self.ends(places, known)[0]
+        return self.ends(partitions, known)[0]
 
-    def ends(self, places: Collection[Place], known: ByPartition | None = None) -> tuple[ByPartition, ByPartition]:
-        """As `latest`, with the leader epochs at that time, of the partitions whose leader tells it."""
-        if not places:
+    def ends(
+        self, partitions: Collection[PartitionId], known: ByPartition | None = None
+    ) -> tuple[ByPartition, ByPartition]:
+        """Return the end offsets as `latest` does, and the leader epoch of each partition whose leader reports it."""
+        if not partitions:
             return {}, {}
         for _ in range(self._options.offset_retries):
-            found = self._ends(places)
-            if all(found[place].offset >= offset for place, offset in (known or {}).items() if place in found):
+            found = self._ends(partitions)
+            if all(
+                found[partition].offset >= offset for partition, offset in (known or {}).items() if partition in found
+            ):
                 break
             time.sleep(self._options.offset_retry_ms / 1000)
         else:
-            found = self._ends(places)
+            found = self._ends(partitions)
         return (
-            {place: end.offset for place, end in found.items()},
-            {place: end.leader_epoch for place, end in found.items() if end.leader_epoch >= 0},
+            {partition: end.offset for partition, end in found.items()},
+            {partition: end.leader_epoch for partition, end in found.items() if end.leader_epoch >= 0},
         )
 
-    def _ends(self, places: Collection[Place]) -> dict[Place, OffsetAndTime]:
-        wanted = dict.fromkeys((TopicPartition(*place) for place in places), END)
+    def _ends(self, partitions: Collection[PartitionId]) -> dict[PartitionId, OffsetAndTime]:
+        wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), END)
         found = list_offsets(self._consumer.cluster, wanted)
-        return {(place.topic, place.partition): end for place, end in found.items()}
+        return {(partition.topic, partition.partition): end for partition, end in found.items()}
 
     def truncations(self, read: ByPartition, leader_epochs: ByPartition) -> ByPartition:
-        """Of the partitions that were read to an offset at a leader epoch, those whose log has lost records before that
-        offset since, as after an unclean election: where what is left of that epoch ends.
+        """Return the partitions whose log has lost records that were read, as after an unclean election.
 
-        Only partitions that have another leader epoch by now are asked for; those were known when partitions were last
-        asked for.
+        Args: the offset up to which each partition was read, and the leader epoch at that time. The result has the end
+        offset of that epoch in the present log. Only partitions whose leader epoch differs in the last look-up of
+        partitions are asked for (KIP-320).
         """
         now = {
             (topic.name, partition.index): partition.leader_epoch
@@ -133,86 +141,86 @@ class Offsets:
             for partition in topic.partitions
         }
         moved = {
-            TopicPartition(*place): epoch
-            for place, epoch in leader_epochs.items()
-            if place in read and now.get(place, epoch) != epoch
+            TopicPartition(*partition): epoch
+            for partition, epoch in leader_epochs.items()
+            if partition in read and now.get(partition, epoch) != epoch
         }
         ends = end_offsets_for_epochs(self._consumer.cluster, moved) if moved else {}
         return {
-            (place.topic, place.partition): end
-            for place, end in ends.items()
-            if end is not None and end < read[place.topic, place.partition]
+            (partition.topic, partition.partition): end
+            for partition, end in ends.items()
+            if end is not None and end < read[partition.topic, partition.partition]
         }
 
-    def first_since(self, timestamps: ByPartition) -> dict[Place, int | None]:
-        """The first offset whose record is not older than that, None where there is none."""
+    def first_since(self, timestamps: ByPartition) -> dict[PartitionId, int | None]:
+        """Return the offset of the first record of each partition with at least that time stamp, or None."""
         found = self._consumer.offsets_for_times(timestamps)
-        return {(place[0], place[1]): None if at is None else at.offset for place, at in found.items()}
+        return {(partition[0], partition[1]): None if at is None else at.offset for partition, at in found.items()}
 
-    def start(self, places: Collection[Place]) -> ByPartition:
-        """Where a query over these partitions starts; `PlanError`, `DataLoss`."""
-        return self._resolve(self._options.start, places, "starting")
+    def start(self, partitions: Collection[PartitionId]) -> ByPartition:
+        """Return the offsets at which a query of these partitions starts. Raises PlanError or DataLoss."""
+        return self._resolve(self._options.start, partitions, "starting")
 
-    def end(self, places: Collection[Place]) -> ByPartition:
-        """Where a batch query ends."""
-        return self._resolve(self._options.end, places, "ending")
+    def end(self, partitions: Collection[PartitionId]) -> ByPartition:
+        """Return the offsets at which a batch query ends. Raises PlanError or DataLoss."""
+        return self._resolve(self._options.end, partitions, "ending")
 
-    def _resolve(self, bound: Start, places: Collection[Place], which: str) -> ByPartition:
+    def _resolve(self, bound: OffsetBound, partitions: Collection[PartitionId], which: str) -> ByPartition:
         if bound.everywhere is not None:
-            return self.earliest(places) if bound.everywhere == EARLIEST else self.latest(places)
+            return self.earliest(partitions) if bound.everywhere == EARLIEST else self.latest(partitions)
         if bound.offsets is not None:
-            return self._specific(bound.offsets, places, which)
+            return self._specific(bound.offsets, partitions, which)
         if bound.timestamps is not None:
-            _check_all(bound.timestamps, places, f"{which}OffsetsByTimestamp")
+            _check_all(bound.timestamps, partitions, f"{which}OffsetsByTimestamp")
             timestamps = bound.timestamps
         else:
             assert bound.timestamp is not None
-            timestamps = dict.fromkeys(places, bound.timestamp)
+            timestamps = dict.fromkeys(partitions, bound.timestamp)
         return self._by_time(timestamps, which)
 
-    def _specific(self, offsets: ByPartition, places: Collection[Place], which: str) -> ByPartition:
-        _check_all(offsets, places, f"{which}Offsets")
-        earliest, latest = self.earliest(places), self.latest(places)
+    def _specific(self, offsets: ByPartition, partitions: Collection[PartitionId], which: str) -> ByPartition:
+        _check_all(offsets, partitions, f"{which}Offsets")
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
         found = {}
-        for place, offset in offsets.items():
+        for partition, offset in offsets.items():
             if offset in (EARLIEST, LATEST):
-                found[place] = earliest[place] if offset == EARLIEST else latest[place]
+                found[partition] = earliest[partition] if offset == EARLIEST else latest[partition]
                 continue
-            if not earliest[place] <= offset <= latest[place]:
+            if not earliest[partition] <= offset <= latest[partition]:
                 self.lost(
-                    f"{which} offset {offset} of {place[0]}-{place[1]} is out of range: "
-                    f"it begins with {earliest[place]} and ends with {latest[place]}"
+                    f"{which} offset {offset} of {partition[0]}-{partition[1]} is out of range: "
+                    f"the partition begins with {earliest[partition]} and ends with {latest[partition]}"
                 )
-            found[place] = min(max(offset, earliest[place]), latest[place])
+            found[partition] = min(max(offset, earliest[partition]), latest[partition])
         return found
 
     def _by_time(self, timestamps: ByPartition, which: str) -> ByPartition:
         found = self.first_since(timestamps)
-        missing = [place for place, offset in found.items() if offset is None]
+        missing = [partition for partition, offset in found.items() if offset is None]
         if missing and which == "starting" and not self._options.start_strategy_latest:
-            place = missing[0]
+            partition = missing[0]
             raise PlanError(
-                f"No offset matched from request of topic-partition {place[0]}-{place[1]} and timestamp "
-                f"{timestamps[place]}. Set startingOffsetsByTimestampStrategy to latest to start at its end."
+                f"No offset matched from request of topic-partition {partition[0]}-{partition[1]} and timestamp "
+                f"{timestamps[partition]}. Set startingOffsetsByTimestampStrategy to latest to start at its end."
             )
         latest = self.latest(missing)
-        return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+        return {partition: latest[partition] if offset is None else offset for partition, offset in found.items()}
 
     def lost(self, what: str) -> None:
-        """Records are gone: raise, or say so, as the options have it."""
+        """Report lost records: raise DataLoss or log a warning, as the options say."""
         report_loss(what, fail=self._options.fail_on_data_loss)
 
 
 def report_loss(what: str, *, fail: bool) -> None:
-    """Raise `DataLoss`, or log a warning and go on."""
+    """Report lost records: raise DataLoss if `fail`, else log a warning."""
     if fail:
         raise DataLoss(what)
     _log.warning("%s; failOnDataLoss is false: the query goes on without these records", what)
 
 
-def _check_all(given: ByPartition, places: Collection[Place], option: str) -> None:
-    if set(given) != set(places):
-        assigned = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(places))
+def _check_all(given: ByPartition, partitions: Collection[PartitionId], option: str) -> None:
+    if set(given) != set(partitions):
+        assigned = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(partitions))
         raise OptionError(
             f"If {option} contains specific offsets, you must specify all TopicPartitions. "
             "Use -1 for latest, -2 for earliest. "
@@ -221,4 +229,4 @@ def _check_all(given: ByPartition, places: Collection[Place], option: str) -> No
 
 
 def _plain(found: Any) -> ByPartition:
-    return {(place[0], place[1]): offset for place, offset in found.items()}
+    return {(partition[0], partition[1]): offset for partition, offset in found.items()}

@@ -1,10 +1,9 @@
-"""The options of source and sink: read, checked, with Spark's defaults.
+"""Parse and check the options of source and sink, with the defaults of Spark's Kafka source.
 
-Rules: names are compared without case, as Spark does it; an option of Spark's Kafka source means here what it means
-there, and a value that it refuses is refused. Options for the client begin with `kafka.`: those that this client has
-are passed on, those that would change what a query reads or who may read it and can't be honoured are errors, and
-those that only tune Java's client are logged and left. An option that nobody knows is an error here, where Spark's
-source would read something else than was meant without a word.
+Rules: names are case-insensitive, as in Spark. An option of Spark's Kafka source has the same meaning and the same
+valid values here. Options that begin with `kafka.` are for the client: those that this client has are passed on; those
+that it can't honour and that would change what is read, or how safely, are errors; those that only tune Java's client
+are logged and ignored. Unknown options are errors, unlike in Spark's source, which ignores them.
 Must not know: brokers, Spark.
 Source: Structured Streaming + Kafka Integration Guide.
 """
@@ -23,11 +22,11 @@ from pylogd.spark.errors import OptionError
 
 _log = logging.getLogger(__name__)
 
-#: Offsets that stand for the ends of a partition in a user's JSON.
+#: Offsets in the options' JSON that stand for the end and the beginning of a partition.
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-#: (topic, partition) -> offset or time stamp.
+#: An offset or a time stamp by (topic, partition).
 ByPartition = dict[tuple[str, int], int]
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ _SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|d|min|sec|seconds?|minutes?|hours?|days?|milliseconds?)?\s*")
 
-#: Kafka's client settings that this client has, and how they are read.
+#: Kafka's consumer settings that this client has: the argument's name, and how to parse the value.
 _PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "client.id": ("client_id", str),
     "client.rack": ("client_rack", str),
@@ -62,7 +61,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "enable.auto.commit": "the source does not commit offsets.",
     "interceptor.classes": "there are no interceptors in this client.",
 }
-#: Without `kafka.`; of source and sink, for both may be given the same ones. Checkpoints are Spark's to mind.
+#: All options without the prefix `kafka.`, of source and sink, as both may be passed the same ones.
 _KNOWN: Final = (
     *("subscribe", "subscribePattern", "assign", "topic", "includeHeaders", "checkpointLocation"),
     *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy"),
@@ -71,15 +70,16 @@ _KNOWN: Final = (
     *("onRecreatedTopic", "topicIds", "invalidTimestamps", "includeTimestampMs"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
-#: What would make a connection safe must not be ignored.
+#: Settings of a connection's security must not be ignored silently.
 _SECURITY: Final = ("security.protocol", "ssl.", "sasl.")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Where a query starts, or ends: by offsets, by one time stamp, or by a time stamp for each partition.
+class OffsetBound:
+    """Where a query starts or ends. Exactly one field is set.
 
-    Exactly one is set. `everywhere` is EARLIEST or LATEST; `offsets` may hold these too.
+    everywhere: EARLIEST or LATEST, for all partitions. offsets: by partition; they may be EARLIEST or LATEST too.
+    timestamp: one time stamp for all partitions. timestamps: by partition. Time stamps are milliseconds since 1970.
     """
 
     everywhere: int | None = None
@@ -90,7 +90,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions: of named topics, of topics that match a pattern, or these."""
+    """The partitions of a query: those of named topics, those of topics that match a pattern, or a list."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -98,7 +98,7 @@ class Subscription:
 
     @property
     def follows(self) -> bool:
-        """Whether new partitions belong to it."""
+        """Whether it includes partitions that are added later."""
         return not self.partitions
 
 
@@ -108,10 +108,10 @@ class SourceOptions:
 
     bootstrap: str
     subscription: Subscription
-    start: Start
-    end: Start
+    start: OffsetBound
+    end: OffsetBound
     fail_on_data_loss: bool = True
-    start_strategy_latest: bool = False  # where a time stamp is after the last record: start there, or fail
+    start_strategy_latest: bool = False  # start at the end if a time stamp is after the last record, else fail
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
@@ -120,20 +120,20 @@ class SourceOptions:
     include_headers: bool = False
     group_id_prefix: str = ""
     include_timestamp_ms: bool = False  # a column with the time stamp as a number
-    null_timestamps: bool = False  # what Spark can't represent is null, or else an error
-    restart_recreated: bool = False  # streams: read a topic that was created again from its beginning, or fail
-    topic_ids: Mapping[str, str] = field(default_factory=dict)  # batch: the ids that topics must have
+    null_timestamps: bool = False  # time stamps that Spark can't represent become null, else fail the query
+    restart_recreated: bool = False  # streams: read a topic that was created again from its beginning, else fail
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # batches: the ids that topics must have
     poll_timeout_ms: int = 120_000
-    offset_retries: int = 3  # how often ends are asked for while one lies before what was read already
+    offset_retries: int = 3  # how often to repeat a look-up of end offsets that lie before what was read
     offset_retry_ms: int = 1000
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def for_batch(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Those of a batch query; `OptionError`."""
-        given = _Given(options)
-        start = given.start(Start(everywhere=EARLIEST))
-        end = given.end(Start(everywhere=LATEST))
+        """Parse the options of a batch query. Raises OptionError."""
+        given = _RawOptions(options)
+        start = given.start(OffsetBound(everywhere=EARLIEST))
+        end = given.end(OffsetBound(everywhere=LATEST))
         if start.everywhere == LATEST:
             raise OptionError("starting offset can't be latest for batch queries on Kafka")
         for partition, offset in (start.offsets or {}).items():
@@ -155,8 +155,8 @@ class SourceOptions:
 
     @classmethod
     def for_stream(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Those of a streaming query; `OptionError`."""
-        given = _Given(options)
+        """Parse the options of a streaming query. Raises OptionError."""
+        given = _RawOptions(options)
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if given.text(name) is not None:
                 what = "ending offset" if name == "endingOffsets" else "ending timestamp"
@@ -170,8 +170,8 @@ class SourceOptions:
         if given.text("topicIds") is not None:
             raise OptionError("topicIds not valid in streaming queries: the checkpoint has the ids")
         return cls(
-            start=given.start(Start(everywhere=LATEST)),
-            end=Start(everywhere=LATEST),
+            start=given.start(OffsetBound(everywhere=LATEST)),
+            end=OffsetBound(everywhere=LATEST),
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
             max_trigger_delay_ms=15 * 60_000 if delay is None else delay,
@@ -182,7 +182,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a sink. `topic` takes the place of a column of that name."""
+    """The options of a sink. `topic`: the topic of all rows; None if a column names it."""
 
     bootstrap: str
     topic: str | None
@@ -191,8 +191,8 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """`OptionError` if they are not right."""
-        given = _Given(options)
+        """Parse the options of a sink. Raises OptionError."""
+        given = _RawOptions(options)
         client = given.client(_SINK_PASSED)
         return cls(given.bootstrap(), given.text("topic"), bool(given.flag("includeHeaders", False)), client)
 
@@ -211,7 +211,7 @@ _SINK_PASSED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def parse_offsets(text: str, option: str) -> ByPartition:
-    """Offsets or time stamps by partition, from `{"topic": {"0": 23, "1": -2}}`."""
+    """Parse offsets or time stamps such as `{"topic": {"0": 23, "1": -2}}`. Raises OptionError, naming `option`."""
     example = f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'
     try:
         document = json.loads(text)
@@ -226,12 +226,12 @@ def parse_offsets(text: str, option: str) -> ByPartition:
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
-    """The inverse of `parse_offsets`, in a fixed order."""
+    """Return offsets as JSON that `parse_offsets` reads, sorted."""
     return json.dumps(nested(offsets), separators=(",", ":"))
 
 
 def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
-    """By topic, then by partition as text, in order."""
+    """Return offsets by topic, then by partition as a string, sorted."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -239,7 +239,7 @@ def nested(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
 
 
 def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
-    """The inverse of `nested`. Raises AttributeError, TypeError or ValueError."""
+    """Return the offsets of a document of `nested`. Raises AttributeError, TypeError or ValueError."""
     return {
         (topic, int(partition)): int(offset)
         for topic, partitions in document.items()
@@ -247,8 +247,8 @@ def by_partition(document: Mapping[str, Mapping[str, Any]]) -> ByPartition:
     }
 
 
-class _Given:
-    """The options as they were given."""
+class _RawOptions:
+    """The options as strings, with methods that parse one each and raise OptionError."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
@@ -260,41 +260,41 @@ class _Given:
                 raise OptionError(f"unknown option '{name}'{hint}")
 
     def text(self, name: str) -> str | None:
-        """The value, stripped, None if it was not given."""
+        """Return the value of an option without surrounding white space, or None if it was not given."""
         value = self._options.get(name.lower())
         return None if value is None else value.strip()
 
     def parsed(self, name: str, parse: Callable[[str], T], what: str) -> T | None:
-        """The value as `parse` has it."""
+        """Return the value of an option as `parse` converts it, or None. `what`: the valid values, for the error."""
         text = self.text(name)
         if text is None:
             return None
         try:
             return parse(text)
         except (ValueError, KeyError, TypeError) as error:
-            raise OptionError(f"option '{name}' has to be {what}, got {text!r}") from error
+            raise OptionError(f"option '{name}' must be {what}, got {text!r}") from error
 
     def positive(self, name: str, least: int = 1) -> int | None:
-        """A whole number from 1 on, or from `least`."""
+        """Return an option that is an integer, at least `least`, or None if it was not given."""
         value = self.parsed(name, _number, "a whole number")
         if value is not None and value < least:
             raise OptionError(f"{name} must be positive, got {value}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return an option that is true or false."""
         value = self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false")
         return default if value is None else value
 
     def choice(self, name: str, default: str, other: str) -> str:
-        """One of two words, without case."""
+        """Return an option that is one of two words, case-insensitive."""
         value = (self.text(name) or default).lower()
         if value not in (default, other):
-            raise OptionError(f"{name} is {default!r} or {other!r}, got {value!r}")
+            raise OptionError(f"{name} must be {default!r} or {other!r}, got {value!r}")
         return value
 
     def bootstrap(self) -> str:
-        """Where the brokers are."""
+        """Return the addresses of the brokers."""
         text = self.text("kafka.bootstrap.servers")
         if not text:
             raise OptionError(
@@ -303,7 +303,7 @@ class _Given:
         return text
 
     def common(self) -> dict[str, Any]:
-        """What batch and streaming queries share, as arguments of `SourceOptions`."""
+        """Return the options of batch and streaming queries, as arguments of `SourceOptions`."""
         timeout = self.positive("kafkaConsumer.pollTimeoutMs")
         retries = self.positive("fetchOffset.numRetries", 0)
         pause = self.positive("fetchOffset.retryIntervalMs", 0)
@@ -325,7 +325,7 @@ class _Given:
         }
 
     def subscription(self) -> Subscription:
-        """Exactly one of the three ways to say it."""
+        """Return the subscription, which exactly one of three options must give."""
         given = [name for name in _SUBSCRIPTIONS if name in self._options]
         if not given:
             raise OptionError(
@@ -347,38 +347,38 @@ class _Given:
             raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
         return Subscription(topics=topics)
 
-    def start(self, default: Start) -> Start:
-        """Where it starts; the option with the time stamp wins, then the one with time stamps."""
+    def start(self, default: OffsetBound) -> OffsetBound:
+        """Return where the query starts. The order of precedence: one time stamp, time stamps, offsets."""
         return self._bound("starting", default)
 
-    def end(self, default: Start) -> Start:
-        """Where it ends."""
+    def end(self, default: OffsetBound) -> OffsetBound:
+        """Return where the query ends, by the same precedence."""
         return self._bound("ending", default)
 
-    def _bound(self, which: str, default: Start) -> Start:
+    def _bound(self, which: str, default: OffsetBound) -> OffsetBound:
         timestamp = self.parsed(f"{which}Timestamp", _timestamp, "a time stamp in milliseconds")
         if timestamp is not None:
-            return Start(timestamp=timestamp)
+            return OffsetBound(timestamp=timestamp)
         text = self.text(f"{which}OffsetsByTimestamp")
         if text is not None:
             timestamps = parse_offsets(text, f"{which}OffsetsByTimestamp")
             for partition, at in timestamps.items():
                 if at < 0:
-                    raise OptionError(f"{which}OffsetsByTimestamp for {_name(partition)}: {at} is no time stamp")
-            return Start(timestamps=timestamps)
+                    raise OptionError(f"{which}OffsetsByTimestamp for {_name(partition)}: invalid time stamp {at}")
+            return OffsetBound(timestamps=timestamps)
         text = self.text(f"{which}Offsets")
         if text is None:
             return default
         if text.lower() in ("earliest", "latest"):
-            return Start(everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
+            return OffsetBound(everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
         offsets = parse_offsets(text, f"{which}Offsets")
         for partition, offset in offsets.items():
             if offset < EARLIEST:
-                raise OptionError(f"{which}Offsets for {_name(partition)}: {offset} is no offset")
-        return Start(offsets=offsets)
+                raise OptionError(f"{which}Offsets for {_name(partition)}: invalid offset {offset}")
+        return OffsetBound(offsets=offsets)
 
     def client(self, passed: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-        """Arguments of the client, from the options that begin with `kafka.`."""
+        """Return the client's arguments from the options that begin with `kafka.`. `passed`: those that it has."""
         arguments: dict[str, Any] = {}
         for option in self._options:
             name = option.removeprefix("kafka.")
@@ -388,32 +388,35 @@ class _Given:
                 raise OptionError(f"Kafka option '{name}' is not supported: {_REFUSED[name]}")
             if name in passed:
                 argument, parse = passed[name]
-                arguments[argument] = self.parsed(option, parse, "a value that Kafka knows for it")
+                arguments[argument] = self.parsed(option, parse, "a valid value of Kafka's setting")
             elif name.startswith(_SECURITY):
                 if (name, self.text(option)) != ("security.protocol", "PLAINTEXT"):
-                    raise OptionError(f"Kafka option '{name}' can't be honoured: this client connects in the clear")
+                    raise OptionError(
+                        f"Kafka option '{name}' is not supported: this client connects without encryption and "
+                        "authentication"
+                    )
             else:
-                _log.warning("Kafka option '%s' is not known to this client and changes nothing", name)
+                _log.warning("Kafka option '%s' is ignored: this client does not have it", name)
         return arguments
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not an integer")
     if not -_INT64 <= value < _INT64:
         raise ValueError(f"{value} has more than 64 bits")
     return value
 
 
 def _number(text: str) -> int:
-    """Digits and a sign: `int` would take `1_0` for ten."""
+    """Parse digits with an optional sign; `int` would accept `1_0` too."""
     if not _WHOLE.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not an integer")
     return _whole(int(text))
 
 
-def _check_order(start: Start, end: Start) -> None:
-    """Of a batch query; `OptionError` where a start that was given lies behind the end that was."""
+def _check_order(start: OffsetBound, end: OffsetBound) -> None:
+    """Raise OptionError if a batch query's start lies after its end, as far as the options say."""
     for what, first, last in (
         ("offset", start.offsets, end.offsets),
         ("timestamp", start.timestamps, end.timestamps),

@@ -1,8 +1,8 @@
-"""Which offsets a query reads: plain arithmetic on offsets by partition.
+"""Compute the ranges of offsets that a query reads.
 
-Strategy: a query, or a micro-batch, is a half-open range of offsets for each partition. A limit of records for a
-trigger is shared out by how much each partition has waiting, as Spark's Kafka source does it; ranges are then split so
-that there are enough tasks, and none reads too much.
+Strategy: a query, or a micro-batch, reads a half-open range of offsets of each partition. A limit on the records of a
+trigger is divided among the partitions in proportion to their lag, as in Spark's Kafka source. Ranges are then split
+into enough tasks of a limited size.
 Must not know: brokers, Spark.
 """
 
@@ -19,7 +19,7 @@ from pylogd.spark.options import ByPartition
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The offsets from `start` to before `end` of a partition: what one task reads."""
+    """The offsets of a partition from `start` up to, not including, `end`: what one task reads."""
 
     topic: str
     partition: int
@@ -28,26 +28,26 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """How many offsets; compaction may have left fewer records."""
+        """The number of offsets. There may be fewer records, because of compaction."""
         return max(self.end - self.start, 0)
 
 
-def between(start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int]) -> list[OffsetRange]:
-    """What lies between two sets of offsets, of the partitions in `end`, without empty ranges; `PlanError`."""
+def ranges_between(start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int]) -> list[OffsetRange]:
+    """Return the range of each partition in `end` that is not empty. Raises PlanError if a partition has no start."""
     ranges = []
     for (topic, partition), last in sorted(end.items()):
         first = start.get((topic, partition))
         if first is None:
-            raise PlanError(f"{topic}-{partition} has an end, {last}, and no start")
+            raise PlanError(f"{topic}-{partition} has the end offset {last}, but no start offset")
         if last > first:
             ranges.append(OffsetRange(topic, partition, first, last))
     return ranges
 
 
-def limited(start: ByPartition, latest: ByPartition, limit: int) -> ByPartition:
-    """Where to end so that about `limit` records are read: each partition gives in proportion to what it has.
+def limit_records(start: ByPartition, latest: ByPartition, limit: int) -> ByPartition:
+    """Return end offsets so that about `limit` records are read, divided in proportion to each partition's lag.
 
-    A partition that has anything gives at least one record, so none starves.
+    At least one record is read of each partition that has any.
     """
     waiting = {partition: max(latest[partition] - start.get(partition, 0), 0) for partition in latest}
     total = sum(waiting.values())
@@ -65,7 +65,7 @@ def limited(start: ByPartition, latest: ByPartition, limit: int) -> ByPartition:
 def split(
     ranges: Sequence[OffsetRange], *, least_tasks: int | None = None, most_records: int | None = None
 ) -> list[OffsetRange]:
-    """The same offsets in more pieces: at most `most_records` in each, at least `least_tasks` if there are enough."""
+    """Split ranges: at most `most_records` offsets in each, and at least `least_tasks` ranges if there are enough."""
     whole = [piece for piece in ranges if piece.size > 0]
     if most_records is not None:
         whole = [part for piece in whole for part in _cut(piece, math.ceil(piece.size / most_records))]
@@ -95,10 +95,10 @@ def _cut(piece: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def lag(consumed: ByPartition, latest: ByPartition) -> ByPartition:
-    """How many offsets each partition is behind."""
+    """Return how many offsets lie between what was consumed of each partition and its end."""
     return {partition: max(end - consumed.get(partition, 0), 0) for partition, end in latest.items()}
 
 
 def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """By the ids of topics, those that were deleted and created again, in order. One whose id is not known is not."""
+    """Return the topics whose id has changed, sorted. A topic whose id is unknown is not among them."""
     return sorted(topic for topic, known in before.items() if now.get(topic, known) != known)

@@ -1,13 +1,14 @@
-"""Reading one range of offsets on an executor, as Arrow record batches with the columns of Spark's Kafka source.
+"""Read a range of offsets of one partition on an executor, as Arrow batches with the columns of Spark's Kafka source.
 
-Strategy: a blocking consumer on the one partition, whose fetches come as columns; the next fetch is under way while
-Spark takes the last. No Python object is made for a record. Fetches are larger than a consumer's are by default: a
-batch for Spark costs the same whatever its size, and with 4 MiB half of the processor's time went that 1 MiB took; more
-changed nothing. No thread prefetches: the reply waits in the socket. What is held is a fetch or two as they came and
-one Arrow batch of `_BATCH_BYTES`, however well the rest is compressed and however much of it there is.
+Strategy: a blocking consumer returns fetched records as columns, without a Python object for each record. The next
+fetch is under way while Spark processes the last one; no thread is needed, since the reply waits in the socket. Each
+batch has a fixed cost in Spark, so fetches are 4 MiB instead of the client's default: that halved the processor time
+of 1 MiB fetches, and larger ones gained nothing. Memory holds one or two fetches, compressed as received, and one Arrow
+batch of `_BATCH_BYTES`, whatever the compression ratio.
 
-Rules: exactly the records with offsets in the range, in order. What compaction took is not missed. What retention took
-is: `failOnDataLoss` decides. Nothing that comes takes longer than `kafkaConsumer.pollTimeoutMs`, or the task fails.
+Rules: the result has exactly the records with offsets in the range, in order. Records removed by compaction are
+expected to be missing; for records removed by retention `failOnDataLoss` decides. The task fails if no record arrives
+within `kafkaConsumer.pollTimeoutMs`.
 Must not know: the driver's plan beyond one range.
 """
 
@@ -42,17 +43,17 @@ _FIELDS: Final = (
     pa.field("timestamp", pa.timestamp("us", "UTC")),
     pa.field("timestampType", pa.int32()),
 )
-#: Milliseconds since 1970 of what Spark's timestamps cover: the years 1 to 9999.
+#: The range of Spark's timestamps, years 1 to 9999, in milliseconds since 1970.
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """All that an executor needs: it is sent there.
+    """A task: all that an executor needs to read one range. It is pickled and sent there.
 
-    topic_id: the id that the topic has to have, as hexadecimal digits, None for any. null_timestamps: whether a time
-    stamp that Spark can't represent becomes null, or fails the task.
+    topic_id: the id that the topic must have, as hexadecimal digits; None for any. null_timestamps: whether a time
+    stamp that Spark can't represent becomes null instead of failing the task.
     """
 
     bootstrap: str
@@ -67,20 +68,20 @@ class ReadTask:
 
 
 def arrow_schema(include_headers: bool, include_timestamp_ms: bool = False) -> pa.Schema:
-    """The columns, as Spark expects them."""
+    """Return the schema of the batches, with the columns of Spark's Kafka source."""
     headers = [pa.field("headers", _HEADERS)] if include_headers else []
     number = [pa.field("timestampMs", pa.int64())] if include_timestamp_ms else []
     return pa.schema([*_FIELDS, *headers, *number])
 
 
 def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The records of the range. Raises `DataLoss`, `InvalidTimestamp`, and what the client raises."""
+    """Yield the records of a task's range. Raises DataLoss, InvalidTimestamp and the client's errors."""
     wanted = task.range
-    place = (wanted.topic, wanted.partition)
+    partition = (wanted.topic, wanted.partition)
     schema = arrow_schema(task.include_headers, task.include_timestamp_ms)
     settings = {"partition_max_bytes": _FETCH_BYTES, **task.client}
     with Consumer(task.bootstrap, auto_offset_reset="none", prefetch=False, **settings) as consumer:
-        consumer.assign({place: wanted.start})
+        consumer.assign({partition: wanted.start})
         position = wanted.start
         deadline = time.monotonic() + task.poll_timeout_ms / 1000
         while position < wanted.end:
@@ -93,7 +94,7 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
                 return
             for _, columns in chunks:
                 yield from _rows(columns, task, schema)
-            moved = consumer.position(place)
+            moved = consumer.position(partition)
             if moved > position:
                 position, deadline = moved, time.monotonic() + task.poll_timeout_ms / 1000
             elif time.monotonic() > deadline:
@@ -104,38 +105,38 @@ def read(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def _is_another_topic(consumer: Consumer, task: ReadTask) -> bool:
-    """Whether the records are of a topic that was created again since the query was planned; raises `DataLoss`.
+    """Return whether the topic was deleted and created again since the query was planned. May raise DataLoss.
 
-    Records are fetched by the topic's id, which the client learns anew when brokers refuse the one that it knows. So
-    what was fetched is of the expected topic if the client knows it by the expected id after the fetch.
+    The client fetches by topic id, and looks the id up again if brokers reject it. So the fetched records belong to the
+    expected topic if the client still has the expected id after the fetch.
     """
     topic = task.range.topic
     known = task.topic_id and consumer.cluster.topic(topic).topic_id
-    if not known or not any(known) or known.hex() == task.topic_id:  # all zero: a broker without ids
+    if not known or not any(known) or known.hex() == task.topic_id:  # all zero: a broker without topic ids
         return False
     report_loss(f"topic {topic!r} was deleted and created again", fail=task.fail_on_data_loss)
     return True
 
 
 def _after_loss(consumer: Consumer, task: ReadTask, position: int, error: KafkaError) -> int:
-    """Where to go on after an error; the end of the range if nothing of it is left."""
+    """Return the offset to continue with after an error; the end of the range if none of its records exists."""
     wanted = task.range
-    place = (wanted.topic, wanted.partition)
+    partition = (wanted.topic, wanted.partition)
     if isinstance(error, UnknownTopic):
-        report_loss(f"topic {wanted.topic!r} is gone", fail=task.fail_on_data_loss)
+        report_loss(f"topic {wanted.topic!r} no longer exists", fail=task.fail_on_data_loss)
         return wanted.end
     if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
         raise error
-    (first,) = consumer.beginning_offsets([place]).values()
-    (last,) = consumer.end_offsets([place]).values()
+    (first,) = consumer.beginning_offsets([partition]).values()
+    (last,) = consumer.end_offsets([partition]).values()
     report_loss(
-        f"offset {position} of {wanted.topic}-{wanted.partition} is not there: it begins with {first} and ends with "
-        f"{last}",
+        f"offset {position} of {wanted.topic}-{wanted.partition} does not exist: the partition begins with {first} "
+        f"and ends with {last}",
         fail=task.fail_on_data_loss,
     )
     if not position < first < wanted.end:
         return wanted.end
-    consumer.seek(place, first)
+    consumer.seek(partition, first)
     return first
 
 
@@ -165,7 +166,7 @@ def _rows(columns: pa.RecordBatch, task: ReadTask, schema: pa.Schema) -> Iterato
 
 
 def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
-    """The time stamps that Spark can represent, null for others; raises `InvalidTimestamp` where that is not wanted."""
+    """Return the time stamps, with null for those that Spark can't represent, or raise InvalidTimestamp for them."""
     stamps = columns.column("timestamp")
     numbers = stamps.cast(pa.int64())
     bounds = pc.min_max(numbers)
@@ -180,7 +181,7 @@ def _times(columns: pa.RecordBatch, task: ReadTask) -> pa.Array:
 
 
 def _null_if_empty(headers: pa.Array) -> pa.Array:
-    """Spark's Kafka source has null, not an empty list, for a record without headers."""
+    """Replace empty lists by null, which Spark's Kafka source has for a record without headers."""
     if not len(headers.flatten()):
         return pa.nulls(len(headers), _HEADERS)
     return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers).cast(_HEADERS)

@@ -1,10 +1,10 @@
-"""What Spark sees: the data source `pylogd`, for batch and streaming queries, to read and to write.
+"""The data source `pylogd` for Spark: batch and streaming queries, reading and writing.
 
-Strategy: Spark makes these objects in Python processes of its own on the driver and sends what reads and writes to the
-executors' workers. They only join the parts: options, the brokers' offsets, ranges, tasks.
+Strategy: Spark creates these objects in its own Python processes on the driver, and pickles those that read and write
+to the executors' workers. They combine the other modules: options, look-ups of offsets, ranges, tasks.
 
-Where a streaming query starts, of which topics and at which leader epochs, is part of its offsets (`stream_offsets`).
-Not as in Spark's Kafka source: a save mode other than append is not possible.
+The offsets of a streaming query include its start, the topic ids and the leader epochs (`stream_offsets`).
+Unlike Spark's Kafka source this one supports no save mode but append.
 Source: PySpark, Python Data Source API; Structured Streaming + Kafka Integration Guide.
 """
 
@@ -45,9 +45,9 @@ from pyspark.sql.types import StructType
 
 from pylogd.spark import reading, writing
 from pylogd.spark.errors import PlanError, TopicRecreated, WriteError
-from pylogd.spark.offsets import Offsets, Place
+from pylogd.spark.offsets import OffsetLookup, PartitionId
 from pylogd.spark.options import ByPartition, SinkOptions, SourceOptions
-from pylogd.spark.ranges import OffsetRange, between, limited, split
+from pylogd.spark.ranges import OffsetRange, limit_records, ranges_between, split
 from pylogd.spark.stream_offsets import Document, StreamOffset
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ _NUMBER = ", timestampMs bigint"
 
 
 class PylogdDataSource(DataSource):
-    """`format("pylogd")`; the options are those of `format("kafka")`."""
+    """The source of `format("pylogd")`. Its options are those of `format("kafka")`."""
 
     @classmethod
     def name(cls) -> str:
-        """As it is asked for."""
+        """Return the name of the format."""
         return "pylogd"
 
     def schema(self) -> str:
-        """That of Spark's Kafka source."""
+        """Return the columns, which are those of Spark's Kafka source."""
         return (
             SCHEMA
             + (_HEADERS if self._asks_for("includeHeaders") else "")
@@ -80,21 +80,21 @@ class PylogdDataSource(DataSource):
         return str(self.options.get(option, "")).strip().lower() == "true"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch query."""
+        """Return the reader of a batch query."""
         return PylogdReader(SourceOptions.for_batch(dict(self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming query."""
+        """Return the reader of a streaming query."""
         return PylogdStreamReader(SourceOptions.for_stream(dict(self.options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> PylogdWriter:
-        """A batch of rows to topics."""
+        """Return the writer of a batch query."""
         if overwrite:
-            raise WriteError("Save mode overwrite not allowed for Kafka. Append is what a log can do.")
+            raise WriteError("Save mode overwrite not allowed for Kafka. Use append.")
         return PylogdWriter(_sink(schema, self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PylogdStreamWriter:
-        """A streaming query's rows to topics."""
+        """Return the writer of a streaming query."""
         return PylogdStreamWriter(_sink(schema, self.options))
 
 
@@ -107,7 +107,7 @@ def _sink(schema: StructType, given: Any) -> SinkOptions:
 
 
 class Task(InputPartition):
-    """One range, to be read by one task."""
+    """A range of offsets that one task reads."""
 
     def __init__(self, task: reading.ReadTask) -> None:
         super().__init__(task)
@@ -128,15 +128,15 @@ def _tasks(options: SourceOptions, ranges: Sequence[OffsetRange], topic_ids: Map
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, Task):  # Spark makes up an empty partition where there is none
+    if isinstance(partition, Task):  # Spark passes a partition of its own if there are no tasks
         yield from reading.read(cast("reading.ReadTask", partition.value))
 
 
 class _Pushdown:
-    """`pushFilters` of a reader, which Spark refuses to see in a class while its own switch for it is off.
+    """The method `pushFilters` of a reader, as an attribute of the instance.
 
-    With the switch off nobody calls it, and every filter is Spark's to apply; that is right, only slower. The attribute
-    is what Spark looks at to tell a method that was overridden.
+    Spark refuses a class that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is off; it checks
+    `__func__`. With the setting off Spark does not call it and applies all filters itself, which is only slower.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -149,18 +149,21 @@ class _Pushdown:
 
 
 class PylogdReader(DataSourceReader):
-    """A batch query: what lies between its start and its end, less what filters exclude."""
+    """A batch query: reads from its start to its end offsets, without what filters exclude."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._partitions: set[int] | None = None
         self._first = 0
-        self._behind: int | None = None
+        self._end: int | None = None
         self._since_ms: int | None = None
         self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]  # see there
 
     def take_filter(self, given: Filter) -> bool:
-        """Whether the filter is fully seen to by what is read. One on the time stamp only saves reading."""
+        """Narrow what is read by a filter. Returns whether Spark need not apply it again.
+
+        A filter on the time stamp only moves the start: Spark has to apply it to the records after that.
+        """
         column = getattr(given, "attribute", ())
         value = getattr(given, "value", None)
         if column == ("partition",):
@@ -183,79 +186,79 @@ class PylogdReader(DataSourceReader):
         return True
 
     def _take_offset(self, given: Filter, value: int) -> bool:
-        first, behind = 0, None
+        first, end = 0, None
         if isinstance(given, EqualTo):
-            first, behind = value, value + 1
+            first, end = value, value + 1
         elif isinstance(given, GreaterThan):
             first = value + 1
         elif isinstance(given, GreaterThanOrEqual):
             first = value
         elif isinstance(given, LessThan):
-            behind = value
+            end = value
         elif isinstance(given, LessThanOrEqual):
-            behind = value + 1
+            end = value + 1
         else:
             return False
         self._first = max(self._first, first)
-        if behind is not None:
-            self._behind = behind if self._behind is None else min(self._behind, behind)
+        if end is not None:
+            self._end = end if self._end is None else min(self._end, end)
         return True
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
-        with Offsets(self._options) as offsets:
-            places = offsets.partitions()
-            topic_ids = offsets.topic_ids(places)
+        """Return the tasks. Raises PlanError or DataLoss."""
+        with OffsetLookup(self._options) as offsets:
+            partitions = offsets.partitions()
+            topic_ids = offsets.topic_ids(partitions)
             for topic, wanted in self._options.topic_ids.items():
                 if topic_ids.get(topic, wanted) != wanted:
                     offsets.lost(f"topic {topic!r} was deleted and created again")
-            start, end = offsets.start(places), offsets.end(places)
-            for place in places:
-                if start[place] > end[place]:
+            start, end = offsets.start(partitions), offsets.end(partitions)
+            for partition in partitions:
+                if start[partition] > end[partition]:
                     raise PlanError(
-                        f"The start offset {start[place]} of {place[0]}-{place[1]} is greater than its end offset "
-                        f"{end[place]}."
+                        f"The start offset {start[partition]} of {partition[0]}-{partition[1]} is greater than its end "
+                        f"offset {end[partition]}."
                     )
-            ranges = self._narrowed(offsets, between(start, end))
+            ranges = self._narrowed(offsets, ranges_between(start, end))
             return list(_tasks(self._options, ranges, {**topic_ids, **self._options.topic_ids}))
 
-    def _narrowed(self, offsets: Offsets, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def _narrowed(self, offsets: OffsetLookup, ranges: list[OffsetRange]) -> list[OffsetRange]:
         if self._partitions is not None:
             ranges = [each for each in ranges if each.partition in self._partitions]
-        since: dict[Place, int | None] = {}
+        since: dict[PartitionId, int | None] = {}
         if self._since_ms is not None and ranges:
             since = offsets.first_since({(each.topic, each.partition): self._since_ms for each in ranges})
         narrowed = []
         for each in ranges:
-            # Nothing before the first record that is young enough can be young enough; after the last, nothing is.
-            young = since.get((each.topic, each.partition), 0)
-            first = each.end if young is None else max(each.start, self._first, young)
-            behind = each.end if self._behind is None else min(each.end, self._behind)
-            if first < behind:
-                narrowed.append(replace(each, start=first, end=behind))
+            # All records before the first one with a late enough time stamp have earlier time stamps.
+            late_enough = since.get((each.topic, each.partition), 0)
+            first = each.end if late_enough is None else max(each.start, self._first, late_enough)
+            end = each.end if self._end is None else min(each.end, self._end)
+            if first < end:
+                narrowed.append(replace(each, start=first, end=end))
         return narrowed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a task."""
+        """Yield the records of a task."""
         return _read(partition)
 
 
 class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query. Its offsets are those of `stream_offsets`."""
+    """A streaming query. Its offsets have the format of `stream_offsets`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._offsets: Offsets | None = None
+        self._offsets: OffsetLookup | None = None
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
         self._latest: ByPartition = {}
-        self._last_trigger = -math.inf  # a first batch waits for nothing
+        self._last_trigger = -math.inf  # the first batch does not wait
 
     @property
-    def offsets(self) -> Offsets:
-        """The connection to the brokers, made when it is first needed: executors get this object too, and need none."""
+    def offsets(self) -> OffsetLookup:
+        """The connection to the brokers. It is opened at first use: executors get this object too and need none."""
         if self._offsets is None:
-            self._offsets = Offsets(self._options)
+            self._offsets = OffsetLookup(self._options)
         return self._offsets
 
     def __getstate__(self) -> dict[str, Any]:
@@ -265,145 +268,164 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"])  # type: ignore[misc]
 
     def initialOffset(self) -> Document:
-        """Where a query without a checkpoint starts: decided once, for Spark asks again until a batch is committed."""
+        """Return where a query without a checkpoint starts.
+
+        The answer is cached, because Spark asks again until a batch is committed.
+        """
         if self._initial is None:
-            places = self.offsets.partitions()
-            start = self.offsets.start(places)
-            self._initial = StreamOffset(start, self.offsets.topic_ids(places), start=start)
+            partitions = self.offsets.partitions()
+            start = self.offsets.start(partitions)
+            self._initial = StreamOffset(start, self.offsets.topic_ids(partitions), start=start)
         return self._initial.document()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxOffsetsPerTrigger`, else `minOffsetsPerTrigger`; with both, `latestOffset` minds the second itself."""
+        """Return `maxOffsetsPerTrigger` if set, else `minOffsetsPerTrigger`.
+
+        If both are set `latestOffset` applies the minimum itself.
+        """
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Where the query ends, whatever comes meanwhile."""
+        """Fix the end offsets of the query: records that arrive later are not read."""
         self._target = self._ends(StreamOffset({}))
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
-        """Where the next micro-batch ends. `start` as it is if there is nothing new: Spark makes no batch then."""
+        """Return the end of the next micro-batch, or `start` if there is nothing new: Spark makes no batch then."""
         read = StreamOffset.read(start)
         latest = self._known_latest(read)
         self._latest = end = latest.offsets
         begun = self._still_there(read, latest.topic_ids)
-        begun = {**self.offsets.earliest([place for place in end if place not in begun]), **begun}
+        begun = {**self.offsets.earliest([partition for partition in end if partition not in begun]), **begun}
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(begun, end):
                 return start
             self._last_trigger = time.monotonic()
             if isinstance(limit, ReadMaxRows):
-                end = limited(begun, end, limit.max_rows)
+                end = limit_records(begun, end, limit.max_rows)
         if end == read.offsets and not read.recreated(latest.topic_ids):
             return start
         return replace(latest, offsets=end, start=read.offsets if read.is_initial else None).document()
 
     def _ends(self, read: StreamOffset) -> StreamOffset:
-        places = self.offsets.existing()
-        topic_ids = self.offsets.topic_ids(places)
-        ends, epochs = self.offsets.ends(places, self._still_there(read, topic_ids))
+        partitions = self.offsets.existing()
+        topic_ids = self.offsets.topic_ids(partitions)
+        ends, epochs = self.offsets.ends(partitions, self._still_there(read, topic_ids))
         return StreamOffset(ends, topic_ids, epochs)
 
     def _still_there(self, read: StreamOffset, topic_ids: Mapping[str, str]) -> ByPartition:
-        """How far partitions were read, without those of topics that were created again; raises `TopicRecreated`."""
+        """Return how far partitions were read, without those of topics that were created again.
+
+        Raises TopicRecreated unless `onRecreatedTopic` is `restart`.
+        """
         recreated = read.recreated(topic_ids)
         if recreated and not self._options.restart_recreated:
             raise _recreated(recreated[0], read, topic_ids)
-        return {place: offset for place, offset in read.offsets.items() if place[0] not in recreated}
+        return {partition: offset for partition, offset in read.offsets.items() if partition[0] not in recreated}
 
     def _known_latest(self, read: StreamOffset) -> StreamOffset:
         target = self._target
         latest = self._ends(read) if target is None else target
         begun = self._still_there(read, latest.topic_ids)
         ends, epochs = dict(latest.offsets), dict(latest.leader_epochs)
-        for place in begun.keys() - ends.keys():
-            self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
-        for place, at in self.offsets.truncations(begun, read.leader_epochs).items():
+        for partition in begun.keys() - ends.keys():
+            self.offsets.lost(f"partition {partition[0]}-{partition[1]} no longer exists")
+        for partition, at in self.offsets.truncations(begun, read.leader_epochs).items():
             self.offsets.lost(
-                f"the log of {place[0]}-{place[1]} was cut back to {at}, and was read to {begun[place]} before"
+                f"the log of {partition[0]}-{partition[1]} was truncated to {at}, but was read to {begun[partition]}"
             )
-        for place in begun.keys() & ends.keys():
-            if ends[place] >= begun[place]:
+        for partition in begun.keys() & ends.keys():
+            if ends[partition] >= begun[partition]:
                 continue
-            if target is not None:  # it was read further before this run
-                ends[place] = begun[place]
-                epochs[place] = read.leader_epochs.get(place, epochs.get(place, -1))
+            if target is not None:  # it was read beyond the target before this query started
+                ends[partition] = begun[partition]
+                epochs[partition] = read.leader_epochs.get(partition, epochs.get(partition, -1))
             else:
                 self.offsets.lost(
-                    f"{place[0]}-{place[1]} ends with {ends[place]}, and was read to {begun[place]} before"
+                    f"{partition[0]}-{partition[1]} ends with {ends[partition]}, but was read to {begun[partition]}"
                 )
         return replace(latest, offsets=ends, leader_epochs=epochs)
 
     def _should_wait(self, begun: ByPartition, latest: ByPartition) -> bool:
-        """Whether there is too little yet, and it was not waited long enough."""
+        """Return whether there are fewer than `minOffsetsPerTrigger` offsets, and `maxTriggerDelay` is not over."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False
         if (time.monotonic() - self._last_trigger) * 1000 >= self._options.max_trigger_delay_ms:
             return False
-        return sum(latest[place] - begun[place] for place in latest) < least
+        return sum(latest[partition] - begun[partition] for partition in latest) < least
 
     def reportLatestOffset(self) -> Document | None:
-        """Where the partitions end, for the query's progress."""
+        """Return the end offsets of the partitions, for the query's progress report."""
         return StreamOffset(self._latest).document() if self._latest else None
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
-        """The tasks of a micro-batch. Partitions that are new are read from their beginning.
+        """Return the tasks of a micro-batch. New partitions are read from their beginning.
 
-        The end of a first batch says where that begins: `start` is what is latest by now, if Spark had to ask again.
+        The end offset of the first batch has the batch's start. It is used instead of `start`, which may be a later
+        one if Spark had to ask again.
         """
         read, until = StreamOffset.read(start), StreamOffset.read(end)
         if until.start is not None:
             read = StreamOffset(until.start, until.topic_ids)
-        replaced = read.recreated(until.topic_ids)  # from one batch to the next: this one begins with the new topic
-        begun = {place: offset for place, offset in read.offsets.items() if place[0] not in replaced}
+        replaced = read.recreated(
+            until.topic_ids
+        )  # created again between two batches: this one begins with the new topic
+        begun = {partition: offset for partition, offset in read.offsets.items() if partition[0] not in replaced}
         ended = self._still_to_read(begun, until)
         fresh = self._fresh(ended.keys() - begun.keys())
-        for place in ended.keys() - begun.keys() - fresh.keys():
-            self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
-            del ended[place]
-        for place, offset in fresh.items():
+        for partition in ended.keys() - begun.keys() - fresh.keys():
+            self.offsets.lost(f"partition {partition[0]}-{partition[1]} no longer exists")
+            del ended[partition]
+        for partition, offset in fresh.items():
             if offset:
-                self.offsets.lost(f"the new partition {place[0]}-{place[1]} begins with offset {offset}, not with 0")
-        for place in begun.keys() - until.offsets.keys():
-            self.offsets.lost(f"partition {place[0]}-{place[1]} is gone")
-        for place in begun.keys() & ended.keys():
-            if begun[place] > ended[place]:
-                self.offsets.lost(f"{place[0]}-{place[1]}: the batch ends with {ended[place]}, before {begun[place]}")
-        return list(_tasks(self._options, between({**begun, **fresh}, ended), until.topic_ids))
+                self.offsets.lost(
+                    f"the new partition {partition[0]}-{partition[1]} begins with offset {offset}, not with 0"
+                )
+        for partition in begun.keys() - until.offsets.keys():
+            self.offsets.lost(f"partition {partition[0]}-{partition[1]} no longer exists")
+        for partition in begun.keys() & ended.keys():
+            if begun[partition] > ended[partition]:
+                self.offsets.lost(
+                    f"{partition[0]}-{partition[1]}: the batch ends with {ended[partition]}, before {begun[partition]}"
+                )
+        return list(_tasks(self._options, ranges_between({**begun, **fresh}, ended), until.topic_ids))
 
     def _still_to_read(self, begun: ByPartition, until: StreamOffset) -> ByPartition:
-        """The ends of a batch, without topics that were created again after it was planned; raises `TopicRecreated`."""
+        """Return the end offsets of a batch, without topics that were created again after it was planned.
+
+        Raises TopicRecreated unless `onRecreatedTopic` is `restart`.
+        """
         if begun == until.offsets:
             return dict(until.offsets)
         topic_ids = self.offsets.topic_ids(self.offsets.existing())
         gone = {
             topic
             for topic in until.recreated(topic_ids)
-            if any(begun.get(place) != end for place, end in until.offsets.items() if place[0] == topic)
+            if any(begun.get(partition) != end for partition, end in until.offsets.items() if partition[0] == topic)
         }
         for topic in sorted(gone):
             error = _recreated(topic, until, topic_ids)
             if not self._options.restart_recreated:
                 raise error
-            _log.warning("%s The batch goes without the records of the old one.", error)
-        return {place: offset for place, offset in until.offsets.items() if place[0] not in gone}
+            _log.warning("%s This batch goes on without the records of the old topic.", error)
+        return {partition: offset for partition, offset in until.offsets.items() if partition[0] not in gone}
 
-    def _fresh(self, places: Set[Place]) -> ByPartition:
-        """Where partitions that were not read before begin, of those that there still are."""
-        return self.offsets.earliest(sorted(places & set(self.offsets.existing()))) if places else {}
+    def _fresh(self, partitions: Set[PartitionId]) -> ByPartition:
+        """Return the first offset of partitions that were not read before, as far as they still exist."""
+        return self.offsets.earliest(sorted(partitions & set(self.offsets.existing()))) if partitions else {}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a task."""
+        """Yield the records of a task."""
         return _read(partition)
 
     def commit(self, end: Document) -> None:
-        """Nothing to do: the checkpoint has the offsets."""
+        """Do nothing: Spark's checkpoint has the offsets."""
 
     def stop(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         if self._offsets is not None:
             self._offsets.close()
             self._offsets = None
@@ -412,41 +434,41 @@ class PylogdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _recreated(topic: str, read: StreamOffset, topic_ids: Mapping[str, str]) -> TopicRecreated:
     return TopicRecreated(
         topic, read.topic_ids[topic], topic_ids[topic],
-        "What the query had not read of the old one is gone. To go on with the new one, from its beginning, set the "
-        "source option 'onRecreatedTopic' to 'restart'.",
+        "Records of the old topic that the query had not read are lost. To continue with the new topic from its "
+        "beginning, set the source option 'onRecreatedTopic' to 'restart'.",
     )  # fmt: skip
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """How many rows a task wrote."""
+    """The number of rows that a task wrote."""
 
     rows: int
 
 
 class PylogdWriter(DataSourceArrowWriter):
-    """A batch of rows."""
+    """Writes a batch of rows."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """A task's rows, at least once."""
+        """Write the rows of a task, at least once."""
         return Written(writing.write(self._options, iterator))
 
 
 class PylogdStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch's rows."""
+    """Writes the rows of a micro-batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """A task's rows, at least once."""
+        """Write the rows of a task, at least once."""
         return Written(writing.write(self._options, iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Every record is acknowledged by now."""
+        """Do nothing: all records are acknowledged already."""
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """What was written stays: a log takes nothing back."""
+        """Do nothing: records that were written can't be removed."""

@@ -1,4 +1,4 @@
-"""Where an audit looks for messages: a topic, or a lake up to the offsets that it has committed."""
+"""Read the messages of an audited stage: a topic, or a lake up to its committed offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pylogd.spark.audit import Stage
 from pylogd.spark.hadoop import HadoopFiles
 from pylogd.spark.lake import Lake, LakeError
-from pylogd.spark.offsets import Offsets, Place
+from pylogd.spark.offsets import OffsetLookup, PartitionId
 from pylogd.spark.options import ByPartition, SourceOptions, offsets_json
 
 if TYPE_CHECKING:
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 
 def of_topics(spark: SparkSession, bootstrap: str, topics: Sequence[str]) -> Stage:
-    """What is in the topics of a cluster."""
-    with Offsets(SourceOptions.for_batch(_given(bootstrap, topics))) as offsets:
+    """Return a stage with all records of the topics of a cluster."""
+    with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, topics))) as offsets:
         begins = offsets.earliest(offsets.partitions())
-    return Stage(_read(spark, _given(bootstrap, topics)), cut=[place for place, begin in begins.items() if begin])
+    trimmed = [partition for partition, begin in begins.items() if begin]
+    return Stage(_read(spark, _options(bootstrap, topics)), trimmed=trimmed)
 
 
 def of_lake(spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str]) -> Stage:
-    """What is in a lake that was loaded from the topics of a cluster, and in its quarantine; what is behind its offsets
-    there is still to come. Raises `LakeError` for a lake that holds nothing.
+    """Return a stage with all records of a lake that was loaded from the topics of a cluster, and of its quarantine.
+
+    Records of the topics after the lake's offsets are `unloaded`. Raises LakeError if the lake is empty.
     """
     files = HadoopFiles(spark, root)
     lake = Lake(files)
@@ -32,7 +34,7 @@ def of_lake(spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str
     paths = [files.path(path) for path in sorted(lake.files())]
     aside = [files.path(file.path) for file in lake.quarantined()]
     if not paths and not aside:
-        raise LakeError(f"{root} holds nothing")
+        raise LakeError(f"the lake {root} is empty")
     columns = ("topic", "partition", "offset", "headers")
     parts = [
         spark.read.option("basePath", base).parquet(*found).select(*columns)
@@ -41,19 +43,19 @@ def of_lake(spark: SparkSession, root: str, bootstrap: str, topics: Sequence[str
     ]
     received = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     received = received.where(received["topic"].isin(*topics))
-    cut = [place for place, begin in begins.items() if begin and place[0] in topics]
-    start, end, unsure = _not_loaded(lake, read, bootstrap, topics)
+    trimmed = [partition for partition, begin in begins.items() if begin and partition[0] in topics]
+    start, end, unknown_topics = _not_loaded(lake, read, bootstrap, topics)
     unloaded = None
     if start != end:
         options = {"startingOffsets": offsets_json(start), "endingOffsets": offsets_json(end)}
         named = sorted({topic for topic, _ in start})
-        unloaded = _read(spark, {**_given(bootstrap, named), **options})
-    return Stage(received, unloaded, cut, unsure)
+        unloaded = _read(spark, {**_options(bootstrap, named), **options})
+    return Stage(received, unloaded, trimmed, unknown_topics)
 
 
 def _begins(lake: Lake) -> ByPartition:
-    """The first offset of each partition that a lake ever read."""
-    found: dict[Place, int] = {}
+    """Return the first offset of each partition that was ever loaded into a lake."""
+    found: dict[PartitionId, int] = {}
     for commit in lake.history():
         for topic, partitions in commit.offsets.items():
             for partition, end in partitions.items():
@@ -65,27 +67,28 @@ def _begins(lake: Lake) -> ByPartition:
 def _not_loaded(
     lake: Lake, read: ByPartition, bootstrap: str, topics: Sequence[str]
 ) -> tuple[ByPartition, ByPartition, list[str]]:
-    """Which offsets of the topics are still to be loaded, from where to where; and the topics that are not those that
-    the lake was loaded from, or that are not there.
+    """Return the start and end offsets of what is still to be loaded, and the topics of which that is unknown.
+
+    It is unknown of a topic that does not exist, was never loaded, or was created again after it was loaded.
     """
     start: ByPartition = {}
     end: ByPartition = {}
-    unsure = []
+    unknown_topics = []
     for topic in topics:
-        with Offsets(SourceOptions.for_batch(_given(bootstrap, [topic]))) as offsets:
-            places = offsets.existing()
-            same = offsets.topic_ids(places).get(topic) in (None, lake.topic_ids.get(topic))
-            if not places or not same or not any(place in read for place in places):
-                unsure.append(topic)
+        with OffsetLookup(SourceOptions.for_batch(_options(bootstrap, [topic]))) as offsets:
+            partitions = offsets.existing()
+            same = offsets.topic_ids(partitions).get(topic) in (None, lake.topic_ids.get(topic))
+            if not partitions or not same or not any(partition in read for partition in partitions):
+                unknown_topics.append(topic)
                 continue
-            begins, ends = offsets.earliest(places), offsets.latest(places)
-        for place in places:
-            start[place] = min(max(read.get(place, 0), begins[place]), ends[place])
-            end[place] = ends[place]
-    return start, end, unsure
+            begins, ends = offsets.earliest(partitions), offsets.latest(partitions)
+        for partition in partitions:
+            start[partition] = min(max(read.get(partition, 0), begins[partition]), ends[partition])
+            end[partition] = ends[partition]
+    return start, end, unknown_topics
 
 
-def _given(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
+def _options(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": ",".join(topics),

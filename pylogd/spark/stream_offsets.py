@@ -1,16 +1,16 @@
-"""A streaming query's offset, as Spark keeps it in the checkpoint: where each partition is read to, and of which log.
+"""The offset of a streaming query, as Spark stores it in the checkpoint.
 
     {"flights": {"0": 23, "1": 7},
      "pylogd:topicIds": {"flights": "0f3c..."},
      "pylogd:leaderEpochs": {"flights": {"0": 5, "1": 5}},
      "pylogd:start": {"flights": {"0": 20, "1": 0}}}
 
-The offsets are written as Spark's Kafka source writes them. What this source adds has names with a colon, which no
-topic can have. A checkpoint without them, of an older version or of Spark's source, is read too.
+The offsets have the format of Spark's Kafka source. The additional entries have names with a colon, which topic names
+can't contain. A checkpoint without them, of an older version or of Spark's Kafka source, can be read too.
 
-The start: Spark asks a source for its initial offset again whenever no batch is committed yet, and gives a Python
-source no place to keep the answer. With `startingOffsets=latest` each answer is another. So the end of the first batch,
-which Spark logs before the batch runs, names the batch's start too, and a batch whose end names a start begins there.
+The entry `start`: as long as no batch is committed, Spark asks the source again for its initial offset, and a Python
+source can't store the first answer. With `startingOffsets=latest` each answer is different. So the end offset of the
+first batch, which Spark logs before it runs the batch, also has the start of that batch, and the batch begins there.
 
 Must not know: brokers, Spark.
 """
@@ -24,7 +24,7 @@ from typing import Any, Final
 from pylogd.spark.options import ByPartition, by_partition, nested
 from pylogd.spark.ranges import recreated
 
-#: An offset as Spark passes it: JSON objects.
+#: An offset as Spark passes it: a JSON object.
 Document = dict[str, Any]
 _OWN: Final = "pylogd:"
 _IDS: Final = f"{_OWN}topicIds"
@@ -34,11 +34,11 @@ _START: Final = f"{_OWN}start"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where each partition is read to.
+    """The offset up to which each partition was read.
 
-    topic_ids: by name, the id of the topic that the offsets belong to, as hexadecimal digits. leader_epochs: by
-    partition, the leader's epoch when the offset was looked up. start: of the first batch's end, where that batch
-    begins. Ids and epochs may lack topics and partitions of which they are not known.
+    topic_ids: the id of each topic as hexadecimal digits, by name, where it is known. leader_epochs: the leader epoch
+    at the time the offset was looked up, where it is known. start: in the end offset of the first batch, the start of
+    that batch; else None.
     """
 
     offsets: ByPartition
@@ -48,15 +48,15 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing was read before it."""
+        """Whether nothing was read before this offset."""
         return self.start == self.offsets
 
     def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """The topics that have another id by now, in order."""
+        """Return the topics that have another id now, sorted."""
         return recreated(self.topic_ids, topic_ids)
 
     def document(self) -> Document:
-        """As Spark keeps it."""
+        """Return the JSON object that Spark stores."""
         found: Document = nested(self.offsets)
         if self.topic_ids:
             found[_IDS] = dict(sorted(self.topic_ids.items()))
@@ -68,7 +68,7 @@ class StreamOffset:
 
     @classmethod
     def read(cls, document: Document) -> StreamOffset:
-        """The inverse."""
+        """Return the offset that `document` describes."""
         start = document.get(_START)
         return cls(
             by_partition(topics_of(document)),
@@ -79,5 +79,5 @@ class StreamOffset:
 
 
 def topics_of(document: Mapping[str, Any]) -> Document:
-    """Only the offsets of a document, as Spark's Kafka source would have written them."""
+    """Return only the offsets of a document, in the format of Spark's Kafka source."""
     return {topic: inner for topic, inner in document.items() if not topic.startswith(_OWN)}

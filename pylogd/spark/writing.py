@@ -1,8 +1,8 @@
-"""Writing rows to topics on an executor, at least once.
+"""Write rows to topics on an executor, at least once.
 
-Strategy: the columns that Spark's Kafka sink takes: `value`, and if there are any `key`, `headers`, `topic`,
-`partition`. A task is done when every record that it sent is acknowledged; one that fails is run again by Spark, so
-what it had written may be there twice.
+Strategy: the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic` and
+`partition`. A task succeeds when all its records are acknowledged. Spark runs a failed task again, so its records may
+be stored twice.
 Must not know: the driver.
 """
 
@@ -24,7 +24,7 @@ _TEXT: Final = ("string", "binary")
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
-    """Whether rows of this schema can be written; `WriteError` with Spark's words where it can't."""
+    """Raise WriteError, with the text of Spark's Kafka sink, unless rows of this schema can be written."""
     fields = {field.name: field.dataType for field in schema.fields}
     if "value" not in fields:
         raise WriteError("Required attribute 'value' not found")
@@ -53,7 +53,7 @@ def _are_headers(kind: Any) -> bool:
 
 
 def write(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> int:
-    """Send every row; how many, once all are acknowledged. Raises `WriteError`, and what the client raises."""
+    """Send all rows. Returns their number once all are acknowledged. Raises WriteError and the client's errors."""
     count = 0
     client: Mapping[str, Any] = options.client
     with Producer(options.bootstrap, **client) as producer:

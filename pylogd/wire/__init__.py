@@ -1,5 +1,5 @@
-"""The Kafka wire protocol without I/O: no Twisted, no files, no clocks.
+"""Encode and decode the Kafka wire protocol without I/O: no Twisted, no files, no clocks.
 
-Bytes go in and events come out; messages go in and parts (bytes and opaque sized objects) come out.
+Received bytes become events. Messages become parts to send, which are bytes or objects that represent bytes.
 May import `pylogd.errors` and nothing else of the project.
 """

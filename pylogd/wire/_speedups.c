@@ -1,10 +1,10 @@
-/* The loops over records, and over keys, compiled. Optional: pylogd.wire.records, pylogd.wire.validation,
- * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner do the same in Python;
- * tests/property/test_speedups.py and test_validation.py say that both agree on any bytes.
+/* Compiled loops over records and keys. Optional: pylogd.wire.records, pylogd.wire.validation,
+ * pylogd.client.core.consumer.columns and pylogd.client.core.producer.partitioner have the same in Python;
+ * tests/property/test_speedups.py and test_validation.py compare both on arbitrary bytes.
  *
- * Strategy: one parser, next_record, which believes no length before it has compared it with the bytes that are there;
- * everything else walks records with it. Whatever is wrong raises InvalidRecordBatch. Output buffers come from the
- * caller and are checked too, so that nothing here can read or write where it should not, whatever it is given.
+ * Strategy: one parser, next_record, which checks every length against the bytes that exist before it uses it; decoding
+ * and columns walk records with it. Malformed records raise InvalidRecordBatch. The sizes of output buffers, which the
+ * caller passes, are checked too, so that no input can cause a read or write out of bounds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -21,14 +21,14 @@ typedef struct {
 } Cursor;
 
 typedef struct {
-    uint64_t stamp;         /* zig-zag, to be added to the batch's base time stamp */
-    uint64_t delta;         /* to be added to its base offset */
-    const uint8_t *key;     /* NULL for none, as value */
+    uint64_t stamp;         /* relative to the batch's base time stamp; zig-zag encoded */
+    uint64_t delta;         /* relative to its base offset */
+    const uint8_t *key;     /* NULL for null, like value */
     const uint8_t *value;
     Py_ssize_t key_size;
     Py_ssize_t value_size;
-    Py_ssize_t headers;     /* how many */
-    Cursor header;          /* where they are */
+    Py_ssize_t headers;     /* their number */
+    Cursor header;          /* the position of the first */
 } Record;
 
 typedef struct {
@@ -45,7 +45,7 @@ invalid(const char *text)
     return -1;
 }
 
-/* A base-128 varint of at most 64 bits, before zig-zag is undone. */
+/* Read a varint of at most 64 bits, without decoding zig-zag. */
 static inline int
 read_varint(Cursor *cursor, uint64_t *value)
 {
@@ -53,21 +53,21 @@ read_varint(Cursor *cursor, uint64_t *value)
     uint64_t result = 0;
     for (int shift = 0; shift <= 63; shift += 7) {
         if (at >= cursor->end)
-            return invalid("a record goes over the end of its batch");
+            return invalid("a record extends past the end of its batch");
         uint8_t byte = *at++;
         result |= (uint64_t)(byte & 0x7F) << shift;
         if (byte < 128) {
             if (shift == 63 && byte > 1)
-                return invalid("a varint of more than 64 bits");
+                return invalid("a varint has more than 64 bits");
             cursor->at = at;
             *value = result;
             return 0;
         }
     }
-    return invalid("a varint of more than ten bytes");
+    return invalid("a varint has more than ten bytes");
 }
 
-/* Bytes behind their length; -1, which is 1 as zig-zag, is null. */
+/* Read a length and that many bytes. The length -1, which is 1 in zig-zag encoding, is null. */
 static inline int
 read_sized(Cursor *cursor, const uint8_t **start, Py_ssize_t *size)
 {
@@ -80,7 +80,7 @@ read_sized(Cursor *cursor, const uint8_t **start, Py_ssize_t *size)
         return 0;
     }
     if (length & 1 || length >> 1 > (uint64_t)(cursor->end - cursor->at))
-        return invalid("a length that is negative or goes over the end of its batch");
+        return invalid("a field has a negative length or extends past the end of its batch");
     *start = cursor->at;
     *size = (Py_ssize_t)(length >> 1);
     cursor->at += *size;
@@ -93,11 +93,11 @@ next_header(Cursor *cursor, Header *header)
     if (read_sized(cursor, &header->key, &header->key_size) < 0)
         return -1;
     if (header->key == NULL)
-        return invalid("a header without a key");
+        return invalid("a header has no key");
     return read_sized(cursor, &header->value, &header->value_size);
 }
 
-/* `last` is the record's before it, with bit 0 set for the first one. */
+/* Read a record. `last`: the offset delta of the record before it, zig-zag encoded; 1 for the first record. */
 static inline int
 next_record(Cursor *cursor, Record *record, uint64_t *last)
 {
@@ -105,20 +105,20 @@ next_record(Cursor *cursor, Record *record, uint64_t *last)
     if (read_varint(cursor, &length) < 0)
         return -1;
     if (length >> 1 > (uint64_t)(cursor->end - cursor->at) || length < 2)
-        return invalid("a record goes over the end of its batch");
+        return invalid("a record extends past the end of its batch");
     const uint8_t *end = cursor->at + (length >> 1);
-    cursor->at++; /* attributes: none are in use */
+    cursor->at++; /* attributes, which are unused */
     if (read_varint(cursor, &record->stamp) < 0 || read_varint(cursor, &record->delta) < 0)
         return -1;
     if (record->delta & 1 || (!(*last & 1) && record->delta <= *last))
-        return invalid("offsets in a batch don't ascend");
+        return invalid("the offsets in a batch don't ascend");
     *last = record->delta;
     record->delta >>= 1;
     if (read_sized(cursor, &record->key, &record->key_size) < 0
         || read_sized(cursor, &record->value, &record->value_size) < 0 || read_varint(cursor, &count) < 0)
         return -1;
     if (count & 1 || count > (uint64_t)(cursor->end - cursor->at))
-        return invalid("a count of headers that can't be");
+        return invalid("a record has an impossible number of headers");
     record->headers = (Py_ssize_t)(count >> 1);
     record->header = *cursor;
     for (Py_ssize_t i = 0; i < record->headers; i++) {
@@ -126,7 +126,7 @@ next_record(Cursor *cursor, Record *record, uint64_t *last)
         if (next_header(cursor, &header) < 0)
             return -1;
     }
-    return cursor->at == end ? 0 : invalid("a record's length is not that of its fields");
+    return cursor->at == end ? 0 : invalid("a record has another length than its fields");
 }
 
 static inline int64_t
@@ -139,7 +139,7 @@ static int
 check_count(Py_ssize_t count, Py_ssize_t size)
 {
     if (count < 0 || count > size / 7)
-        return invalid("a count of records that can't be");
+        return invalid("a batch has an impossible number of records");
     return 0;
 }
 
@@ -153,7 +153,7 @@ to_bytes(const uint8_t *start, Py_ssize_t size)
     return PyBytes_FromStringAndSize((const char *)start, size);
 }
 
-/* base + delta, in whatever size it takes */
+/* Return base + delta, which may need more than 64 bits. */
 static PyObject *
 to_sum(int64_t base, int64_t delta)
 {
@@ -194,7 +194,8 @@ to_headers(const Record *record)
 
 PyDoc_STRVAR(decode_records_doc,
 "decode_records(data, count, base_offset, base_timestamp, topic, partition, type, stamp, /)\n--\n\n"
-"The count records that fill data, as objects of a subclass of tuple. With a stamp, that is the time of all.");
+"Decode the count records that fill data into objects of type, a subclass of tuple. stamp: the time stamp of all\n"
+"records, or None if each has its own.");
 
 static PyObject *
 decode_records(PyObject *self, PyObject *args)
@@ -208,7 +209,7 @@ decode_records(PyObject *self, PyObject *args)
                           &PyType_Type, &type, &stamp))
         return NULL;
     if (!PyType_IsSubtype(type, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "records are tuples");
+        PyErr_SetString(PyExc_TypeError, "type must be a subclass of tuple");
         goto done;
     }
     if (check_count(count, data.len) < 0 || (empty = PyTuple_New(0)) == NULL || (list = PyList_New(count)) == NULL)
@@ -230,7 +231,7 @@ decode_records(PyObject *self, PyObject *args)
         PyTuple_SET_ITEM(object, 6, record.headers ? to_headers(&record) : Py_NewRef(empty));
         if (PyErr_Occurred())
             goto failed;
-        PyObject_GC_UnTrack(object); /* bytes, numbers and strings make no cycles: nothing for the collector to see */
+        PyObject_GC_UnTrack(object); /* its fields can't form a cycle, so the collector need not visit it */
     }
     if (cursor.at == cursor.end)
         goto done;
@@ -247,9 +248,9 @@ done:
 
 PyDoc_STRVAR(measure_doc,
 "measure(data, count, first, base_timestamp, /)\n--\n\n"
-"Of the records in data whose offset delta is not below first: how many there are, the bytes of their keys and\n"
-"values, how many have no key and no value, how many headers they have, the bytes of those's keys and values; and the\n"
-"last delta.");
+"Measure the records in data whose offset delta is at least first. Returns their number, the bytes of their keys and\n"
+"values, the numbers of null keys and null values, the number of headers, the bytes of the headers' keys and values,\n"
+"and the last offset delta of all records.");
 
 static PyObject *
 measure(PyObject *self, PyObject *args)
@@ -271,7 +272,7 @@ measure(PyObject *self, PyObject *args)
         if (next_record(&cursor, &record, &last) < 0)
             goto done;
         if (__builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time)) {
-            invalid("a time stamp of more than 64 bits");
+            invalid("a time stamp has more than 64 bits");
             goto done;
         }
         if ((int64_t)record.delta < first)
@@ -300,10 +301,10 @@ done:
     return result;
 }
 
-/* A column of byte strings under construction: Arrow's layout of `binary`. */
+/* A column of byte strings under construction, in Arrow's layout of `binary`. */
 typedef struct {
     Py_buffer ends;  /* int32, one more than rows; the first is 0 */
-    Py_buffer valid; /* a bit for each row, all 0 at first */
+    Py_buffer valid; /* a bit for each row: 1 if it is not null; all 0 at first */
     Py_buffer bytes;
 } Strings;
 
@@ -335,8 +336,8 @@ release_strings(Strings *column)
 PyDoc_STRVAR(fill_doc,
 "fill(data, count, first, base_offset, base_timestamp, stamp, row, offsets, timestamps, key_ends, key_valid, keys,\n"
 "     value_ends, value_valid, values, /)\n--\n\n"
-"Write the records that measure counted into columns, from a row on; the row behind them. With a stamp, that is the\n"
-"time of all.");
+"Write the records that measure counted into columns, beginning with row. Returns the row after the last one.\n"
+"stamp: the time stamp of all records, or None if each has its own.");
 
 static PyObject *
 fill(PyObject *self, PyObject *args)
@@ -367,7 +368,7 @@ fill(PyObject *self, PyObject *args)
         if (__builtin_add_overflow((int64_t)base_offset, (int64_t)record.delta, &offset)
             || (given == Py_None && __builtin_add_overflow((int64_t)base_timestamp, unzigzag(record.stamp), &time))
             || (row + 1) * 8 > offsets.len || (row + 1) * 8 > timestamps.len) {
-            invalid("an offset or a time stamp of more than 64 bits");
+            invalid("an offset or a time stamp has more than 64 bits");
             goto done;
         }
         ((int64_t *)offsets.buf)[row] = offset;
@@ -386,7 +387,8 @@ done:
 
 PyDoc_STRVAR(fill_headers_doc,
 "fill_headers(data, count, first, row, list_ends, key_ends, key_valid, keys, value_ends, value_valid, values, /)\n--\n\n"
-"The same for the headers: list_ends says for each row where its headers end among those of all rows.");
+"Write the headers of the records that measure counted into columns, beginning with row. list_ends: for each row, the\n"
+"number of headers of all rows up to it. Returns the row after the last one.");
 
 static PyObject *
 fill_headers(PyObject *self, PyObject *args)
@@ -442,20 +444,20 @@ enum {
     LONG_WALK = 1 << 16, /* bytes from which on the interpreter may run other threads meanwhile */
 };
 
-static const char OVER_BATCH[] = "goes over the end of its batch", OVER_RECORD[] = "has fields that go over its end",
-                  LONG_NUMBER[] = "has a number of too many bytes", BAD_DELTA[] = "does not have the next offset",
-                  BAD_LENGTH[] = "has a negative length", BAD_HEADERS[] = "has a count of headers that can't be",
-                  NO_HEADER_KEY[] = "has a header without a key", BAD_END[] = "does not end with its fields",
-                  BAD_STAMP[] = "has a time stamp of more than 64 bits", BAD_COUNT[] = "is not there",
+static const char OVER_BATCH[] = "extends past the end of its batch", OVER_RECORD[] = "has fields that extend past its end",
+                  LONG_NUMBER[] = "has a varint of too many bytes", BAD_DELTA[] = "has a wrong offset delta",
+                  BAD_LENGTH[] = "has a negative length", BAD_HEADERS[] = "has an impossible number of headers",
+                  NO_HEADER_KEY[] = "has a header without a key", BAD_END[] = "has another length than its fields",
+                  BAD_STAMP[] = "has a time stamp of more than 64 bits", BAD_COUNT[] = "is missing",
                   TRAILING[] = "is followed by other bytes";
 
 typedef struct {
-    Py_ssize_t good;     /* sound records, up to the first that is not */
-    const char *problem; /* what the next one, or the last, does wrong; NULL for nothing */
-    int64_t oldest;      /* of the time stamps that are not negative; -1 if all are */
-    int64_t newest;      /* of all */
-    Py_ssize_t keyless, untimely; /* how many */
-    int32_t keyless_at[MAX_PLACES], untimely_at[MAX_PLACES];
+    Py_ssize_t good;     /* the number of valid records before the first malformed one */
+    const char *problem; /* how the next record, or the last, is malformed; NULL for nothing */
+    int64_t oldest;      /* the smallest time stamp that is not negative; -1 for none */
+    int64_t newest;      /* the largest time stamp */
+    Py_ssize_t keyless, untimely; /* their numbers */
+    int32_t keyless_at[MAX_PLACES], untimely_at[MAX_PLACES]; /* the indexes of the first of them */
 } Inspection;
 
 static const char *
@@ -618,7 +620,7 @@ to_places(const int32_t *places, Py_ssize_t count)
 
 PyDoc_STRVAR(inspect_records_doc,
 "inspect_records(data, count, base_timestamp, earliest, latest, /)\n--\n\n"
-"What a broker has to know of the count records in data, as the fields of pylogd.wire.validation.Inspection.");
+"Walk over the count records in data. Returns the fields of pylogd.wire.validation.Inspection.");
 
 static PyObject *
 inspect_records(PyObject *self, PyObject *args)
@@ -660,7 +662,7 @@ big_endian(const uint8_t *at, int bytes)
     return value;
 }
 
-/* Add the size of a raw snappy block, decompressed, to `size`; whether the block can be decompressed whole. */
+/* Add the decompressed size of a raw snappy block to `size`. Returns whether the block is well-formed. */
 static int
 inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
 {
@@ -670,7 +672,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
     while (at < end) {
         uint64_t tag = *at++, offset = 0, length = tag >> 2;
         int extra = (int)(tag & 3);
-        if (extra == 0) { /* a literal: its length may take up to four bytes of its own, low ones first */
+        if (extra == 0) { /* a literal, whose length may take up to four more bytes, low ones first */
             extra = length < 60 ? 0 : (int)length - 59;
             if (end - at < extra)
                 return 0;
@@ -682,7 +684,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
             if (++length > (uint64_t)(end - at))
                 return 0;
             at += length;
-        } else { /* a copy of what was made before; its offset takes 1, 2 or 4 bytes */
+        } else { /* a copy of earlier output; its offset takes 1, 2 or 4 bytes */
             extra = extra == 3 ? 4 : extra;
             if (end - at < extra)
                 return 0;
@@ -705,7 +707,7 @@ inspect_snappy(const uint8_t *at, const uint8_t *end, uint64_t *size)
     return made == total;
 }
 
-/* The same for snappy-java's stream of blocks, or a block alone. */
+/* Do the same for snappy-java's stream of blocks, or a raw block. */
 static int
 inspect_snappy_stream(const uint8_t *at, const uint8_t *end, uint64_t *size)
 {
@@ -725,7 +727,7 @@ inspect_snappy_stream(const uint8_t *at, const uint8_t *end, uint64_t *size)
 
 PyDoc_STRVAR(batch_is_valid_doc,
 "batch_is_valid(batch, earliest, /)\n--\n\n"
-"Whether what is behind a batch's header is what the header says; see pylogd.wire.validation.");
+"Return whether the records of a batch agree with its header; see pylogd.wire.validation.");
 
 static PyObject *
 batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)
@@ -774,26 +776,26 @@ batch_is_valid(PyObject *self, PyObject *const *args, Py_ssize_t number)
 typedef struct {
     uint8_t *start;
     Py_ssize_t size;
-    Py_ssize_t room;
+    Py_ssize_t capacity;
 } Output;
 
 static int
 reserve(Output *output, Py_ssize_t more)
 {
-    if (more <= output->room - output->size)
+    if (more <= output->capacity - output->size)
         return 0;
-    Py_ssize_t room = output->room + output->room / 2 + more;
-    uint8_t *start = PyMem_Realloc(output->start, (size_t)room);
+    Py_ssize_t capacity = output->capacity + output->capacity / 2 + more;
+    uint8_t *start = PyMem_Realloc(output->start, (size_t)capacity);
     if (start == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     output->start = start;
-    output->room = room;
+    output->capacity = capacity;
     return 0;
 }
 
-/* There must be room for ten bytes. */
+/* Write a varint. The caller has reserved ten bytes. */
 static inline void
 put_varint(Output *output, int64_t value)
 {
@@ -805,7 +807,7 @@ put_varint(Output *output, int64_t value)
     output->start[output->size++] = (uint8_t)rest;
 }
 
-/* The length and the bytes of an object with a buffer; None is null. */
+/* Write the length and the bytes of an object with a buffer; None is null. */
 static int
 put_sized(Output *output, PyObject *object)
 {
@@ -861,7 +863,7 @@ put_text(Output *output, PyObject *text)
 static int
 put_headers(Output *output, PyObject *headers)
 {
-    if (PyBytes_CheckExact(headers)) { /* encoded before */
+    if (PyBytes_CheckExact(headers)) { /* encoded already */
         Py_ssize_t size = PyBytes_GET_SIZE(headers);
         if (reserve(output, size) < 0)
             return -1;
@@ -891,7 +893,7 @@ done:
     return done;
 }
 
-/* One record behind a gap for its length, which is then closed up. */
+/* Write a record after ten reserved bytes, then write its length and move the record up to it. */
 static int
 put_record(Output *output, PyObject *record, Py_ssize_t index, int64_t base_timestamp)
 {
@@ -900,7 +902,7 @@ put_record(Output *output, PyObject *record, Py_ssize_t index, int64_t base_time
     if (fields == NULL)
         return -1;
     if (PyTuple_GET_SIZE(fields) != 4) {
-        PyErr_SetString(PyExc_ValueError, "a record is a key, a value, a time stamp and headers");
+        PyErr_SetString(PyExc_ValueError, "a record must have a key, a value, a time stamp and headers");
         goto done;
     }
     PyObject *headers = PyTuple_GET_ITEM(fields, 3);
@@ -932,7 +934,7 @@ done:
 
 PyDoc_STRVAR(encode_records_doc,
 "encode_records(records, base_timestamp, /)\n--\n\n"
-"The records of a batch without its header: (key, value, timestamp, headers) each.");
+"Encode the records of a batch, (key, value, timestamp, headers) each, without the header and compression.");
 
 static PyObject *
 encode_records(PyObject *self, PyObject *args)
@@ -1011,7 +1013,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "_speedups", "Loops over records, compiled.", -1, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_speedups", "Compiled loops over records.", -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

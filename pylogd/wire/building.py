@@ -1,4 +1,4 @@
-"""The construct of each API and version, built from its schema in `protocol/apis/`. Only `schema` uses it."""
+"""Build the construct of each API and version from its schema in `protocol/apis/`. Only `schema` uses it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Builder:
         return _SCALAR_DEFAULTS.get(kind, 0)
 
     def _covers(self, versions: str) -> bool:
-        """Whether a range such as "3", "3-5", "3+" or "none" holds the version."""
+        """Return whether a range such as "3", "3-5", "3+" or "none" includes the version."""
         if versions == "none":
             return False
         if versions.endswith("+"):

@@ -1,10 +1,10 @@
-"""The four codecs of record batches: gzip, snappy, lz4 and zstd, by cramjam.
+"""Compress and decompress records with gzip, snappy, lz4 and zstd, by cramjam.
 
-Strategy: output goes into a buffer of a guessed size that grows up to a limit, so that a few bytes which promise a
-gigabyte cost no more than the limit. Snappy is written in snappy-java's ("xerial") blocks, as the Java client does, and
-read both so and raw. LZ4 frames are written with independent blocks, because the Java client reads no others.
+Strategy: decompression writes to a buffer of an estimated size, which grows up to a limit, so a few bytes that claim to
+hold a gigabyte cost no more than the limit. Snappy is written as a stream of snappy-java's ("xerial") blocks, like the
+Java client does; raw snappy is read too. LZ4 frames have independent blocks, as the Java client reads no others.
 
-Rules: whatever is wrong with compressed bytes is an `InvalidRecordBatch`. This module knows nothing of batches.
+Rules: invalid compressed bytes raise InvalidRecordBatch. Must not know: record batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylogd.wire.exceptions import InvalidRecordBatch, TooLarge
 
 Buffer = bytes | bytearray | memoryview
 
-MAX_DECOMPRESSED = 128 * 1024 * 1024  # bytes of one batch's records, by default
+MAX_DECOMPRESSED = 128 * 1024 * 1024  # the default limit on the decompressed records of a batch, in bytes
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")
@@ -29,11 +29,11 @@ _BLOCK_SIZE = struct.Struct(">i")
 
 _FIRST_GUESS = 64 * 1024
 _GROWTH = 4
-_NO_ROOM = "failed to write whole buffer"  # how cramjam says that the output did not fit
+_OUTPUT_FULL = "failed to write whole buffer"  # cramjam's message if the output does not fit
 
 
 class CompressionType(IntEnum):
-    """A codec's number in a batch's attributes."""
+    """A codec, by its number in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -43,21 +43,21 @@ class CompressionType(IntEnum):
 
     @classmethod
     def named(cls, name: str) -> CompressionType:
-        """The codec of a name as settings and options have it. `ValueError` says which there are."""
+        """Return the codec with a name from a setting or option. Raises ValueError, which lists the names."""
         try:
             return cls[name.upper()]
         except KeyError:
             known = ", ".join(codec.name.lower() for codec in cls)
-            raise ValueError(f"unknown compression {name!r}: one of {known}") from None
+            raise ValueError(f"unknown compression {name!r}: use one of {known}") from None
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` under `codec`. `level` is the codec's own; `None` is what Kafka's clients have by default."""
+    """Compress `data`. `level` is specific to the codec; None is the default of Kafka's clients."""
     return _COMPRESSORS[codec](data, level)
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
-    """What `data` held, refused as soon as it goes over `max_size` bytes."""
+    """Decompress `data`. Raises TooLarge if the result has more than `max_size` bytes, and InvalidRecordBatch."""
     if codec == CompressionType.SNAPPY:
         return _snappy_decompress(data, max_size)
     module = _MODULES.get(codec)
@@ -69,17 +69,17 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> by
 def _decompress_bounded(
     into: Callable[[Buffer, bytearray], int], codec: CompressionType, data: Buffer, max_size: int
 ) -> bytes:
-    room = min(max(_FIRST_GUESS, _GROWTH * len(data)), max_size)
+    capacity = min(max(_FIRST_GUESS, _GROWTH * len(data)), max_size)
     while True:
-        output = bytearray(room)
+        output = bytearray(capacity)
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            if _NO_ROOM not in str(error):
-                raise InvalidRecordBatch(f"corrupt {codec.name.lower()}: {error}") from None
-            if room >= max_size:
-                raise TooLarge(f"{codec.name.lower()} holds more than {max_size} bytes") from None
-            room = min(room * _GROWTH, max_size)
+            if _OUTPUT_FULL not in str(error):
+                raise InvalidRecordBatch(f"corrupt {codec.name.lower()} data: {error}") from None
+            if capacity >= max_size:
+                raise TooLarge(f"{codec.name.lower()} data decompresses to more than {max_size} bytes") from None
+            capacity = min(capacity * _GROWTH, max_size)
         else:
             return bytes(memoryview(output)[:size])
 
@@ -92,11 +92,11 @@ def _snappy_decompress(data: Buffer, max_size: int) -> bytes:
     blocks: list[bytes] = []
     while position < len(view):
         if len(view) - position < _BLOCK_SIZE.size:
-            raise InvalidRecordBatch("corrupt snappy: a block's length is cut off")
+            raise InvalidRecordBatch("corrupt snappy data: the length of a block is cut off")
         (size,) = _BLOCK_SIZE.unpack_from(view, position)
         position += _BLOCK_SIZE.size
         if not 0 < size <= len(view) - position:
-            raise InvalidRecordBatch(f"corrupt snappy: a block of {size} bytes")
+            raise InvalidRecordBatch(f"corrupt snappy data: a block claims {size} of {len(view) - position} bytes")
         block = _snappy_block(view[position : position + size], max_size)
         max_size -= len(block)
         blocks.append(block)
@@ -105,15 +105,15 @@ def _snappy_decompress(data: Buffer, max_size: int) -> bytes:
 
 
 def _snappy_block(data: memoryview, max_size: int) -> bytes:
-    """A raw block, which opens with its size; a lie about it is found by the decoder."""
+    """Decompress a raw block. It begins with its decompressed size, which the decoder verifies."""
     try:
         size = cramjam.snappy.decompress_raw_len(data)
         if size > max_size:
-            raise TooLarge(f"snappy holds more than {max_size} bytes")
+            raise TooLarge(f"snappy data decompresses to more than {max_size} bytes")
         output = bytearray(size)
         cramjam.snappy.decompress_raw_into(data, output)
     except cramjam.DecompressionError as error:
-        raise InvalidRecordBatch(f"corrupt snappy: {error}") from None
+        raise InvalidRecordBatch(f"corrupt snappy data: {error}") from None
     return bytes(output)
 
 
@@ -132,7 +132,7 @@ def _snappy(data: Buffer, _level: int | None) -> bytes:
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
     frame = cramjam.lz4.Compressor(1 if level is None else level, content_checksum=False, block_linked=False)
-    frame.compress(bytes(data))  # it takes nothing else; no copy is made of bytes
+    frame.compress(bytes(data))  # cramjam takes nothing else here; bytes are not copied
     return bytes(frame.finish())
 
 

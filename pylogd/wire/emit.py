@@ -1,12 +1,13 @@
-"""The writers of Python source that the wire types use when construct compiles them.
+"""Generate the Python source of the functions that read and write messages. The wire types call it when construct
+compiles them.
 
-Strategy: one message becomes one function, with its structs and arrays inlined as plain statements. Consecutive fields
-of fixed size, and the length that stands in front of a string or an array, are read or written by a single call of
-`struct`: a type *defers* such a field, and a *flush* emits the call for all that are pending. So a value is available
-only after the flush that follows it.
+Strategy: each message becomes one function, with its structs and arrays inlined as statements. Consecutive fields of
+fixed size, including the length of a following string or array, are read or written by a single call of `struct`: a
+type *defers* such a field, and a *flush* emits the call for all pending fields. So the variable of a deferred field has
+its value only after the next flush.
 
-In the source, `view`, `at` and `end` are the frame, the position and its length, `room` is how many array elements the
-message may still have, and `write` takes the next part.
+Variables in the generated source: `view` is the frame, `at` the position in it, `end` its length, `elements_left` how
+many array elements the message may still have, and `write` the function that takes the next part.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HELPERS = """
 
 
 class Emitter:
-    """Lines of one function, and what is pending. `code` is construct's code generator, which holds the module."""
+    """Collects the lines of one function, and its pending fields. `code` is construct's code generator."""
 
     def __init__(self, code: Any) -> None:
         self.code = code
@@ -43,7 +44,7 @@ class Emitter:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a compound statement around what is added within. Nothing stays pending across its borders."""
+        """Add a compound statement, with the lines added in the `with` block as its body. Flushes before and after."""
         self.flush()
         self.line(head)
         self.indent += 1
@@ -55,11 +56,11 @@ class Emitter:
         self.indent -= 1
 
     def name(self, hint: str) -> str:
-        """A variable that no other field uses."""
+        """Return the name of a new variable."""
         return f"{hint}_{self.code.allocateId()}"
 
     def flush(self) -> None:
-        """Emit the pending fields."""
+        """Emit one call of `struct` for all pending fields."""
         if self._pending:
             self._emit_fixed(self._formats, self._pending)
             self._formats, self._pending = "", []
@@ -73,16 +74,19 @@ class Emitter:
 
 
 class ReadEmitter(Emitter):
-    """Emits the function that parses."""
+    """Generates a function that reads a message."""
 
     def fixed(self, form: str, hint: str) -> str:
-        """Defer a field of fixed size; the variable that will hold it."""
+        """Defer a field of fixed size. `form` is its letter in `struct`. Returns the variable that will hold it."""
         target = self.name(hint)
         self._defer(form, target)
         return target
 
     def length(self, form: str, hint: str) -> str:
-        """A variable with the length that comes next, -1 for null. `form` is that of the length, "" if compact."""
+        """Read a length, which is -1 for null. `form` is its letter in `struct`, "" for a compact one.
+
+        Returns the variable that holds it.
+        """
         target = self.fixed(form or "B", hint)
         self.flush()
         if not form:
@@ -92,11 +96,12 @@ class ReadEmitter(Emitter):
         return target
 
     def function(self, value: str) -> str:
-        """Close the function that returns the expression `value`; its name."""
+        """Complete the function, which returns the expression `value`. Returns the function's name."""
         self.flush()
         name = self.name("parse")
-        head = f"def {name}(io, this):\n    view = io.view\n    at = io.at\n    end = io.end\n    room = io.room\n"
-        self.code.append(head + "\n".join(self.lines) + f"\n    io.at = at\n    return {value}")
+        head = [f"def {name}(io, this):"]
+        head += [f"    {field} = io.{field}" for field in ("view", "at", "end", "elements_left")]
+        self.code.append("\n".join([*head, *self.lines, "    io.at = at", f"    return {value}"]))
         return name
 
     def _emit_fixed(self, formats: str, pending: list[str]) -> None:
@@ -106,14 +111,14 @@ class ReadEmitter(Emitter):
 
 
 class WriteEmitter(Emitter):
-    """Emits the function that builds."""
+    """Generates a function that writes a message."""
 
     def fixed(self, form: str, expression: str) -> None:
         """Defer a field of fixed size with the value of `expression`."""
         self._defer(form, expression)
 
     def length(self, form: str, expression: str) -> None:
-        """Write a length, where `expression` is -1 for null. `form` is that of the length, "" if compact."""
+        """Write the length `expression`, -1 for null. `form` is its letter in `struct`, "" for a compact one."""
         if form:
             self.fixed(form, expression)
             return
@@ -122,12 +127,12 @@ class WriteEmitter(Emitter):
         self.part(f"SHORT_VARINTS[{size}] if {size} < 128 else unsigned_varint({size})")
 
     def part(self, expression: str) -> None:
-        """Write the bytes, or the Opaque, that `expression` is."""
+        """Write the value of `expression`, which is bytes or an Opaque."""
         self.flush()
         self.line(f"write({expression})")
 
     def function(self) -> str:
-        """Close the function; its name."""
+        """Complete the function. Returns its name."""
         self.flush()
         name = self.name("build")
         self.code.append(f"def {name}(obj, io, this):\n    write = io.write\n" + "\n".join(self.lines))

@@ -1,7 +1,7 @@
-"""What can go wrong with bytes and messages.
+"""Errors of encoding and decoding.
 
-`RemoteProtocolError`: the peer sent something that the protocol does not allow; the connection is of no more use.
-`LocalProtocolError`: the local caller asked for something that can't be put on the wire; nothing was sent.
+RemoteProtocolError: the peer sent bytes that the protocol does not allow; close the connection.
+LocalProtocolError: the caller passed a message that can't be encoded; nothing was sent.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from pylogd.errors import ProtocolError
 
 
 class RemoteProtocolError(ProtocolError):
-    """The bytes from the peer are not what the protocol allows. The text says what is wrong with them."""
+    """The peer sent bytes that the protocol does not allow."""
 
 
 class LocalProtocolError(ProtocolError):
-    """A message of ours can't be encoded."""
+    """A message can't be encoded."""
 
 
 class UnsupportedVersion(LocalProtocolError):
-    """The message, or a field in it that is set, does not exist at the version asked for."""
+    """The message, or a field that is set in it, does not exist at the requested version."""
 
 
 class UnknownApi(LocalProtocolError):
-    """There is no schema for this API key."""
+    """The API key has no schema."""
 
 
 class InvalidValue(LocalProtocolError):
-    """A field holds a value that its type can't carry: null where null is not allowed, or a number out of range."""
+    """A field has a value that its type can't represent: null where null is not allowed, or a number out of range."""
 
 
 class InvalidRecordBatch(RemoteProtocolError):
-    """A record batch, or the compressed bytes in it, are not what the format allows. The connection may go on."""
+    """A record batch, or the compressed data in it, is malformed. The connection can still be used."""
 
 
 class TooLarge(InvalidRecordBatch):
-    """Compressed bytes that hold more than the caller allows."""
+    """Compressed data decompresses to more bytes than the caller allows."""

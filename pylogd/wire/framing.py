@@ -1,14 +1,15 @@
-"""Frames: a 4-byte big-endian length, then that many bytes (Kafka protocol guide, "Network").
+"""Split a byte stream into frames: a big-endian int32 length, then that many bytes (Kafka protocol guide, "Network").
 
-Strategy: frames that lie whole in one received chunk are handed out as views of that chunk, uncopied. A frame that
-spans chunks is gathered in one bytearray, which grows as bytes come and not by what the length promises, so a peer
-pays for the memory it takes; a client, which trusts its broker that far, has it made in full up to `ahead` bytes.
-Whoever has a socket may receive into it (`room`) instead of feeding chunks. Decoders may share a `FrameMemory`, where
-the memory of large frames is used again: new memory costs more than all else that is done here with its bytes. Nothing
-here is quadratic in the number of chunks. A chunk that is used up is let go of: its peer may be silent for hours.
+Strategy: a frame that lies completely in one received chunk is returned as a view of the chunk, without a copy. A frame
+that spans chunks is collected in a bytearray. On a broker it grows with the received bytes, not with the announced
+length, so a peer can't make the broker allocate memory by announcing large frames. A client trusts its broker and
+allocates up to `ahead` bytes at once. A caller with a socket may receive directly into the bytearray
+(`receive_buffer`) instead of feeding chunks. Decoders may share a `FrameMemory`, which reuses the memory of large
+frames: allocating costs more than all other work on their bytes. The time is linear in the number of chunks. A
+consumed chunk is released at once, since its peer may be silent for hours.
 
-Rules: a length below zero or over the cap raises before anything is kept, and the decoder is then dead. A frame's bytes
-never change while a view of them is left.
+Rules: a negative length, or one over the limit, raises an error before anything is stored; the decoder can't be used
+after that. The bytes of a frame never change while a view of them exists.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from pylogd.wire.exceptions import RemoteProtocolError
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_SIZE = 4
-#: A frame that is smaller is fed in chunks, and its memory is not worth keeping.
+#: Frames from this size on, in bytes, are received in place, and their memory is reused.
 LARGE = 1 << 16
 _MOST_AHEAD = 1 << 23
 _NOTHING = memoryview(b"")
-_UNIT = 1 << 20  # memory for many frames is made in such steps, so that it fits the next one too
+_UNIT = 1 << 20  # reusable memory is allocated in multiples of this, so that it fits later frames too
 
 
 class InvalidFrameLength(RemoteProtocolError):
-    """A frame announced a negative length, or one over the cap."""
+    """A frame announced a negative length, or one over the limit."""
 
 
 class FrameMemory:
-    """The memory of the last few large frames, at most `count` times `most` bytes, for the frames behind them."""
+    """Keeps the memory of the last large frames for reuse: at most `count` buffers of at most `most` bytes each."""
 
     __slots__ = ("_count", "_kept", "_most")
 
@@ -41,7 +42,7 @@ class FrameMemory:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> bytearray | None:
-        """At least `size` bytes that nobody looks at any more, if there are such; what is in them is of no meaning."""
+        """Return a buffer of at least `size` bytes that no view refers to, or None. Its contents are undefined."""
         for at, memory in enumerate(self._kept):
             if len(memory) >= size and _unseen(memory):
                 del self._kept[at]
@@ -49,7 +50,7 @@ class FrameMemory:
         return None
 
     def keep(self, memory: bytearray) -> None:
-        """Remember a frame's memory, which may be looked at for as long as anybody likes."""
+        """Keep a frame's memory. Views of it may still exist; it is reused only after the last one is released."""
         if LARGE <= len(memory) <= self._most:
             self._kept.append(memory)
             if len(self._kept) > self._count:
@@ -67,7 +68,10 @@ def _unseen(memory: bytearray) -> bool:
 
 
 class FrameDecoder:
-    """Split a stream of bytes into frames of at most `max_bytes` bytes each."""
+    """Splits a stream of bytes into frames of at most `max_bytes` bytes.
+
+    ahead: up to which length, in bytes, a frame's memory is allocated at once. memory: shared memory of large frames.
+    """
 
     __slots__ = ("_ahead", "_at", "_chunk", "_filled", "_max_bytes", "_memory", "_missing", "_partial")
 
@@ -92,7 +96,7 @@ class FrameDecoder:
         if filled == len(partial):
             if self._memory is None or filled + self._missing < LARGE:
                 return None
-            partial += bytes(min(max(filled, LARGE), _MOST_AHEAD))  # as much again as the peer has sent
+            partial += bytes(min(max(filled, LARGE), _MOST_AHEAD))  # doubles with what the peer has sent
         return memoryview(partial)[filled : filled + self._missing]
 
     def filled(self, size: int) -> None:

@@ -1,7 +1,7 @@
-"""Request and response headers (KIP-482 for the flexible ones), read with `struct`: every request has one.
+"""Read request headers and the tagged fields of flexible ones (KIP-482), with `struct` for speed.
 
-Request header v1: api key, version, correlation id, nullable client id. v2 adds tagged fields behind the client id,
-which keeps its old 2-byte length. Response header v0: correlation id. v1 adds tagged fields.
+Request header v1: API key, version, correlation id, nullable client id. v2 adds tagged fields after the client id,
+whose length stays an int16. Response header v0: correlation id. v1 adds tagged fields.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pylogd.wire.exceptions import RemoteProtocolError
 _REQUEST = struct.Struct(">hhih")
 _REQUEST_SIZE = _REQUEST.size
 _unpack_request = _REQUEST.unpack_from
-RESPONSE_V0 = struct.Struct(">ii")  # length of the frame, correlation id
-RESPONSE_V1 = struct.Struct(">iib")  # and an empty tag section
+RESPONSE_V0 = struct.Struct(">ii")  # frame length, correlation id
+RESPONSE_V1 = struct.Struct(">iib")  # frame length, correlation id, number of tagged fields (0)
 MAX_TAGGED_FIELDS = 10_000
 
 
 def read_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
-    """(API key, version, correlation id, client id, where the body of a header v1 begins). Raises RemoteProtocolError.
+    """Return (API key, version, correlation id, client id, position after them). Raises RemoteProtocolError.
 
-    A header v2 goes on there with its tagged fields.
+    At that position follow the tagged fields of a header v2, or the body after a header v1.
     """
     if len(frame) < _REQUEST_SIZE:
-        raise RemoteProtocolError(f"a request of {len(frame)} bytes is too short for its header")
+        raise RemoteProtocolError(f"a request of {len(frame)} bytes is too short for a header")
     api_key, version, correlation_id, length = _unpack_request(frame)
     if length < 0:
         return api_key, version, correlation_id, None, _REQUEST_SIZE
     end = _REQUEST_SIZE + length
     if end > len(frame):
-        raise RemoteProtocolError(f"the client id of {length} bytes runs past the end of the request")
+        raise RemoteProtocolError(f"the client id of {length} bytes extends past the end of the request")
     try:
         return api_key, version, correlation_id, str(frame[_REQUEST_SIZE:end], "utf-8"), end
     except UnicodeDecodeError as error:
@@ -38,7 +38,7 @@ def read_request_header(frame: memoryview) -> tuple[int, int, int, str | None, i
 
 
 def skip_tagged_fields(frame: memoryview, at: int) -> int:
-    """The position behind the tag section that begins at `at`. Raises RemoteProtocolError."""
+    """Return the position after the tagged fields that begin at `at`. Raises RemoteProtocolError."""
     if at < len(frame) and frame[at] == 0:
         return at + 1
     count, at = read_unsigned_varint(frame, at)
@@ -49,12 +49,12 @@ def skip_tagged_fields(frame: memoryview, at: int) -> int:
         size, at = read_unsigned_varint(frame, at)
         at += size
         if at > len(frame):
-            raise RemoteProtocolError("a tagged field runs past the end of the request")
+            raise RemoteProtocolError("a tagged field extends past the end of the request")
     return at
 
 
 def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 5 bytes and the position behind it. Raises RemoteProtocolError."""
+    """Return the unsigned varint at `at`, of at most 5 bytes, and the position after it. Raises RemoteProtocolError."""
     value = shift = 0
     try:
         while True:
@@ -67,7 +67,7 @@ def read_unsigned_varint(frame: memoryview, at: int) -> tuple[int, int]:
             if shift > 28:
                 raise RemoteProtocolError("a varint is longer than 5 bytes")
     except IndexError:
-        raise RemoteProtocolError("a varint runs past the end of the request") from None
+        raise RemoteProtocolError("a varint extends past the end of the request") from None
     if value > 0xFFFFFFFF:
-        raise RemoteProtocolError("a varint is over 32 bits")
+        raise RemoteProtocolError("a varint has more than 32 bits")
     return value, at

@@ -1,10 +1,10 @@
-"""Which version of each API two sides speak: ApiVersions, the first exchange on a connection.
+"""Negotiate the versions of all APIs with a broker: the ApiVersions exchange that begins each connection.
 
-Strategy: the question goes out at our highest version. A broker that does not know that version says so in version 0,
-with the versions of ApiVersions that it does know, and is asked again at one of those (KIP-511). After that each
-request goes at the highest version that both sides know.
+Strategy: ApiVersions is requested at this client's highest version. A broker that does not support that version answers
+UNSUPPORTED_VERSION in version 0, with the versions that it supports, and is asked again at one of those (KIP-511).
+After that each request is sent at the highest version that both sides support.
 
-Rules: no I/O; whoever has the connection sends what `question` and `answer` return.
+Rules: no I/O. The owner of the connection sends what `question` and `answer` return.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ _OUR_HIGHEST = APIS[ApiVersionsRequest.API_KEY].max_version
 
 
 class Negotiation:
-    """The client's side of the exchange; `address` is for the text of errors."""
+    """The client's side of the exchange. `address`: the broker, for error messages."""
 
     __slots__ = ("_address", "_asked_again", "versions")
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._asked_again = False
-        #: what the broker serves: the lowest and highest version by API key; empty until it has answered
+        #: the lowest and highest version that the broker supports, by API key; empty until it has answered
         self.versions: Mapping[int, tuple[int, int]] = {}
 
     def question(self, version: int = _OUR_HIGHEST) -> tuple[ApiVersionsRequest, int]:
-        """The request to send first, and its version."""
+        """Return the request to send, and its version."""
         return ApiVersionsRequest(client_software_name="pylogd", client_software_version=__version__), version
 
     def answer(self, response: ApiVersionsResponse) -> tuple[ApiVersionsRequest, int] | None:
-        """Take the broker's answer: None if it settles `versions`, else what to send next. Raises KafkaError."""
+        """Take the broker's response. Returns None if `versions` is known now, else the request to send next.
+
+        Raises KafkaError.
+        """
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and not self._asked_again:
             self._asked_again = True
             offered = [api.max_version for api in response.api_keys if api.api_key == ApiVersionsRequest.API_KEY]
@@ -47,7 +50,10 @@ class Negotiation:
         return None
 
     def version_for(self, request: Any, highest: int | None = None) -> int:
-        """The highest version of a request that both sides know, not over `highest`. Raises UnsupportedByBroker."""
+        """Return the highest version of a request that both sides support, at most `highest`.
+
+        Raises UnsupportedByBroker if there is none.
+        """
         ours = APIS[request.API_KEY]
         low, high = self.versions.get(request.API_KEY, (0, -1))
         version = min(high, ours.max_version if highest is None else highest)

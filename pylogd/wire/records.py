@@ -1,14 +1,14 @@
-"""Record batches, data format version 2 (Kafka documentation, "Record Batch" and "Record").
+"""Encode and decode record batches, format version 2 (Kafka documentation, "Record Batch" and "Record").
 
-A batch on the wire is the batch on the disk. The header is read with `struct`; the records behind it are opaque to the
-broker unless it must look inside (compaction, time stamps, the command line).
+A batch has the same bytes on the wire and on the disk. The header is decoded with `struct`; the broker decodes the
+records after it only for compaction, time stamps and the command line.
 
-Strategy: decoding is one tight loop over one `bytes` object, with varints of one and two bytes read in line; encoding
-gathers parts from a table of ready varints and joins them once. Where `_speedups` could be compiled, it takes the place
-of both loops, unless PYLOGD_PURE_PYTHON is set in the environment.
+Strategy: decoding is a loop over one `bytes` object, with varints of one and two bytes decoded inline. Encoding takes
+varints from a table and joins all parts once. The compiled module `_speedups` replaces both loops, unless it could not
+be compiled or PYLOGD_PURE_PYTHON is set in the environment.
 
-Rules: no length is believed before it is checked against the bytes that are there, and whatever is wrong is an
-`InvalidRecordBatch`; nothing else comes out of here for any input. This module knows no files, no sockets, no clocks.
+Rules: every length is checked against the bytes that exist before it is used. Malformed input raises
+InvalidRecordBatch and nothing else. Must not know: files, sockets, clocks.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if os.environ.get("PYLOGD_PURE_PYTHON"):
 #: producer id, producer epoch, base sequence, record count
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
-LENGTH_OVERHEAD = 12  # the bytes of a batch that its own length field does not count
-CRC_START = 21  # the CRC covers everything from here on
+LENGTH_OVERHEAD = 12  # the bytes at the start of a batch that its length field does not count
+CRC_START = 21  # the CRC covers all bytes from here on
 MAGIC = 2
 
 #: bits of the attributes
@@ -55,10 +55,10 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-_PREFIX = struct.Struct(">qiib")  # up to and with the magic
+_PREFIX = struct.Struct(">qiib")  # up to and including the magic
 _CRC = struct.Struct(">I")
-_COVERED = struct.Struct(">hiqqqhii")  # what the CRC covers of the header
-_MIN_RECORD = 7  # length, attributes, two deltas, two lengths, header count: a byte each
+_COVERED = struct.Struct(">hiqqqhii")  # the fields of the header that the CRC covers
+_MIN_RECORD = 7  # length, attributes, two deltas, two lengths, number of headers: at least a byte each
 _MAX_VARINT_SHIFT = 63
 _CONTROL_KEY = struct.Struct(">hh")
 
@@ -67,7 +67,7 @@ Header = tuple[str, bytes | None]
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of a batch's records."""
+    """The header of a batch: the 61 bytes before the records."""
 
     base_offset: int
     batch_length: int
@@ -85,7 +85,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header and all."""
+        """The size of the whole batch with its header, in bytes."""
         return self.batch_length + LENGTH_OVERHEAD
 
     @property
@@ -94,16 +94,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after this batch: where a reader goes on."""
+        """The offset after the last record, with which a reader continues."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def compression(self) -> int:
-        """The codec's number, as in `CompressionType`; it may be one that nobody knows."""
+        """The codec's number, as in `CompressionType`. It may be an unknown one."""
         return self.attributes & COMPRESSION_MASK
 
     @property
     def is_log_append_time(self) -> bool:
+        """Whether `max_timestamp`, the time of the append, is the time stamp of all records."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
@@ -112,12 +113,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether this holds a transaction marker or the like, which no consumer is shown."""
+        """Whether the batch contains control records such as transaction markers, which consumers are not given."""
         return bool(self.attributes & CONTROL)
 
 
 class Record(NamedTuple):
-    """A record as a consumer sees it. `timestamp` is in milliseconds since 1970, -1 if there is none."""
+    """A record that was read. `timestamp` is in milliseconds since 1970, -1 for none."""
 
     topic: str
     partition: int
@@ -129,7 +130,7 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """A record on its way in. A `timestamp` in milliseconds since 1970."""
+    """A record to be written. `timestamp` is in milliseconds since 1970."""
 
     key: bytes | None
     value: bytes | None
@@ -138,7 +139,7 @@ class NewRecord(NamedTuple):
 
 
 class ControlType(IntEnum):
-    """What a control record says."""
+    """The type of a control record."""
 
     ABORT = 0
     COMMIT = 1
@@ -148,35 +149,29 @@ class ControlType(IntEnum):
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C (Castagnoli) of any buffer, uncopied, by the processor's instruction where it has one.
-
-    `value` is the CRC of what came before `data`.
-    """
+    """Return the CRC-32C (Castagnoli) of a buffer. `value`: the CRC of the bytes before it."""
     return int(_crc32c(data, value))
 
 
-# Headers ------------------------------------------------------------------------------------------------------------
-
-
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Its magic and length are checked for sense; whether the batch is all there is not."""
+    """Decode the header at `position`. The batch may be incomplete. Raises InvalidRecordBatch."""
     try:
         header = BatchHeader._make(HEADER.unpack_from(data, position))
     except struct.error:
         if len(data) - position >= _PREFIX.size and (magic := data[position + _PREFIX.size - 1]) != MAGIC:
-            raise InvalidRecordBatch(f"a batch of magic {magic}, where only {MAGIC} is known") from None
+            raise InvalidRecordBatch(f"a batch has magic {magic}; only {MAGIC} is supported") from None
         raise InvalidRecordBatch(f"{len(data) - position} bytes are too few for a batch header") from None
     if header.magic != MAGIC:
-        raise InvalidRecordBatch(f"a batch of magic {header.magic}, where only {MAGIC} is known")
+        raise InvalidRecordBatch(f"a batch has magic {header.magic}; only {MAGIC} is supported")
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
-        raise InvalidRecordBatch(f"a batch length of {header.batch_length} is less than its own header")
+        raise InvalidRecordBatch(f"the batch length {header.batch_length} is less than the size of the header")
     return header
 
 
 def iter_batches(data: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch in `data` with its header, as views, nothing copied and no CRC checked.
+    """Yield the header and a view of each batch in `data`, without checking CRCs. Raises InvalidRecordBatch.
 
-    A last batch that is cut off ends the iteration if `allow_partial` (a fetch may cut), else it is an error.
+    allow_partial: whether an incomplete last batch, with which a fetch may end, is ignored.
     """
     view = memoryview(data)
     position, size = 0, len(view)
@@ -188,25 +183,22 @@ def iter_batches(data: Buffer, *, allow_partial: bool = False) -> Iterator[tuple
         if header.batch_length + LENGTH_OVERHEAD > left:
             if allow_partial:
                 return
-            raise InvalidRecordBatch(f"a batch of {header.size} bytes, of which only {left} are there")
+            raise InvalidRecordBatch(f"a batch of {header.size} bytes ends after {left}")
         end = position + header.batch_length + LENGTH_OVERHEAD
         yield header, view[position:end]
         position = end
 
 
 def _is_cut_header(view: memoryview, position: int) -> bool:
-    """Whether what is left may be the start of a batch of our format, rather than one of an older format."""
+    """Return whether the rest may be the start of a batch of this format, rather than of an older one."""
     at = position + _PREFIX.size - 1
     return at >= len(view) or view[at] == MAGIC
 
 
 def batch_crc_ok(batch: Buffer, header: BatchHeader | None = None) -> bool:
-    """Whether the whole batch in `batch` is as its CRC says. `header` saves parsing it again."""
+    """Return whether the CRC of a whole batch is right. `header`: the batch's header, if it is decoded already."""
     crc = header.crc if header is not None else _CRC.unpack_from(batch, CRC_START - _CRC.size)[0]
     return crc32c(memoryview(batch)[CRC_START:]) == crc
-
-
-# Decoding -----------------------------------------------------------------------------------------------------------
 
 
 def decode_batch(
@@ -218,52 +210,49 @@ def decode_batch(
     check_crc: bool = True,
     max_decompressed: int = MAX_DECOMPRESSED,
 ) -> list[Record]:
-    """The records of one whole batch, marked as of `topic` and `partition`.
+    """Decode the records of a whole batch. Raises InvalidRecordBatch.
 
-    Records of a control batch come back too: ask the header. Compressed records may take `max_decompressed` bytes.
+    header: the batch's header, if it is decoded already. topic, partition: for the records. max_decompressed: the
+    largest allowed size of the decompressed records, in bytes. The records of control batches are returned too.
     """
     if header is None:
         header = parse_header(batch)
     if len(batch) != header.size:
-        raise InvalidRecordBatch(f"a batch of {header.size} bytes in {len(batch)}")
+        raise InvalidRecordBatch(f"a batch has {len(batch)} bytes instead of {header.size}")
     if check_crc and not batch_crc_ok(batch, header):
-        raise InvalidRecordBatch(f"the batch at offset {header.base_offset} fails its CRC")
+        raise InvalidRecordBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
     data = payload_of(batch, header, max_decompressed)
     stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    count, base, base_time = header.record_count, header.base_offset, header.base_timestamp
     records: list[Record]
     if speedups is not None:
-        records = speedups.decode_records(
-            data, header.record_count, header.base_offset, header.base_timestamp, topic, partition, Record, stamp
-        )
+        records = speedups.decode_records(data, count, base, base_time, topic, partition, Record, stamp)
     else:
-        records = decode_records(
-            bytes(data), header.record_count, header.base_offset, header.base_timestamp,
-            topic=topic, partition=partition,
-        )  # fmt: skip
+        records = decode_records(bytes(data), count, base, base_time, topic=topic, partition=partition)
         if stamp is not None:
             records = [_new_record((*record[:3], stamp, *record[4:])) for record in records]
     if records and records[-1][2] > header.last_offset:
-        raise InvalidRecordBatch(f"offset {records[-1][2]} lies behind the batch's last, {header.last_offset}")
+        raise InvalidRecordBatch(f"the offset {records[-1][2]} is greater than the batch's last, {header.last_offset}")
     return records
 
 
 def payload_of(batch: Buffer, header: BatchHeader, max_decompressed: int = MAX_DECOMPRESSED) -> Buffer:
-    """The records of a whole batch as bytes, decompressed, or as a view if they are not compressed."""
+    """Return the encoded records of a whole batch: decompressed bytes, or a view if they are not compressed."""
     payload = memoryview(batch)[HEADER_SIZE:]
     return decompress(header.compression, payload, max_decompressed) if header.compression else payload
 
 
 _Fields = tuple[str, int, int, int, bytes | None, bytes | None, tuple[Header, ...]]
-#: NamedTuple's own constructor runs in Python; this one makes the same object at a third of the price
+#: Makes a Record in a third of the time of NamedTuple's constructor, which is Python code.
 _new_record: Callable[[_Fields], Record] = partial(tuple.__new__, Record)
 
 
 def decode_records(
     data: bytes, count: int, base_offset: int = 0, base_timestamp: int = 0, *, topic: str = "", partition: int = -1
 ) -> list[Record]:
-    """The `count` records that fill `data` (decompressed, without the header)."""
+    """Decode the `count` records that fill `data`, decompressed and without header. Raises InvalidRecordBatch."""
     if not 0 <= count <= len(data) // _MIN_RECORD:
-        raise InvalidRecordBatch(f"{count} records in {len(data)} bytes")
+        raise InvalidRecordBatch(f"{count} records do not fit in {len(data)} bytes")
     records: list[Record] = []
     append = records.append
     new = _new_record
@@ -271,80 +260,88 @@ def decode_records(
     position, last_delta = 0, -1
     try:
         for _ in range(count):
-            n = data[position]
-            if n < 128:
-                position += 2  # and the attributes: none are in use
-            elif (m := data[position + 1]) < 128:
-                n += (m << 7) - 128
-                position += 3
-            else:
-                n, position = _unsigned(data, position)
-                position += 1
-            end = position + (n >> 1) - 1
-            stamp = data[position]
-            if stamp < 128:
-                position += 1
-            elif (m := data[position + 1]) < 128:
-                stamp += (m << 7) - 128
-                position += 2
-            else:
-                stamp, position = _unsigned(data, position)
-            delta = data[position]
-            if delta < 128:
-                position += 1
-            elif (m := data[position + 1]) < 128:
-                delta += (m << 7) - 128
-                position += 2
-            else:
-                delta, position = _unsigned(data, position)
+            end, stamp, delta, position = _decode_deltas(data, position)
             if delta <= last_delta or delta & 1:
-                raise InvalidRecordBatch("offsets in a batch don't ascend")
+                raise InvalidRecordBatch("the offsets in a batch don't ascend")
             last_delta = delta
-            n = data[position]
-            position += 1
-            if n == 1:
-                key = None
-            else:
-                if n > 127:
-                    n, position = _unsigned(data, position - 1)
-                if n & 1:
-                    raise InvalidRecordBatch("a key of negative length")
-                start, position = position, position + (n >> 1)
-                key = data[start:position]
-            n = data[position]
-            position += 1
-            if n == 1:
-                value = None
-            else:
-                if n < 128:
-                    pass
-                elif (m := data[position]) < 128:
-                    n += (m << 7) - 128
-                    position += 1
-                else:
-                    n, position = _unsigned(data, position - 1)
-                if n & 1:
-                    raise InvalidRecordBatch("a value of negative length")
-                start, position = position, position + (n >> 1)
-                value = data[start:position]
+            key, value, position = _decode_key_and_value(data, position)
             if data[position]:
                 headers, position = _headers(data, position)
             else:
                 headers = ()
                 position += 1
             if position != end:
-                raise InvalidRecordBatch(f"a record's length says {end}, its fields end at {position}")
+                raise InvalidRecordBatch(f"a record should end at byte {end}, but its fields end at {position}")
             stamp = base_timestamp + (stamp >> 1 if not stamp & 1 else -(stamp >> 1) - 1)
             append(new((topic, partition, base_offset + (delta >> 1), stamp, key, value, headers)))
     except IndexError:
-        raise InvalidRecordBatch("a record goes over the end of its batch") from None
+        raise InvalidRecordBatch("a record extends past the end of its batch") from None
     if position != len(data):
         raise InvalidRecordBatch(f"{len(data) - position} bytes follow the last record of a batch")
     return records
 
 
+def _decode_deltas(data: bytes, position: int) -> tuple[int, int, int, int]:
+    """Return a record's end, its time stamp and offset deltas (zig-zag encoded), and the position after them."""
+    size = data[position]
+    if size < 128:
+        position += 2  # with the attributes, which are unused
+    elif (high := data[position + 1]) < 128:
+        size += (high << 7) - 128
+        position += 3
+    else:
+        size, position = _unsigned(data, position)
+        position += 1
+    end = position + (size >> 1) - 1
+    stamp = data[position]
+    if stamp < 128:
+        position += 1
+    elif (high := data[position + 1]) < 128:
+        stamp += (high << 7) - 128
+        position += 2
+    else:
+        stamp, position = _unsigned(data, position)
+    delta = data[position]
+    if delta < 128:
+        position += 1
+    elif (high := data[position + 1]) < 128:
+        delta += (high << 7) - 128
+        position += 2
+    else:
+        delta, position = _unsigned(data, position)
+    return end, stamp, delta, position
+
+
+def _decode_key_and_value(data: bytes, position: int) -> tuple[bytes | None, bytes | None, int]:
+    """Return a record's key and value, and the position after them. Their lengths are zig-zag encoded; 1 is null."""
+    key = value = None
+    size = data[position]
+    position += 1
+    if size != 1:
+        if size > 127:
+            size, position = _unsigned(data, position - 1)
+        if size & 1:
+            raise InvalidRecordBatch("a key has a negative length")
+        start, position = position, position + (size >> 1)
+        key = data[start:position]
+    size = data[position]
+    position += 1
+    if size != 1:
+        if size > 127:
+            if (high := data[position]) < 128:
+                size += (high << 7) - 128
+                position += 1
+            else:
+                size, position = _unsigned(data, position - 1)
+        if size & 1:
+            raise InvalidRecordBatch("a value has a negative length")
+        start, position = position, position + (size >> 1)
+        value = data[start:position]
+    return key, value, position
+
+
 def _unsigned(data: bytes, position: int) -> tuple[int, int]:
-    """A base-128 varint, before zig-zag is undone, and the position behind it."""
+    """Return the varint at `position`, still zig-zag encoded, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -352,51 +349,48 @@ def _unsigned(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 128:
             if value >> 64:
-                raise InvalidRecordBatch("a varint of more than 64 bits")
+                raise InvalidRecordBatch("a varint has more than 64 bits")
             return value, position
         shift += 7
         if shift > _MAX_VARINT_SHIFT:
-            raise InvalidRecordBatch("a varint of more than ten bytes")
+            raise InvalidRecordBatch("a varint has more than ten bytes")
 
 
 def _headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    """A record's headers. A key that is not UTF-8 keeps its bytes as surrogate escapes, so nothing is lost."""
+    """Return a record's headers and the position after them. Invalid UTF-8 in keys becomes surrogate escapes."""
     count, position = _unsigned(data, position)
-    if count & 1 or count > len(data) - position:  # a header takes two bytes, and the count is doubled by zig-zag
-        raise InvalidRecordBatch("a count of headers that can't be")
+    if count & 1 or count > len(data) - position:  # a header has at least two bytes, and zig-zag doubles the number
+        raise InvalidRecordBatch("a record has an impossible number of headers")
     headers: list[Header] = []
     for _ in range(count >> 1):
         key, position = _sized(data, position)
         if key is None:
-            raise InvalidRecordBatch("a header without a key")
+            raise InvalidRecordBatch("a header has no key")
         value, position = _sized(data, position)
         headers.append((key.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), position
 
 
 def _sized(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """Bytes behind a varint length; -1 is null."""
+    """Return the bytes, or None, that follow their length as a varint (-1 for null), and the position after them."""
     n, position = _unsigned(data, position)
     if n == 1:
         return None, position
     if n & 1 or n >> 1 > len(data) - position:
-        raise InvalidRecordBatch("a length that goes over the end of its batch")
+        raise InvalidRecordBatch("a field extends past the end of its batch")
     end = position + (n >> 1)
     return data[position:end], end
 
 
 def control_type(record: Record) -> int:
-    """What the record of a control batch says, as in `ControlType`; newer brokers may say more."""
+    """Return the type of a control record, as in `ControlType`. Newer brokers may write others."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise InvalidRecordBatch("a control record without its type")
+        raise InvalidRecordBatch("a control record has no type")
     return int(_CONTROL_KEY.unpack_from(record.key)[1])
 
 
-# Encoding -----------------------------------------------------------------------------------------------------------
-
-
 def varint(value: int) -> bytes:
-    """A signed number, zig-zag, base 128, low bits first (as Protocol Buffers' sint)."""
+    """Encode a signed number as a varint with zig-zag, like Protocol Buffers' sint64."""
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()
     while rest > 127:
@@ -406,13 +400,13 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-_TABLED = 8192  # what fits two bytes
+_TABLED = 8192  # the smallest number whose varint has three bytes
 _NULL = varint(-1)
 
 
 @cache
 def _table() -> list[bytes]:
-    """The small ones, made by the first who encodes without the compiled twin."""
+    """Return the varints of small numbers. They are computed when records are first encoded in Python."""
     return [varint(n) for n in range(_TABLED)]
 
 
@@ -428,12 +422,13 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytes:
-    """One batch of `records` (`NewRecord` or plain tuples in its order), ready to be sent or written.
+    """Encode a batch of records: NewRecord, or tuples with its fields in order.
 
-    `attributes` are the bits besides the codec's. Records take consecutive offsets from `base_offset` on.
+    compression: a codec of `CompressionType`. level: the codec's level, None for the default. attributes: bits in
+    addition to the codec's. The records have consecutive offsets from `base_offset` on.
     """
     if not records:
-        raise ValueError("a batch needs a record")
+        raise ValueError("a batch must have at least one record")
     base_timestamp = records[0][2]
     max_timestamp = max([record[2] for record in records])
     payload: Buffer = encode_records(records, base_timestamp)
@@ -449,7 +444,7 @@ def encode_batch(
 
 
 def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The same batch, numbered for another try under another epoch."""
+    """Return a copy of a batch with another producer id, producer epoch and base sequence."""
     header = parse_header(batch)
     covered = _COVERED.pack(*header[5:9], producer_id, producer_epoch, base_sequence, header.record_count)
     payload = memoryview(batch)[HEADER_SIZE:]
@@ -460,7 +455,7 @@ def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
 def encode_records(
     records: Sequence[tuple[bytes | None, bytes | None, int, Sequence[Header] | bytes]], base_timestamp: int
 ) -> bytes:
-    """The records of a batch without its header, not compressed."""
+    """Encode the records of a batch, without header and compression."""
     if speedups is not None:
         encoded: bytes = speedups.encode_records(records, base_timestamp)
         return encoded
@@ -500,8 +495,9 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 def record_size_bound(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
-    """At most how many bytes a record takes in a batch before compression: what a producer's batching counts with."""
-    size = 31 + len(key or b"") + len(value or b"")  # 5 for each of four lengths and the offset, 10 for the time, 1
+    """Return an upper bound of the size of a record in a batch, in bytes, before compression."""
+    # Up to 5 bytes for each of three lengths and the offset delta, 10 for the time stamp delta, 1 for the attributes.
+    size = 31 + len(key or b"") + len(value or b"")
     for name, item in headers:
         size += 10 + 4 * len(name) + len(item or b"")
     return size

@@ -1,13 +1,12 @@
 """Codecs for every API and version, built from the schemas in `protocol/apis/`.
 
-Strategy: nothing is read or compiled before it is used. The first message of an API at a version reads that API's
-schema, builds a construct from it, compiles it, and keeps the codec; after that a message costs one call of a function
-that was generated for exactly this API, version and direction. `pylogd.wire.messages.APIS` answers questions about
-versions without reading anything, and construct itself is imported with the first codec (`building`): a broker listens
-before it has one.
+Strategy: nothing is read or compiled before it is needed. The first message of an API at a version reads the API's
+schema, builds a construct from it, compiles it and caches the codec. After that a message costs one call of a function
+that was generated for this API, version and direction. `pylogd.wire.messages.APIS` has the versions without reading
+a schema, and construct itself is imported with the first codec (`building`), so a broker starts to listen without it.
 
-Rules: whatever the bytes, `decode` returns a message or raises RemoteProtocolError; whatever the message, `encode`
-returns parts or raises LocalProtocolError. Neither keeps anything.
+Rules: for any bytes `decode` returns a message or raises RemoteProtocolError; for any message `encode` returns parts or
+raises LocalProtocolError. Codecs have no state.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
     from pylogd.wire.building import Json
     from pylogd.wire.structs import MessageStruct
 
-#: bytes, or the records that a message was given, as they are
+#: bytes, or the object that was passed in for a field of records
 Part = Sized
 
 _REQUEST, _RESPONSE = "request", "response"
 
 
 class Codec:
-    """Turns the body of one frame, behind its header, into a message and back: one API, version and direction."""
+    """Decodes and encodes the bodies of frames, without headers, for one API, version and direction."""
 
     __slots__ = ("_build", "_parse", "api_name", "construct", "source", "version")
 
@@ -49,18 +48,19 @@ class Codec:
         self._build: Callable[[Any, GatherWriter, None], None] = compiled.buildfunc
 
     def decode(self, frame: bytes | memoryview) -> Any:
-        """The message in `frame`, all of it. Records in the message are views of the frame.
+        """Decode the message that fills `frame`. Records in it are views of the frame.
 
-        Raises RemoteProtocolError for anything else than one well-formed message.
+        Raises RemoteProtocolError unless the frame is exactly one well-formed message.
         """
         message, rest = self._decode(frame)
         if rest:
-            raise RemoteProtocolError(f"{self}: {rest} bytes are left behind the message")
+            raise RemoteProtocolError(f"{self}: {rest} bytes are left after the message")
         return message
 
     def decode_leniently(self, frame: bytes | memoryview) -> Any:
-        """The same, but bytes behind the message are passed over, as brokers have always done: librdkafka 2.16 sends
-        three too many in Metadata 13 for all topics.
+        """Decode a message, ignoring bytes that follow it.
+
+        Kafka's brokers ignore them too: librdkafka 2.16 sends three extra bytes with Metadata 13 for all topics.
         """
         return self._decode(frame)[0]
 
@@ -77,9 +77,9 @@ class Codec:
         return message, cursor.end - cursor.at
 
     def encode(self, message: Any) -> list[Part]:
-        """The parts of the message in order. Records are parts of their own: the objects given, untouched.
+        """Return the parts of the message in order. Fields of records become separate parts: the objects passed in.
 
-        Raises UnsupportedVersion if a field is set that does not exist at this version and may not be left out, and
+        Raises UnsupportedVersion if a field is set that does not exist at this version and is not ignorable, and
         InvalidValue if a value does not fit its type.
         """
         writer = GatherWriter()
@@ -96,43 +96,44 @@ class Codec:
 
 
 def request_codec(api_key: int, version: int) -> Codec:
-    """The codec for an API's requests. Raises UnknownApi or UnsupportedVersion."""
+    """Return the codec of an API's requests. Raises UnknownApi or UnsupportedVersion."""
     return _codec(api_key, version, _REQUEST)
 
 
 def response_codec(api_key: int, version: int) -> Codec:
-    """The codec for an API's responses. Raises UnknownApi or UnsupportedVersion."""
+    """Return the codec of an API's responses. Raises UnknownApi or UnsupportedVersion."""
     return _codec(api_key, version, _RESPONSE)
 
 
 def schema_versions(api_key: int) -> tuple[int, int]:
-    """The lowest and the highest version that has a schema. Raises UnknownApi."""
+    """Return the lowest and the highest version that has a schema. Raises UnknownApi."""
     info = api_info(api_key)
     return info.min_version, info.max_version
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """1, or 2 where the request is flexible. Raises UnknownApi."""
+    """Return the version of the request header: 2 for flexible requests, else 1. Raises UnknownApi."""
     return 2 if version >= api_info(api_key).flexible_from else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """0, or 1 where the response is flexible, but always 0 for ApiVersions (KIP-511). Raises UnknownApi.
+    """Return the version of the response header: 1 for flexible responses, else 0. Raises UnknownApi.
 
-    The client that asks for ApiVersions does not know yet whether the broker knows flexible versions.
+    It is always 0 for ApiVersions, since its client does not know yet whether the broker has flexible versions
+    (KIP-511).
     """
     return 1 if version >= api_info(api_key).flexible_from and api_key != ApiKey.API_VERSIONS else 0
 
 
 def load_schema(api_key: int) -> Json:
-    """The schema file of an API, read anew. Raises UnknownApi."""
+    """Read the schema file of an API. Raises UnknownApi."""
     path = protocol_directory().joinpath("apis", f"{api_info(api_key).module}.json")
     schema: Json = json.loads(path.read_text("utf-8"))
     return schema
 
 
 def protocol_directory() -> Traversable:
-    """Where the schemas are: `pylogd/protocol` when installed, `protocol` beside the package in a checkout."""
+    """Return the directory of the schemas: `pylogd/protocol` when installed, `protocol` in a checkout."""
     package = resources.files("pylogd")
     inside = package.joinpath("protocol")
     return inside if inside.is_dir() else package.joinpath("..", "protocol")
@@ -149,7 +150,7 @@ def _codec(api_key: int, version: int, role: str) -> Codec:
 
 
 def api_info(api_key: int) -> ApiInfo:
-    """What is known of an API without its schema. Raises UnknownApi."""
+    """Return the name, module and versions of an API. Raises UnknownApi."""
     try:
         return APIS[api_key]
     except KeyError:

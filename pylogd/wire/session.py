@@ -1,13 +1,12 @@
-"""A Kafka connection without the connection: bytes in, events out; messages in, parts out.
+"""The protocol of a connection without I/O: received bytes become events, messages become parts to send.
 
-Strategy: `receive_data` takes what came from the peer, `next_event` hands out one event at a time until it answers
-None, so whoever drives a session may stop between two events (back-pressure) and go on later. Encoding returns a list
-of parts, where a part is bytes or the very object that stood in a records field, untouched; the caller may send a file
-for it.
+Strategy: `receive_data` takes bytes from the peer; `next_event` returns one event at a time, then None. So the caller
+may pause between two events (back-pressure) and continue later. Encoding returns a list of parts: each is bytes, or the
+object that was passed in for a field of records, for which the caller may send a file.
 
-Rules: any bytes at all become events or one RemoteProtocolError; after that error the session is dead and the
-connection should be closed. A request whose API or version is not served becomes `UnsupportedRequest`: its body is
-unknown, its header is not. A client's replies come in the order of its requests (Kafka protocol guide, "Network").
+Rules: any bytes become events or one RemoteProtocolError; after that error the session can't be used and the connection
+should be closed. A request of an unsupported API or version becomes an UnsupportedRequest, because only its header can
+be decoded. Replies have the order of the requests (Kafka protocol guide, "Network").
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from pylogd.wire.schema import Part
 _API_VERSIONS = 18
 _INT32 = struct.Struct(">i")
 _UINT32_WRAP = 1 << 31
-_AHEAD = 8 * 1024 * 1024  # of a reply that has begun, memory is made for as much as this
+_AHEAD = 8 * 1024 * 1024  # how much memory a client allocates at once for a reply whose length it has received
 
 
 @dataclass(slots=True)
 class RequestReceived:
-    """A whole request: `request` is its message, dropped by whoever has handled it so that its bytes can go."""
+    """A complete request. Whoever has handled it sets `request` to None, so that its bytes can be released."""
 
     api_key: int
     version: int
@@ -43,7 +42,7 @@ class RequestReceived:
 
 @dataclass(slots=True)
 class UnsupportedRequest:
-    """A request at an API or version that is not served. Only its header could be read."""
+    """A request of an API or version that is not supported. Only its header was decoded."""
 
     api_key: int
     version: int
@@ -53,7 +52,7 @@ class UnsupportedRequest:
 
 @dataclass(slots=True)
 class ResponseReceived:
-    """The reply to this session's request `correlation_id`; `response` is its message."""
+    """The reply to the request with `correlation_id`. `response` is its message."""
 
     correlation_id: int
     api_key: int
@@ -67,7 +66,7 @@ _Encode = Callable[[Any], list[Part]]
 _pack_head_v0 = RESPONSE_V0.pack
 _pack_head_v1 = RESPONSE_V1.pack
 
-# Codecs by `API << 16 | version`, shared by all sessions: (is the header flexible, decode) and the same to encode.
+# Codecs by `API key << 16 | version`, shared by all sessions: (whether the header is flexible, decode or encode).
 _DECODERS: dict[int, tuple[bool, _Decode]] = {}
 _ENCODERS: dict[int, tuple[bool, _Encode]] = {}
 
@@ -168,7 +167,7 @@ class ServerSession:
 
 
 class ClientSession:
-    """The client's side of one connection: numbers requests and matches replies to them, in order."""
+    """The client's side of one connection: numbers requests and matches replies to them."""
 
     __slots__ = ("_awaited", "_client_id", "_correlation_id", "_decoder")
 
@@ -180,13 +179,16 @@ class ClientSession:
 
     @property
     def in_flight(self) -> int:
-        """How many replies are awaited."""
+        """The number of requests that await a reply."""
         return len(self._awaited)
 
     def encode_request(self, request: Any, version: int, *, expect_reply: bool = True) -> list[Part]:
-        """The parts of `request` with its header and length. A produce with acks=0 expects no reply."""
+        """Encode a request. Returns its parts, beginning with length and header.
+
+        expect_reply: false for Produce with acks=0, which has no reply.
+        """
         api_key = request.API_KEY
-        parts = schema.request_codec(api_key, version).encode(request)  # before anything is awaited: it may raise
+        parts = schema.request_codec(api_key, version).encode(request)  # first, because it may raise
         self._correlation_id = (self._correlation_id + 1) % _UINT32_WRAP
         if expect_reply:
             self._awaited.append((self._correlation_id, api_key, version))
@@ -218,10 +220,10 @@ class ClientSession:
             raise RemoteProtocolError(f"a response of {len(frame)} bytes is too short for its header")
         (correlation_id,) = _INT32.unpack_from(frame)
         if not self._awaited:
-            raise RemoteProtocolError(f"response {correlation_id} answers no request")
+            raise RemoteProtocolError(f"a response came with correlation id {correlation_id}, but no request waits")
         expected, api_key, version = self._awaited.popleft()
         if correlation_id != expected:
-            raise RemoteProtocolError(f"response {correlation_id} came where {expected} was due")
+            raise RemoteProtocolError(f"a response came with correlation id {correlation_id} instead of {expected}")
         at = _INT32.size
         if schema.response_header_version(api_key, version) >= 1:
             at = skip_tagged_fields(frame, at)
@@ -231,7 +233,7 @@ class ClientSession:
 
 def _decode_response(api_key: int, version: int, body: memoryview) -> Any:
     if api_key == _API_VERSIONS and version and bytes(body[:2]) == b"\0\x23":
-        version = 0  # a broker that doesn't know our version says so (error 35) in version 0 (KIP-511)
+        version = 0  # a broker that does not support our version answers error 35 in version 0 (KIP-511)
     return schema.response_codec(api_key, version).decode(body)
 
 

@@ -1,8 +1,8 @@
-"""What the codecs read from and write to, in the place of construct's file-like streams.
+"""The input and output of codecs, which replace construct's file-like streams.
 
-A `Cursor` is a position in a frame: reading moves it and copies nothing. A `GatherWriter` collects parts: small runs of
-bytes are joined at the end, while records (a view of a frame, a slice of a file) pass through as the very objects that
-were given, so that the transport may send them without copying.
+A `Cursor` is a position in a frame; reading moves it and copies nothing. A `GatherWriter` collects the parts of a
+message: consecutive bytes are joined at the end, while records (a view of a frame, a slice of a file) stay the objects
+that were passed in, so that the transport can send them without copying.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import Any, NoReturn
 from pylogd.wire.exceptions import InvalidValue, RemoteProtocolError
 from pylogd.wire.headers import MAX_TAGGED_FIELDS, read_unsigned_varint
 
-#: elements in all arrays of a message together: a few bytes each on the wire, they are hundreds in memory
+#: the limit on the elements of all arrays of a message: an element of a few bytes takes hundreds of bytes in memory
 MAX_ELEMENTS = 1_000_000
 UUID_SIZE = 16
 
 
 class Cursor:
-    """A position in a frame. Every read checks that the bytes are there, or raises RemoteProtocolError.
+    """A position in a frame. Reading past the end raises RemoteProtocolError, struct.error or IndexError.
 
-    `room` is how many array elements the message may still have.
+    elements_left: how many array elements the message may still have.
     """
 
-    __slots__ = ("at", "end", "room", "view")
+    __slots__ = ("at", "elements_left", "end", "view")
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self.at = 0
         self.end = len(view)
-        self.room = MAX_ELEMENTS
+        self.elements_left = MAX_ELEMENTS
 
     def fixed(self, form: struct.Struct) -> Any:
-        """The one value that `form` describes."""
+        """Read the value that `form` describes."""
         (value,) = form.unpack_from(self.view, self.at)
         self.at += form.size
         return value
 
     def unsigned_varint(self) -> int:
-        """An unsigned varint."""
+        """Read an unsigned varint."""
         value, self.at = read_unsigned_varint(self.view, self.at)
         return value
 
     def take(self, size: int, where: str) -> memoryview:
-        """The next `size` bytes as a view."""
+        """Return a view of the next `size` bytes. `where` names the field in the error."""
         stop = self.at + size
         if not self.at <= stop <= self.end:
             refuse_length(where, size, self.end - self.at)
@@ -55,7 +55,7 @@ class Cursor:
 
 
 class Opaque:
-    """A part that must pass through untouched."""
+    """A part that is passed on as it is, such as a slice of a file."""
 
     __slots__ = ("part",)
 
@@ -72,28 +72,28 @@ class GatherWriter(list[bytes | Opaque]):
     write = list.append
 
     def parts(self) -> list[Sized]:
-        """The parts, with runs of bytes joined into one."""
+        """Return the parts, with consecutive bytes joined."""
         joined: list[Sized] = []
-        run: list[bytes] = []
+        pieces: list[bytes] = []
         for part in self:
             if isinstance(part, Opaque):
-                if run:
-                    joined.append(b"".join(run))
-                    run = []
+                if pieces:
+                    joined.append(b"".join(pieces))
+                    pieces = []
                 joined.append(part.part)
             else:
-                run.append(part)
-        if run:
-            joined.append(b"".join(run))
+                pieces.append(part)
+        if pieces:
+            joined.append(b"".join(pieces))
         return joined
 
 
-#: the varints that are one byte
+#: the encodings of all values that fit in a varint of one byte
 SHORT_VARINTS = tuple(bytes((value,)) for value in range(0x80))
 
 
 def unsigned_varint(value: int) -> bytes:
-    """A non-negative number as an unsigned varint: 7 bits a byte, the low ones first."""
+    """Encode a non-negative number as an unsigned varint: 7 bits in each byte, the low ones first."""
     if value < 0x80:
         return SHORT_VARINTS[value]
     out = bytearray()
@@ -105,9 +105,10 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def read_tags(view: memoryview, at: int) -> tuple[dict[int, tuple[int, int]], int]:
-    """The tagged fields that begin at `at`, as tag: (start, end), and the position behind them.
+    """Read the tagged fields that begin at `at`.
 
-    Raises RemoteProtocolError if there are too many, one comes twice, or one runs past the end.
+    Returns the start and end position of each field by its tag, and the position after all fields. Raises
+    RemoteProtocolError if there are too many, a tag occurs twice, or a field extends past the end.
     """
     count, at = read_unsigned_varint(view, at)
     if count > MAX_TAGGED_FIELDS:
@@ -119,34 +120,34 @@ def read_tags(view: memoryview, at: int) -> tuple[dict[int, tuple[int, int]], in
         if at + size > len(view):
             refuse_length(f"tagged field {tag}", size, len(view) - at)
         if tag in found:
-            raise RemoteProtocolError(f"tagged field {tag} comes twice")
+            raise RemoteProtocolError(f"tagged field {tag} occurs twice")
         found[tag] = (at, at + size)
         at += size
     return found, at
 
 
 def refuse_length(where: str, length: int, left: int) -> NoReturn:
-    """Raise for a length that is negative, null where null is not allowed, or more than what is left."""
+    """Raise RemoteProtocolError for a length that is negative, a null that is not allowed, or more than `left`."""
     if length < 0:
         raise RemoteProtocolError(f"{where}: a length of {length} is not allowed here")
-    raise RemoteProtocolError(f"{where}: {length} bytes are announced where {left} are left")
+    raise RemoteProtocolError(f"{where}: {length} bytes are announced, but only {left} are left")
 
 
-def refuse_count(where: str, count: int, room: int, left: int) -> NoReturn:
-    """Raise for a number of elements that is negative, too large, or more than what is left can hold."""
+def refuse_count(where: str, count: int, elements_left: int, left: int) -> NoReturn:
+    """Raise RemoteProtocolError for a number of elements that is negative, too large, or does not fit in the frame."""
     if count < 0:
         raise RemoteProtocolError(f"{where}: {count} elements are not allowed here")
-    if count > room:
+    if count > elements_left:
         raise RemoteProtocolError(f"{where}: {count} elements are over the limit of {MAX_ELEMENTS} in a message")
-    raise RemoteProtocolError(f"{where}: {count} elements are announced where {left} bytes are left")
+    raise RemoteProtocolError(f"{where}: {count} elements are announced, but only {left} bytes are left")
 
 
 def refuse_tag_size(where: str, announced: int, used: int) -> NoReturn:
-    """Raise for a known tagged field whose content is not as long as it announced."""
+    """Raise RemoteProtocolError for a known tagged field whose content has another size than it announced."""
     raise RemoteProtocolError(f"{where}: the tagged field announced {announced} bytes, its content takes {used}")
 
 
 def check_uuid(value: bytes) -> None:
-    """Raise InvalidValue unless `value` is as long as a uuid: `struct` would cut it or fill it up."""
+    """Raise InvalidValue unless `value` has the length of a uuid: `struct` would truncate or pad it."""
     if len(value) != UUID_SIZE:
         raise InvalidValue(f"a uuid has {UUID_SIZE} bytes, not {len(value)}")

@@ -1,9 +1,9 @@
-"""Structs as a `construct` subclass that reads straight into a message class, and writes straight from one.
+"""Structs of the protocol as `construct` subclasses that read into a message class and write from it.
 
-A struct knows all fields of its class, also those that do not exist at the version at hand: reading leaves them at
-their defaults, and writing refuses a message in which such a field is set, unless the schema calls it ignorable.
-At a flexible version a struct ends with its tagged fields: those with a known tag are read, others are skipped, and
-those that have their default are not written.
+A struct has all fields of its class, including those that do not exist at the version. Reading leaves these at their
+defaults; writing raises UnsupportedVersion if one is set, unless the schema declares it ignorable.
+At flexible versions a struct ends with its tagged fields. Unknown tags are skipped when reading, and fields that have
+their default value are not written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARKER = struct.Struct(">b")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a struct at one version. `type` is None if it does not exist there."""
+    """A field of a struct at one version. `type` is None if the field does not exist at that version."""
 
     name: str
     type: WireType | None
@@ -41,15 +41,15 @@ class MessageStruct(WireType):
         self.fields = fields
         self.flexible = flexible
         self.absent = [field for field in fields if field.type is None]
-        self.plain = [(field, field.type) for field in fields if field.type is not None and field.tag is None]
+        self.regular = [(field, field.type) for field in fields if field.type is not None and field.tag is None]
         self.tagged = sorted(
             ((field.tag, field, field.type) for field in fields if field.type is not None and field.tag is not None),
             key=lambda entry: entry[0],
         )
-        self.minimum = sum(kind.minimum for _, kind in self.plain) + (1 if flexible else 0)
+        self.minimum = sum(kind.minimum for _, kind in self.regular) + (1 if flexible else 0)
 
     def _parse(self, stream: Cursor, context: Any, path: str) -> Any:
-        values = {field.name: kind._parse(stream, None, "") for field, kind in self.plain}
+        values = {field.name: kind._parse(stream, None, "") for field, kind in self.regular}
         if self.flexible:
             found, behind = read_tags(stream.view, stream.at)
             for tag, field, kind in self.tagged:
@@ -66,7 +66,7 @@ class MessageStruct(WireType):
         for field in self.absent:
             if not field.ignorable and getattr(obj, field.name) != field.default:
                 raise UnsupportedVersion(f"{self.where}.{field.name} is set, but does not exist at this version")
-        for field, kind in self.plain:
+        for field, kind in self.regular:
             kind._build(getattr(obj, field.name), stream, None, "")
         if self.flexible:
             self._build_tagged(obj, stream)
@@ -83,7 +83,7 @@ class MessageStruct(WireType):
         stream.write(unsigned_varint(len(written)) + b"".join(written))
 
     def emit_read(self, out: ReadEmitter) -> str:
-        values = {field.name: kind.emit_read(out) for field, kind in self.plain}
+        values = {field.name: kind.emit_read(out) for field, kind in self.regular}
         if self.flexible:
             tags = out.fixed("B", "tags")
             out.flush()
@@ -113,7 +113,7 @@ class MessageStruct(WireType):
         out.line(f"at = {behind}")
 
     def _arguments(self, out: ReadEmitter, values: dict[str, str]) -> str:
-        """The arguments of the class: by position while no field is missing, by name after that."""
+        """Return the arguments of the class: by position up to the first missing field, by name after that."""
         arguments = []
         skipped = False
         for field in self.fields:
@@ -129,7 +129,7 @@ class MessageStruct(WireType):
                 message = f"{self.where}.{field.name} is set, but does not exist at this version"
                 differs = _differs(field.default, f"{value}.{field.name}")
                 out.line(f"if {differs}: raise UnsupportedVersion({message!r})")
-        for field, kind in self.plain:
+        for field, kind in self.regular:
             kind.emit_write(out, f"{value}.{field.name}")
         if not self.flexible:
             return
@@ -161,14 +161,14 @@ class MessageStruct(WireType):
         return self.cls.__name__
 
     def _fresh_default(self, out: ReadEmitter, field: Field, kind: WireType) -> str:
-        """An expression for the field's default, of its own if it can be changed."""
+        """Return an expression for the field's default: a new object each time if it is mutable."""
         if isinstance(kind, MessageStruct) and field.default is not None:
             return f"{kind._class(out)}()"
         return _literal(field.default)
 
 
 class NullableStruct(WireType):
-    """A struct that may be null: a byte in front, -1 for null."""
+    """A struct that may be null. It is preceded by an int8, which is -1 for null."""
 
     minimum = 1
 
@@ -206,7 +206,7 @@ class NullableStruct(WireType):
 
 
 def _differs(default: Any, value: str) -> str:
-    """An expression: is `value` set to something else than its default?"""
+    """Return an expression that is true if `value` differs from its default."""
     if is_dataclass(default):
         return " or ".join(_differs(getattr(default, part.name), f"{value}.{part.name}") for part in fields(default))
     return f"{value} is not None" if default is None else f"{value} != {_literal(default)}"

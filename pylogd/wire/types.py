@@ -1,13 +1,13 @@
 """The protocol's types as `construct` subclasses (Kafka protocol guide, "Protocol Primitive Types"; KIP-482).
 
-Each type is written down three times, and property tests hold the three together: `_parse` and `_build`, which say
-plainly what the bytes are; `emit_read` and `emit_write`, the same as Python source, from which construct's `compile()`
-makes the functions that run; and the schema files, which the vectors pin to other implementations.
+Each type is implemented twice, and property tests compare both: `_parse` and `_build` define the encoding;
+`emit_read` and `emit_write` generate the same as Python source, which construct's `compile()` makes into the functions
+that are used. The golden vectors compare them with other implementations.
 
-Rules: no announced length is believed before it is compared with what is left of the frame; null is -1 as a length, and
-0 where lengths are compact (those are one more than they mean); records are neither copied nor looked into.
-A reader raises RemoteProtocolError, or the struct.error, IndexError and UnicodeDecodeError that `schema.Codec` turns
-into one.
+Rules: an announced length is checked against the rest of the frame before it is used. Null is encoded as the length -1,
+or as 0 in compact lengths, which are stored increased by one. Records are neither copied nor decoded.
+A reader raises RemoteProtocolError, or struct.error, IndexError or UnicodeDecodeError, which `schema.Codec` converts to
+RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LENGTHS = {form: struct.Struct(">" + form) for form in ("h", "i")}
 
 
 class WireType(Construct):  # type: ignore[misc]
-    """A type of the protocol. `where` names the field, for messages."""
+    """A type of the protocol. `where`: the name of the field, for error messages."""
 
-    #: the least number of bytes that a value takes
+    #: the smallest number of bytes that a value takes
     minimum: int
 
     def __init__(self, where: str) -> None:
@@ -54,11 +54,11 @@ class WireType(Construct):  # type: ignore[misc]
         self.where = where
 
     def emit_read(self, out: ReadEmitter) -> str:
-        """Emit the statements that read a value; an expression that is the value once `out` is flushed."""
+        """Generate the statements that read a value. Returns an expression for it, valid after the next flush."""
         raise NotImplementedError
 
     def emit_write(self, out: WriteEmitter, value: str) -> None:
-        """Emit the statements that write the value of the expression `value`."""
+        """Generate the statements that write the value of the expression `value`."""
         raise NotImplementedError
 
     def _emitparse(self, code: Any) -> str:
@@ -75,7 +75,7 @@ class WireType(Construct):  # type: ignore[misc]
 
 
 class Fixed(WireType):
-    """A number, a bool or a uuid: a value of fixed size."""
+    """A type of fixed size: a number, a bool or a uuid."""
 
     def __init__(self, where: str, kind: str) -> None:
         super().__init__(where)
@@ -105,7 +105,7 @@ class Fixed(WireType):
 
 
 class Prefixed(WireType):
-    """A type with its length in front: an unsigned varint one larger if `compact`, or a number of the form `legacy`."""
+    """A type preceded by its length: a varint of the length plus one if `compact`, else the `struct` form `legacy`."""
 
     def __init__(self, where: str, legacy: str, compact: bool, nullable: bool) -> None:
         super().__init__(where)
@@ -158,7 +158,7 @@ class Prefixed(WireType):
         raise NotImplementedError
 
     def _emit_slice(self, out: ReadEmitter, length: str) -> str:
-        """Emit the check that `length` bytes are left; the expression for a view of them. `at` must move to `stop`."""
+        """Generate the check that `length` bytes are left. Returns the variable of the position after them."""
         stop = out.name("stop")
         out.line(f"{stop} = at + {length}")
         with out.block(f"if not at <= {stop} <= end:"):
@@ -167,7 +167,7 @@ class Prefixed(WireType):
 
 
 class String(Prefixed):
-    """Text in UTF-8."""
+    """A string in UTF-8."""
 
     def __init__(self, where: str, compact: bool, nullable: bool) -> None:
         super().__init__(where, "h", compact, nullable)
@@ -199,7 +199,7 @@ class String(Prefixed):
 
 
 class Bytes(Prefixed):
-    """Bytes, as a copy of their own."""
+    """Bytes. Reading copies them."""
 
     def __init__(self, where: str, compact: bool, nullable: bool) -> None:
         super().__init__(where, "i", compact, nullable)
@@ -233,7 +233,7 @@ class Bytes(Prefixed):
 
 
 class Records(Bytes):
-    """Record batches: a view of the frame when read, any sized object when written, which passes through untouched."""
+    """Record batches. Reading returns a view of the frame; writing passes on any sized object as it is."""
 
     def _parse_content(self, length: int, stream: Cursor) -> memoryview:
         return stream.take(length, self.where)
@@ -259,9 +259,9 @@ class Array(Prefixed):
 
     def _parse_content(self, length: int, stream: Cursor) -> list[Any]:
         left = stream.end - stream.at
-        if not 0 <= length <= stream.room or length * self.element.minimum > left:
-            refuse_count(self.where, length, stream.room, left)
-        stream.room -= length
+        if not 0 <= length <= stream.elements_left or length * self.element.minimum > left:
+            refuse_count(self.where, length, stream.elements_left, left)
+        stream.elements_left -= length
         return [self.element._parse(stream, None, "") for _ in range(length)]
 
     def _build_content(self, obj: list[Any], stream: GatherWriter) -> None:
@@ -271,9 +271,9 @@ class Array(Prefixed):
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         minimum = self.element.minimum
-        with out.block(f"if not 0 <= {length} <= room or {length} * {minimum} > end - at:"):
-            out.line(f"refuse_count({self.where!r}, {length}, room, end - at)")
-        out.line(f"room -= {length}")
+        with out.block(f"if not 0 <= {length} <= elements_left or {length} * {minimum} > end - at:"):
+            out.line(f"refuse_count({self.where!r}, {length}, elements_left, end - at)")
+        out.line(f"elements_left -= {length}")
         if isinstance(self.element, Fixed) and len(self.element.form) == 1:
             out.line(f"{target} = list(unpack_from('>%d{self.element.form}' % {length}, view, at))")
             out.line(f"at += {length} * {minimum}")

@@ -1,12 +1,12 @@
-"""Whether what is behind a batch's header is what the header says.
+"""Check that the records of a batch are well-formed and agree with the batch's header.
 
-Strategy: records that are not compressed are walked by the compiled loop in `_speedups`; of compressed ones only the
-frame's magic is compared, or, for snappy's raw blocks, which have none, the block's own structure. The functions in
-Python find the same, slowly: they say what is meant, serve where the loop could not be compiled, and a property test
-holds both against each other.
+Strategy: the compiled loop in `_speedups` walks over uncompressed records. Of compressed ones only the codec's magic
+number is compared, or for raw snappy, which has none, the structure of the block is checked. The functions in Python
+give the same results more slowly: they are the specification, and are used where the loop could not be compiled. A
+property test compares both.
 
-Rules: what is accepted here can be read by this project's decoder and by the Java client, which reads no varint of
-more than five bytes for a length or an offset. Any bytes at all have a result; nothing is raised.
+Rules: records accepted here can be read by this project's decoder and by the Java client, which reads no varints of
+more than five bytes for lengths and offsets. Invalid bytes give a result; they raise nothing.
 
 Source: Kafka documentation, "Record Batch" and "Record"; the frame formats of gzip (RFC 1952), LZ4, Zstandard
 (RFC 8878) and Snappy.
@@ -22,12 +22,12 @@ from pylogd.wire.compression import CompressionType, decompress
 from pylogd.wire.exceptions import InvalidRecordBatch
 from pylogd.wire.records import HEADER, HEADER_SIZE, BatchHeader, Buffer, payload_of, speedups
 
-#: Bytes of a batch up to which a walk over records that are not compressed takes about a millisecond, or less.
+#: The size of a batch, in bytes, up to which a walk over uncompressed records takes at most about a millisecond.
 INLINE_BYTES = (1 << 20) + 12 if speedups is not None else 1 << 14
-#: Refused records that are named at most, for each reason.
-MAX_PLACES = 1000
+#: How many rejected records a result names, for each reason.
+MAX_INDEXES = 1000
 
-_INT_BYTES, _LONG_BYTES = 5, 10  # of varints of 32 and 64 bits
+_INT_BYTES, _LONG_BYTES = 5, 10  # the largest sizes of varints of 32 and 64 bits
 _MIN_RECORD = 7
 _MAX_STAMP, _MIN_STAMP = (1 << 63) - 1, -(1 << 63)
 _NO_STAMP = -1
@@ -40,44 +40,48 @@ _MAGICS = {
     CompressionType.ZSTD: b"\x28\xb5\x2f\xfd",
 }
 _XERIAL = b"\x82SNAPPY\0"
-_SNAPPY_EXPANSION = 22  # at most: an element of three bytes makes 64
+_SNAPPY_EXPANSION = 22  # the largest possible one: an element of three bytes makes 64
 
-_OVER_BATCH = "goes over the end of its batch"
-_OVER_RECORD = "has fields that go over its end"
-_LONG_NUMBER = "has a number of too many bytes"
-_BAD_DELTA = "does not have the next offset"
+# How a record is malformed, after "record 3 of 5 ..."; the same texts are in `_speedups.c`.
+_OVER_BATCH = "extends past the end of its batch"
+_OVER_RECORD = "has fields that extend past its end"
+_LONG_NUMBER = "has a varint of too many bytes"
+_BAD_DELTA = "has a wrong offset delta"
 _BAD_LENGTH = "has a negative length"
-_BAD_HEADERS = "has a count of headers that can't be"
+_BAD_HEADERS = "has an impossible number of headers"
 _NO_HEADER_KEY = "has a header without a key"
-_BAD_END = "does not end with its fields"
+_BAD_END = "has another length than its fields"
 _BAD_STAMP = "has a time stamp of more than 64 bits"
-_BAD_COUNT = "is not there"
+_BAD_COUNT = "is missing"
 _TRAILING = "is followed by other bytes"
 
 
 class Inspection(NamedTuple):
-    """What a walk over the records of a batch has found.
+    """The result of a walk over the records of a batch.
 
-    good: sound records, up to the first that is not. problem: what record number `good` does wrong, or the last one
-    if all are sound; None for nothing. oldest: the least time stamp that is not negative, -1 if all are; newest: the
-    largest. keyless, untimely: records without a key, and with a time stamp outside of what was asked for, negative
-    ones not counted; the first MAX_PLACES of each are named by their numbers.
+    valid: the number of valid records before the first malformed one.
+    problem: how record number `valid` is malformed, or the last one if all are valid; None if nothing is wrong.
+    min_timestamp: the smallest time stamp that is not negative, or -1. max_timestamp: the largest time stamp.
+    keyless: the number of records without a key.
+    mistimed: the number of records whose time stamp is outside the allowed range; negative ones are not counted.
+    keyless_indexes, mistimed_indexes: the indexes in the batch of the first MAX_INDEXES of them.
     """
 
-    good: int
+    valid: int
     problem: str | None
-    oldest: int
-    newest: int
+    min_timestamp: int
+    max_timestamp: int
     keyless: int
-    keyless_places: list[int]
-    untimely: int
-    untimely_places: list[int]
+    keyless_indexes: list[int]
+    mistimed: int
+    mistimed_indexes: list[int]
 
 
 def inspect_records(data: Buffer, count: int, base_timestamp: int, earliest: int, latest: int) -> Inspection:
-    """Walk over the `count` records that fill `data`, decompressed and without the header.
+    """Walk over the `count` records that fill `data`, decompressed and without the batch header.
 
-    Lets other threads run if `data` is large and the loop is compiled.
+    earliest, latest: the range of allowed time stamps, in milliseconds since 1970. The compiled loop releases the
+    interpreter lock if `data` is large.
     """
     if speedups is not None:
         return Inspection(*speedups.inspect_records(data, count, base_timestamp, earliest, latest))
@@ -85,37 +89,37 @@ def inspect_records(data: Buffer, count: int, base_timestamp: int, earliest: int
 
 
 def inspect_slowly(data: Buffer, count: int, base_timestamp: int, earliest: int, latest: int) -> Inspection:
-    """The same in Python."""
+    """Do what `inspect_records` does, in Python."""
     data = bytes(data)
     keyless: list[int] = []
-    untimely: list[int] = []
-    newest, oldest, good, position = _MIN_STAMP, _MAX_STAMP, 0, 0
+    mistimed: list[int] = []
+    largest, smallest, valid, position = _MIN_STAMP, _MAX_STAMP, 0, 0
     problem = None
     try:
         if not 1 <= count <= len(data) // _MIN_RECORD:
             raise _Bad(_BAD_COUNT)
         for index in range(count):
             position, stamp, without_key = _inspect_record(data, position, index, base_timestamp)
-            newest = max(newest, stamp)
+            largest = max(largest, stamp)
             if without_key:
                 keyless.append(index)
             if stamp >= 0:
-                oldest = min(oldest, stamp)
+                smallest = min(smallest, stamp)
                 if not earliest <= stamp <= latest:
-                    untimely.append(index)
-            good += 1
+                    mistimed.append(index)
+            valid += 1
         if position != len(data):
             raise _Bad(_TRAILING)
     except _Bad as bad:
         problem = bad.args[0]
     return Inspection(
-        good, problem, oldest if oldest != _MAX_STAMP else _NO_STAMP, newest if good else _NO_STAMP,
-        len(keyless), keyless[:MAX_PLACES], len(untimely), untimely[:MAX_PLACES],
+        valid, problem, smallest if smallest != _MAX_STAMP else _NO_STAMP, largest if valid else _NO_STAMP,
+        len(keyless), keyless[:MAX_INDEXES], len(mistimed), mistimed[:MAX_INDEXES],
     )  # fmt: skip
 
 
 def batch_is_valid_slowly(batch: Buffer, earliest: int) -> bool:
-    """See `batch_is_valid`."""
+    """Do what `batch_is_valid` does, in Python."""
     if not frame_is_valid(batch, earliest):
         return False
     header = BatchHeader._make(HEADER.unpack_from(batch))
@@ -131,13 +135,16 @@ def batch_is_valid_slowly(batch: Buffer, earliest: int) -> bool:
     found = inspect_slowly(payload, header.record_count, header.base_timestamp, 0, 0)
     return (
         found.problem is None
-        and found.newest == header.max_timestamp
-        and (found.oldest == _NO_STAMP or found.oldest >= earliest)
+        and found.max_timestamp == header.max_timestamp
+        and (found.min_timestamp == _NO_STAMP or found.min_timestamp >= earliest)
     )
 
 
 def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
-    """Whether compressed records begin as frames of their codec do; of others, whether so many have a place."""
+    """Return whether compressed records begin with their codec's magic number.
+
+    Of uncompressed records, return whether as many as the header says can fit in the batch.
+    """
     codec = batch[_ATTRIBUTES_LOW_BYTE] & _CODEC_MASK
     if not codec:
         return _MIN_RECORD * _count_of(batch)[0] <= len(batch) - HEADER_SIZE
@@ -149,29 +156,30 @@ def frame_is_valid(batch: Buffer, _earliest: int = 0) -> bool:
     return codec in _MAGICS and start.startswith(_MAGICS[CompressionType(codec)])
 
 
-#: Whether the records of a batch can be read and agree with its header, as far as can be seen without decompression.
-#: Takes the whole batch and the earliest time stamp allowed. Not compressed: count, offsets, structure, time stamps,
-#: of which the largest must be the header's. Compressed: whether they are what the codec makes.
+#: Returns whether the records of a batch are well-formed and agree with its header, as far as that can be checked
+#: without decompression. Takes the whole batch and the earliest allowed time stamp. Uncompressed records: their number,
+#: offsets, structure and time stamps, of which the largest must be the header's. Compressed ones: the magic number.
 batch_is_valid: Callable[[Buffer, int], bool] = (
     speedups.batch_is_valid if speedups is not None else batch_is_valid_slowly
 )
 
 
 def inspect_batch(batch: Buffer, header: BatchHeader, most: int, earliest: int, latest: int) -> Inspection:
-    """Walk over the records of a whole batch, decompressed where they have to be.
+    """Walk over the records of a whole batch, which are decompressed if need be.
 
-    Raises InvalidRecordBatch if they can't be, or would take more than `most` bytes.
+    most: the largest allowed size of the decompressed records, in bytes. Raises InvalidRecordBatch if the records can't
+    be decompressed, and TooLarge if they are larger.
     """
     data = payload_of(batch, header, most)
     return inspect_records(data, header.record_count, header.base_timestamp, earliest, latest)
 
 
 class _Bad(Exception):
-    """What is wrong with a record."""
+    """A record is malformed. The argument is the reason."""
 
 
 def _inspect_record(data: bytes, position: int, index: int, base_timestamp: int) -> tuple[int, int, bool]:
-    """The position behind a record, its time stamp, and whether it has no key."""
+    """Return the position after the record at `position`, its time stamp, and whether it has no key. Raises _Bad."""
     try:
         length, position = _number(data, position, len(data), _INT_BYTES)
     except _Bad as bad:
@@ -183,7 +191,7 @@ def _inspect_record(data: bytes, position: int, index: int, base_timestamp: int)
     if not length:
         raise _Bad(_OVER_RECORD)
     end = position + (length >> 1)
-    stamp, position = _number(data, position + 1, end, _LONG_BYTES)  # behind the attributes: none are in use
+    stamp, position = _number(data, position + 1, end, _LONG_BYTES)  # after the attributes, which are unused
     delta, position = _number(data, position, end, _INT_BYTES)
     if delta != index << 1:
         raise _Bad(_BAD_DELTA)
@@ -206,7 +214,7 @@ def _inspect_record(data: bytes, position: int, index: int, base_timestamp: int)
 
 
 def _number(data: bytes, position: int, end: int, most: int) -> tuple[int, int]:
-    """A varint of at most so many bytes, before zig-zag is undone, and the position behind it."""
+    """Return the varint at `position`, of at most `most` bytes and still zig-zag encoded, and the position after it."""
     value = 0
     for at in range(most):
         if position >= end:
@@ -222,7 +230,7 @@ def _number(data: bytes, position: int, end: int, most: int) -> tuple[int, int]:
 
 
 def _skip_sized(data: bytes, position: int, end: int) -> tuple[int, bool]:
-    """The position behind bytes that have their length in front, and whether they are null."""
+    """Return the position after a field of bytes that begins with its length, and whether it is null."""
     length, position = _number(data, position, end, _INT_BYTES)
     if length == 1:
         return position, True

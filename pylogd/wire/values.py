@@ -1,20 +1,23 @@
-"""What the generated messages share: their base, and values with a meaning of their own.
+"""The base class of the generated messages, and special values.
 
-Imports nothing of pylogd, so that messages stay cheap to load.
+Imports nothing of pylogd, so that messages are quick to import.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: the id that means "no topic id"
+#: the topic id that stands for none
 ZERO_UUID = bytes(16)
-#: the default of an argument that stands for a new list, or a new struct
+#: the default of arguments for which a new list or struct is made
 UNSET: Any = object()
 
 
 class Message:
-    """A dataclass of the protocol, but for `__init__`, which is written out in each: equal if all fields are."""
+    """The base of all messages and structs. Two of the same class are equal if all fields are.
+
+    The subclasses have generated `__init__` methods, because `@dataclass` would compile them at each start.
+    """
 
     __slots__ = ()
 
@@ -23,7 +26,7 @@ class Message:
             return NotImplemented
         return self._values() == other._values()
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # messages are mutable
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._values().items())

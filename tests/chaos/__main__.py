@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         print(f"links can't be cut, nor a disk be filled, here: {why}. The rest is done.", flush=True)
     if preload.why_not():
         print(f"no power can be lost, nor a clock step, here: {preload.why_not()}. The rest is done.", flush=True)
-    outcomes = []
+    outcomes: list[Outcome] = []
     left, seed = options.seconds, options.seed
     while left > 0:
         brokers = options.brokers or BROKERS[len(outcomes) % len(BROKERS)]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -67,7 +68,7 @@ class ConfluentWriter(Worker):
             with contextlib.suppress(BufferError):
                 self._producer.produce(
                     self.topic, f"{self.number}:{sequence}".encode(), partition=self.partition,
-                    on_delivery=lambda error, message, sequence=sequence: self._delivered(sequence, error, message),
+                    on_delivery=partial(self._delivered, sequence),
                 )  # fmt: skip
                 sequence += 1
             self._producer.poll(1 / RATE)
@@ -134,12 +135,15 @@ class Reader(Worker):
         message = self._consumer.poll(seconds)
         if message is None:
             return
-        if message.error() is not None:
-            self.errors[f"{message.error().name()} in {message.partition()}"] += 1
-            if message.error().code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                raise KafkaException(message.error())  # what it has read is gone
+        error = message.error()
+        if error is not None:
+            self.errors[f"{error.name()} in {message.partition()}"] += 1
+            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise KafkaException(error)  # what it has read is gone
             return
-        self.seen[message.partition()].append((message.offset(), message.value()))
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        assert partition is not None and offset is not None and value is not None
+        self.seen[partition].append((offset, value))
 
     def next_offset(self, partition: int) -> int:
         """Return the offset behind the last message that was read of a partition."""
@@ -154,7 +158,7 @@ class Reader(Worker):
         deadline = time.monotonic() + seconds
         while not all(found.values()) and time.monotonic() < deadline:
             message = consumer.poll(1.0)
-            if message is not None and message.error() is None:
-                found[message.partition()] = True
+            if message is not None and message.error() is None and (partition := message.partition()) is not None:
+                found[partition] = True
         consumer.close()
         return found

@@ -7,9 +7,10 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.config import ConfigError
 from pylogd.config.zookeeper import ZooKeeperSecurity
@@ -188,7 +189,7 @@ def test_what_is_asked_in_an_outage_is_done_after_it(
     states = states_of(store)
     own_zookeeper.stop()
     bench.until(lambda: SUSPENDED in states)
-    pending = [store.create("/a"), store.set("/a", b"1"), store.set("/a", b"2", 1)]
+    pending: list[Deferred[Any]] = [store.create("/a"), store.set("/a", b"1"), store.set("/a", b"2", 1)]
     own_zookeeper.start()
     assert [bench.wait(deferred) for deferred in pending] == ["/a", 1, 2]
 
@@ -287,7 +288,7 @@ def test_a_start_can_be_given_up(own_zookeeper: LocalZooKeeper, make_bench: Call
 @pytest.mark.parametrize("connect", ["", "host:", "host:70000", "host//a", "host/a/../b", "a b:1", "host:1,,host:2"])
 def test_a_malformed_connect_string_is_refused(connect: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
-        ZooKeeperStore(connect, ThreadsOnly())
+        ZooKeeperStore(connect, cast(Any, ThreadsOnly()))
 
 
 # -- the chroot
@@ -317,7 +318,12 @@ def test_many_children_are_read_at_once(bench: ZooKeeperBench) -> None:
     bench.wait(store.create("/many"))
     made = [store.create(f"/many/{number:04}", str(number).encode()) for number in range(1500)]
     order: list[str] = []
-    everything = store.children_data("/many").addCallback(lambda nodes: order.append("children") or nodes)
+
+    def note(nodes: Any) -> Any:
+        order.append("children")
+        return nodes
+
+    everything = store.children_data("/many").addCallback(note)
     store.exists("/many").addCallback(lambda _: order.append("exists"))
     nodes = bench.wait(everything)
     assert all(deferred.called for deferred in made)

@@ -43,7 +43,8 @@ def serve(order: dict[str, Any]) -> int:
 def main() -> None:
     """Fork a broker for each line."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while line := sys.stdin.buffer.raw.readline():  # type: ignore[attr-defined]
+    unbuffered: Any = sys.stdin.buffer
+    while line := unbuffered.raw.readline():
         pid = os.fork()
         if not pid:
             os._exit(serve(json.loads(line)))

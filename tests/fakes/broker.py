@@ -12,7 +12,7 @@ import struct
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
@@ -183,7 +183,7 @@ class FakeBroker:
             event = RequestReceived(event.api_key, 0, event.correlation_id, event.client_id, None)
             refused = self._api_versions(None)
             refused.error_code = ErrorCode.UNSUPPORTED_VERSION
-            sock.sendall(b"".join(session.encode_reply(event, refused)))
+            sock.sendall(b"".join(cast("list[bytes]", session.encode_reply(event, refused))))
             return True
         with self._came:
             self.seen.append((event.api_key, event.request))
@@ -198,10 +198,11 @@ class FakeBroker:
             sock.sendall(struct.pack(">ii", 12, event.correlation_id) + b"\xff" * 8)
             return True
         usual = getattr(self, "_" + APIS[event.api_key].module, None)
-        response = usual(event.request) if isinstance(act, Misbehaviour) and usual else act(event.request)
+        behaves = usual if isinstance(act, Misbehaviour) and usual else cast("Callable[[Any], Any]", act)
+        response = behaves(event.request)
         if response is None:
             return True
-        frame = b"".join(session.encode_reply(event, response))
+        frame = b"".join(cast("list[bytes]", session.encode_reply(event, response)))
         sock.sendall(frame[: len(frame) // 2] if act is cut else frame)
         return act is not cut
 
@@ -267,17 +268,17 @@ class FakeBroker:
 
     def _fetch(self, request: fetch.FetchRequest) -> fetch.FetchResponse:
         response = fetch.FetchResponse()
-        room = request.max_bytes
+        space = request.max_bytes
         for topic in request.topics:
             answers = []
             for asked in topic.partitions:
-                answer = self._read(asked, min(room, asked.partition_max_bytes))
-                room -= len(answer.records or b"")  # type: ignore[arg-type]
+                answer = self._read(asked, min(space, asked.partition_max_bytes))
+                space -= len(answer.records or b"")
                 answers.append(answer)
             response.responses.append(fetch.FetchableTopicResponse(topic.topic, topic.topic_id, answers))
         return response
 
-    def _read(self, asked: fetch.FetchPartition, room: int) -> fetch.PartitionData:
+    def _read(self, asked: fetch.FetchPartition, space: int) -> fetch.PartitionData:
         index = asked.partition
         start, end = self.starts[index], self.ends[index]
         answer = fetch.PartitionData(index, 0, end, end, start, records=b"")
@@ -288,8 +289,8 @@ class FakeBroker:
         for batch in self.logs[index]:
             header = BatchHeader._make(HEADER.unpack_from(batch))  # it may be a bad one: that is for the client to find
             if header.last_offset >= asked.fetch_offset:
-                if found and len(found) + len(batch) > room:
-                    found += batch[: max(0, room - len(found))]  # a broker may cut the last one
+                if found and len(found) + len(batch) > space:
+                    found += batch[: max(0, space - len(found))]  # a broker may cut the last one
                     break
                 found += batch
         answer.records = found

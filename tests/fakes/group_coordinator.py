@@ -35,7 +35,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Group:
+class FakeGroup:
     """One group."""
 
     generation: int = 0
@@ -53,12 +53,12 @@ class FakeGroups:
     """Groups by id. `needs_member_id` as KIP-394 has it."""
 
     def __init__(self, *, needs_member_id: bool = True) -> None:
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, FakeGroup] = {}
         self.needs_member_id = needs_member_id
         self._number = 0
 
-    def group(self, name: str) -> Group:
-        return self.groups.setdefault(name, Group())
+    def group(self, name: str) -> FakeGroup:
+        return self.groups.setdefault(name, FakeGroup())
 
     def handle(self, request: Any, answer: Answer, now: float) -> None:
         """One of JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
@@ -83,7 +83,7 @@ class FakeGroups:
                         del group.members[member.id]
                 self._complete(group, now)
 
-    def check(self, group: Group, request: Any, generation: int | None) -> ErrorCode:
+    def check(self, group: FakeGroup, request: Any, generation: int | None) -> ErrorCode:
         """What a coordinator says to a member's request, at first."""
         member = group.members.get(request.member_id)
         instance = request.group_instance_id
@@ -97,7 +97,7 @@ class FakeGroups:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 
-    def _join(self, group: Group, request: Any, answer: Answer, now: float) -> None:
+    def _join(self, group: FakeGroup, request: Any, answer: Answer, now: float) -> None:
         instance = request.group_instance_id
         member = group.members.get(request.member_id)
         if not request.member_id:
@@ -130,7 +130,7 @@ class FakeGroups:
         self._prepare(group, now)
         self._complete(group, now)
 
-    def _prepare(self, group: Group, now: float) -> None:
+    def _prepare(self, group: FakeGroup, now: float) -> None:
         if group.state != "PreparingRebalance":
             group.state, group.began = "PreparingRebalance", now
             for member in group.members.values():
@@ -139,7 +139,7 @@ class FakeGroups:
                     member.seen = now
                     answer(sync_group.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
 
-    def _complete(self, group: Group, now: float) -> None:
+    def _complete(self, group: FakeGroup, now: float) -> None:
         """Begin a generation, if every member has joined."""
         if group.state != "PreparingRebalance" or any(m.joining is None for m in group.members.values()):
             return
@@ -171,7 +171,7 @@ class FakeGroups:
                 )
             )
 
-    def _sync(self, group: Group, request: Any, answer: Answer, now: float) -> None:
+    def _sync(self, group: FakeGroup, request: Any, answer: Answer, now: float) -> None:
         error = self.check(group, request, request.generation_id)
         if not error and group.state == "PreparingRebalance":
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -191,7 +191,7 @@ class FakeGroups:
                     member.seen = now
                     reply(sync_group.SyncGroupResponse(assignment=group.shares.get(member.id, b"")))
 
-    def _heartbeat(self, group: Group, request: Any, answer: Answer, now: float) -> None:
+    def _heartbeat(self, group: FakeGroup, request: Any, answer: Answer, now: float) -> None:
         error = self.check(group, request, request.generation_id)
         if not error:
             group.members[request.member_id].seen = now
@@ -199,7 +199,7 @@ class FakeGroups:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         answer(heartbeat.HeartbeatResponse(error_code=error))
 
-    def _leave(self, group: Group, request: Any, answer: Answer, now: float) -> None:
+    def _leave(self, group: FakeGroup, request: Any, answer: Answer, now: float) -> None:
         response = leave_group.LeaveGroupResponse()
         ids = [m.member_id for m in request.members] or [request.member_id]
         for identity in ids:
@@ -210,7 +210,7 @@ class FakeGroups:
             if identity in group.members:
                 self._remove(group, group.members[identity], now)
 
-    def _remove(self, group: Group, member: Member, now: float) -> None:
+    def _remove(self, group: FakeGroup, member: Member, now: float) -> None:
         del group.members[member.id]
         self._refuse(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._prepare(group, now)

@@ -53,8 +53,8 @@ class ThreadsOnly:
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], Any]] = queue.Queue()
 
-    def callFromThread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self._queue.put(lambda: function(*args, **kwargs))
+    def callFromThread(self, callable: Callable[..., Any], *args: object, **kwargs: object) -> None:
+        self._queue.put(lambda: callable(*args, **kwargs))
 
     def run_one(self) -> None:
         self._queue.get(timeout=PATIENCE)()

@@ -156,7 +156,7 @@ class Parts:
 
     # -- what tests need first
 
-    def create(self, name: str, partitions: int = 1, **configs: str) -> Topic:
+    def create(self, name: str, partitions: int = 1, **configs: Any) -> Topic:
         """Make a topic; its settings with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         topic = result_of(self.topic_admin.create_topic(name, partitions=partitions, configs=named))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import tcp
 from twisted.internet.address import IPv4Address
@@ -45,7 +45,8 @@ class PairTransport(tcp.Connection):
         ours, self.peer = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         self.peer.setblocking(False)
-        super().__init__(ours, protocol, reactor)
+        super().__init__(ours, protocol, cast(Any, reactor))
+        self.turns = reactor
         self.connected = 1
         self.startReading()
 
@@ -76,7 +77,7 @@ class PairTransport(tcp.Connection):
         """Turn until nothing is left to write, with a peer that reads all; what it read."""
         gathered = []
         for _ in range(turns):
-            if not self.reactor.turn():
+            if not self.turns.turn():
                 break
             gathered.append(self.received())
         gathered.append(self.received())

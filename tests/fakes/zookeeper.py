@@ -233,7 +233,7 @@ class FakeStore:
         self.is_cut = self._suspended = False
         self._server = self._ensemble.rng.choice(self._ensemble.servers)
         self._working = True
-        self._server.committed([], lambda link=self._link: self._work_on(link))
+        self._server.committed([], partial(self._work_on, self._link))
 
     def _tell(self, state: SessionState) -> None:
         for listener in list(self._listeners):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING
@@ -90,7 +91,7 @@ def test_librdkafka_reads_what_we_write(
             producer.send(topic, b"value %d" % n, b"key", timestamp=T + n, headers=[("h", None), ("n", b"%d" % n)])
     reader = ConfluentConsumer({"bootstrap.servers": broker.address, "group.id": "g", "enable.auto.commit": False})
     reader.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
-    found = []
+    found: list[Any] = []
     deadline = time.monotonic() + SECONDS
     while len(found) < 1_000:
         assert time.monotonic() < deadline, f"{len(found)} messages came"
@@ -104,7 +105,7 @@ def test_librdkafka_reads_what_we_write(
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(cluster: Cluster, admin: Admin, topic: str, acks: object) -> None:
     admin.create_topic(topic, 1)
-    with Producer(cluster, acks=acks) as producer:  # type: ignore[arg-type]
+    with Producer(cluster, acks=acks) as producer:
         delivery = producer.send(topic, b"v")
     assert delivery.offset == (-1 if acks == 0 else 0)
     consumer = Consumer(cluster)

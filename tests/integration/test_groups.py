@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, TopicPartition
+from pylogd.client import Admin, Cluster, Consumer, KafkaError, Producer, Record, TopicPartition
 from pylogd.client.core.model import OffsetSpec
 from pylogd.errors import ErrorCode
 from pylogd.local.broker import BrokerProcess, pylogd_command
@@ -130,7 +130,7 @@ class _Confluent:
         while not self._stopped.is_set():
             message = self._consumer.poll(0.1)
             if message is not None and message.error() is None:
-                self.seen.append(message.value().decode())
+                self.seen.append((message.value() or b"").decode())
         self._consumer.close()
 
     def stop(self) -> None:
@@ -191,7 +191,7 @@ def test_offsets_that_others_committed(broker: BrokerProcess, admin: Admin, topi
         assert found is not None
         assert (found.offset, found.metadata.rstrip("\0")) == (4, "a note")  # confluent-kafka sends C's NUL along
         consumer.subscribe(topic)
-        records = []
+        records: list[Record] = []
         deadline = time.monotonic() + SECONDS
         while len(records) < 6:
             assert time.monotonic() < deadline
@@ -230,7 +230,11 @@ def test_the_administrator_of_groups(broker: BrokerProcess, admin: Admin, topic:
         [member] = described.members
         assert (member.topics, sorted(member.assignment)) == ((topic,), both)
         assert topic in [group.group_id for group in admin.list_groups(["stable"])]
-        for refused in (lambda: admin.delete_group(topic), lambda: admin.alter_group_offsets(topic, {both[0]: 0})):
+        changes: list[Callable[[], object]] = [
+            lambda: admin.delete_group(topic),
+            lambda: admin.alter_group_offsets(topic, {both[0]: 0}),
+        ]
+        for refused in changes:
             with pytest.raises(KafkaError) as caught:
                 refused()
             assert caught.value.code is ErrorCode.NON_EMPTY_GROUP

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from confluent_kafka import ElectionType
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as LibrdkafkaPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewTopic as KafkaNewTopic
@@ -28,7 +28,12 @@ def check(cluster: BrokerCluster, name: str, count: int = 300) -> None:
     with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(name, 0)])
         found: list[int] = []
-        cluster.until(lambda: found.extend(int(r.value or b"") for r in consumer.poll(1)) or len(found) >= count, "all")
+
+        def have_all() -> bool:
+            found.extend(int(record.value or b"") for record in consumer.poll(1))
+            return len(found) >= count
+
+        cluster.until(have_all, "all records")
     assert found == list(range(count))
 
 
@@ -41,14 +46,14 @@ def test_kafka_python_drives_a_cluster(start_cluster: StartCluster) -> None:
         leaders = [one.leader for one in cluster.wait_for_isr("spread", 3)]
         assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
         fill(cluster, "moved")
-        place = TopicPartition("moved", 0)
-        assert list(admin.alter_partition_reassignments({place: [3, 2]}).values()) == [None]
+        partition = TopicPartition("moved", 0)
+        assert list(admin.alter_partition_reassignments({partition: [3, 2]}).values()) == [None]
         cluster.until(lambda: admin.list_partition_reassignments() == {}, "that nothing is moved any more")
         after = cluster.until(
             lambda: next((one for one in cluster.partitions("moved") if one.replicas == (3, 2)), None),
             "that the replicas are moved",
         )
-        assert set(after.isr) == {2, 3}
+        assert after is not None and set(after.isr) == {2, 3}
         assert after.leader in (2, 3)
         check(cluster, "moved")
         admin.elect_leaders(0, {"moved": [0]})  # the preferred one, if another leads
@@ -67,12 +72,14 @@ def test_a_move_that_cannot_end_is_stopped(start_cluster: StartCluster) -> None:
     try:
         admin.create_topics([KafkaNewTopic("moved", -1, -1, replica_assignments={0: [1, 2]})])
         fill(cluster, "moved")
-        place = TopicPartition("moved", 0)
+        partition = TopicPartition("moved", 0)
         cluster.pause(3)
-        assert list(admin.alter_partition_reassignments({place: [1, 3]}).values()) == [None]
-        found = cluster.until(lambda: admin.list_partition_reassignments([place]).get(place), "that it is moved")
+        assert list(admin.alter_partition_reassignments({partition: [1, 3]}).values()) == [None]
+        found = cluster.until(
+            lambda: admin.list_partition_reassignments([partition]).get(partition), "that it is moved"
+        )
         assert (found["replicas"], found["adding_replicas"], found["removing_replicas"]) == ([1, 3, 2], [3], [2])
-        assert list(admin.alter_partition_reassignments({place: None}).values()) == [None]
+        assert list(admin.alter_partition_reassignments({partition: None}).values()) == [None]
         cluster.until(lambda: set(cluster.partitions("moved", 1)[0].replicas) == {1, 2}, "that the move is stopped")
         cluster.resume(3)
         check(cluster, "moved")
@@ -97,7 +104,7 @@ def test_confluent_kafka_drives_a_cluster(start_cluster: StartCluster) -> None:
     assert cluster.wait_for_leaders("u", [2, 3])[0].leader == 2
     cluster.start(1)
     cluster.wait_for_isr("u", 3)
-    outcome = admin.elect_leaders(ElectionType.PREFERRED, [Place("u", 0)]).result(PATIENCE_SECONDS)
+    outcome = admin.elect_leaders(ElectionType.PREFERRED, [LibrdkafkaPartition("u", 0)]).result(PATIENCE_SECONDS)
     assert not any(outcome.values()), outcome
     cluster.until(lambda: cluster.partitions("u")[0].leader == 1, "that broker 1 leads again")
 
@@ -117,7 +124,7 @@ def test_an_unclean_election_is_asked_for(start_cluster: StartCluster) -> None:
     cluster.until(lambda: cluster.partitions("t", 3)[0].leader == -1, "that nobody leads")
     # librdkafka would wait for the controller that it knew, which may be dead.
     admin = AdminClient({"bootstrap.servers": cluster.address(3)})
-    outcome = admin.elect_leaders(ElectionType.UNCLEAN, [Place("t", 0)]).result(PATIENCE_SECONDS)
+    outcome = admin.elect_leaders(ElectionType.UNCLEAN, [LibrdkafkaPartition("t", 0)]).result(PATIENCE_SECONDS)
     assert not any(outcome.values()), outcome
     assert cluster.wait_for_leaders("t", [2, 3])[0].leader == 2
 

@@ -65,12 +65,18 @@ def test_consumers_are_sent_to_the_replica_in_their_rack(start_cluster: StartClu
         lambda: next((answer for answer in [fetch(cluster, near, "t", 0, rack)] if len(answer.records or b"")), None),
         "that the near replica serves them",
     )
+    assert found is not None
     assert (found.error_code, found.preferred_read_replica) == (0, -1)
     assert fetch(cluster, near, "t", 0, version=10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     with Consumer(cluster.bootstrap, auto_offset_reset="earliest", client_rack=rack) as consumer:
         consumer.assign([("t", 0)])
         seen: list[bytes] = []
-        cluster.until(lambda: seen.extend(r.value or b"" for r in consumer.poll(1)) or len(seen) >= 50, "all records")
+
+        def have_all() -> bool:
+            seen.extend(record.value or b"" for record in consumer.poll(1))
+            return len(seen) >= 50
+
+        cluster.until(have_all, "all records")
     assert seen == [b"%d" % n for n in range(50)]
 
 

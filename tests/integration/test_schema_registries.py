@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_every_schema_has_an_id_of_its_own_whoever_registers_it(
         others = pool.map(lambda at: register(registries[1 - at % 2], f"s{at}", enum(at)), range(SCHEMAS))
         assert list(others) == list(ids.values())
     for registry in registries:
-        wait_until(lambda registry=registry: knows(registry, ids), "a registry that knows all schemas")
+        wait_until(partial(knows, registry, ids), "a registry that knows all schemas")
     third = RegistryProcess(broker.address, tmp_path / "third.log")
     try:
         assert knows(third, ids)

@@ -19,7 +19,12 @@ def consume(cluster: BrokerCluster, topic: str, count: int) -> None:
     with Consumer(cluster.bootstrap, group_id="g", auto_commit="off") as consumer:
         consumer.subscribe([topic])
         seen: list[object] = []
-        cluster.until(lambda: seen.extend(consumer.poll(0.5)) or len(seen) >= count, "all records")
+
+        def have_all() -> bool:
+            seen.extend(consumer.poll(0.5))
+            return len(seen) >= count
+
+        cluster.until(have_all, "all records")
         consumer.commit(timeout=PATIENCE_SECONDS)
 
 

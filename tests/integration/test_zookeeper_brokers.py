@@ -77,7 +77,7 @@ def assert_holds(broker: BrokerProcess, topic: str, values: list[bytes]) -> None
         consumer.assign(cluster.partitions(topic))
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(read) < len(values) and time.monotonic() < deadline:
-            read += [record.value for record in consumer.poll(1)]
+            read += [record.value or b"" for record in consumer.poll(1)]
     assert sorted(read) == sorted(values)
 
 

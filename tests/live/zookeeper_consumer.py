@@ -53,7 +53,7 @@ class Reader:
         self.membership.start(60.0)
         while not self.leaving:
             for event in self.news():
-                self.obey(event)
+                self.apply(event)
             if self.positions:
                 self.read()
         self.consumer.close()
@@ -67,7 +67,7 @@ class Reader:
             print(f"membership: {error!r}", file=sys.stderr, flush=True)
             return []
 
-    def obey(self, event: Assigned | Revoked) -> None:
+    def apply(self, event: Assigned | Revoked) -> None:
         at = now()
         if isinstance(event, Assigned):
             may = self.membership.may_fetch

@@ -50,14 +50,14 @@ def test_bytes_may_be_received_in_place(bodies: list[bytes], cuts: list[int], ah
     while at < len(stream):
         step = cuts[turn % len(cuts)]
         turn += 1
-        room = decoder.receive_buffer()
-        if room is not None and data.draw(st.booleans()):
-            with room:
-                step = min(step, len(room), len(stream) - at)
-                room[:step] = stream[at : at + step]
+        buffer = decoder.receive_buffer()
+        if buffer is not None and data.draw(st.booleans()):
+            with buffer:
+                step = min(step, len(buffer), len(stream) - at)
+                buffer[:step] = stream[at : at + step]
             decoder.filled(step)
         else:
-            del room
+            del buffer
             decoder.feed(stream[at : at + step])
         at += step
         frames += drain(decoder)
@@ -82,13 +82,13 @@ def test_memory_is_used_again_only_when_nobody_looks(
         while at < len(stream):
             step = cuts[turn % len(cuts)]
             turn += 1
-            room = decoder.receive_buffer()
-            if room is None:
+            buffer = decoder.receive_buffer()
+            if buffer is None:
                 decoder.feed(stream[at : at + step])
             else:
-                with room:
-                    step = min(step, len(room), len(stream) - at)
-                    room[:step] = stream[at : at + step]
+                with buffer:
+                    step = min(step, len(buffer), len(stream) - at)
+                    buffer[:step] = stream[at : at + step]
                 decoder.filled(step)
             at += step
             while (frame := decoder.next_frame()) is not None:
@@ -110,14 +110,14 @@ def test_a_large_frame_takes_the_memory_of_the_one_before_it() -> None:
         decoder.feed(struct.pack(">i", len(body)) + body[:1000])
         assert decoder.next_frame() is None
         at = 1000
-        while (room := decoder.receive_buffer()) is not None:
-            with room:
-                size = min(len(room), len(body) - at)
-                room[:size] = body[at : at + size]
+        while (buffer := decoder.receive_buffer()) is not None:
+            with buffer:
+                size = min(len(buffer), len(body) - at)
+                buffer[:size] = body[at : at + size]
             decoder.filled(size)
             at += size
         frame = decoder.next_frame()
-        assert frame == body
+        assert frame is not None and bytes(frame) == body
         taken.append(id(frame.obj))
         del frame
     assert len(set(taken)) == 1

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import Group
+from pylogd.groups.group import ClassicGroup
 from pylogd.groups.offsets import may_commit
 from pylogd.groups.states import GroupState
-from pylogd.groups.values import JoinAnswer, Leaver
+from pylogd.groups.values import JoinAnswer, LeavingMember
 from tests.fakes.groups import REBALANCE, SESSION, Groups, Waiting
 
 INSTANCES = st.sampled_from([None, None, "i1", "i2"])
@@ -53,7 +53,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.seen: list[tuple[str, int]] = []
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ClassicGroup:
         return self.parts.group
 
     def pick(self, number: int) -> Client:
@@ -64,7 +64,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(instance_id=INSTANCES, protocols=PROTOCOLS, known=st.booleans(), can_skip=st.booleans())
     def join_anew(self, instance_id: str | None, protocols: Any, known: bool, can_skip: bool) -> None:
         if self.group.state is GroupState.DEAD:
-            self.parts.group = Group("g", 0, 0)
+            self.parts.group = ClassicGroup("g", 0, 0)
             self.given, self.leaders, self.seen = {}, {}, []
         client = Client(instance_id)
         self.clients.append(client)
@@ -111,7 +111,7 @@ class GroupMachine(RuleBasedStateMachine):
     def leave(self, number: int) -> None:
         client = self.pick(number)
         if client.joined is not None:
-            self.parts.rules.leave(self.group, [Leaver(client.joined.member_id, client.instance_id)])
+            self.parts.rules.leave(self.group, [LeavingMember(client.joined.member_id, client.instance_id)])
             self.collect()
 
     @precondition(lambda self: self.clients)
@@ -175,7 +175,7 @@ class GroupMachine(RuleBasedStateMachine):
         members = group.members
         assert set(group.waiting_joins) <= set(members)
         assert set(group.waiting_syncs) <= set(members)
-        assert group.unsynced <= set(members)
+        assert group.pending_syncs <= set(members)
         assert not group.waiting_joins or group.state is GroupState.PREPARING
         assert not group.waiting_syncs or group.state is GroupState.COMPLETING
         assert (group.leader in members) if members else (group.leader is None)

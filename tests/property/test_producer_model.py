@@ -71,7 +71,7 @@ class World:
         self.now = 0.0
         self.rng = rng
         self.log = Log()
-        self.results: dict[int, BatchResult] = {}
+        self.results: dict[float, BatchResult] = {}
         self.batches: list[Batch] = []
         self.max_in_flight = max_in_flight
         self.accumulator = Accumulator(
@@ -82,7 +82,7 @@ class World:
             partitioner="murmur2",
             monotonic=lambda: self.now,
         )
-        self.outbox = SendQueue(
+        self.queue = SendQueue(
             self.accumulator, idempotent=True, retry=True, max_request_bytes=10**6,
             backoff=lambda: Backoff(rng=random.Random(1)), on_result=self._result,
         )  # fmt: skip
@@ -103,12 +103,12 @@ class World:
         self.batches.append(batch)
 
     def turn(self) -> None:
-        self.outbox.collect()
-        self.outbox.expire(self.now)
-        if self.outbox.wants_id:
+        self.queue.collect()
+        self.queue.expire(self.now)
+        if self.queue.wants_id:
             self.ids += 1
-            self.outbox.producer_id_given(1000 + self.ids, 0)
-        while shipments := self.outbox.take(self.now, lambda _: 1, lambda _: len(self.connection) < self.max_in_flight):
+            self.queue.producer_id_given(1000 + self.ids, 0)
+        while shipments := self.queue.take(self.now, lambda _: 1, lambda _: len(self.connection) < self.max_in_flight):
             for shipment in shipments:
                 (batch,) = shipment.batches
                 data = batch.encode(0, None)
@@ -145,9 +145,9 @@ class World:
         if self.connection and (answer := self.connection[0].answer) is not None:
             (batch,) = self.connection.popleft().shipment.batches
             if isinstance(answer, PylogdError):
-                self.outbox.failed(batch, answer, self.now)
+                self.queue.failed(batch, answer, self.now)
             else:
-                self.outbox.written(batch, answer)
+                self.queue.written(batch, answer)
 
     def break_connection(self, *, arrives: bool) -> None:
         """All that is under way fails; what the broker had not read may reach it later."""
@@ -155,7 +155,7 @@ class World:
         if arrives:
             self.strays.extend(request for request in lost if request.answer is None)
         for request in lost:
-            self.outbox.failed(request.shipment.batches[0], BrokerUnavailable("lost"), self.now)
+            self.queue.failed(request.shipment.batches[0], BrokerUnavailable("lost"), self.now)
 
     def settle(self) -> None:
         """Let everything end well, in time."""

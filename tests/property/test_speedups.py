@@ -138,11 +138,12 @@ def test_any_bytes(payload: bytes, count: int, base: int, first: int) -> None:
 
 @given(st.binary(max_size=40))
 def test_keys_have_the_same_hash(key: bytes) -> None:
-    before, partitioner.speedups = partitioner.speedups, None
+    module: Any = partitioner
+    before, module.speedups = module.speedups, None
     try:
         assert compiled.murmur2(key) == partitioner.murmur2(key)
     finally:
-        partitioner.speedups = before
+        module.speedups = before
 
 
 @given(st.lists(st.tuples(names, some_bytes), max_size=200))

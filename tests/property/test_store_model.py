@@ -63,7 +63,7 @@ class Observed:
     def tree(self, path: str = "/") -> dict[str, Any]:
         """All nodes below `path`."""
         nodes = self.wait(self.store.children_data(path))
-        found = {}
+        found: dict[str, Any] = {}
         for name, node in nodes.items():
             child = f"{path.rstrip('/')}/{name}"
             found |= {child: plain(node), **self.tree(child)}

@@ -54,8 +54,8 @@ def test_both_find_the_same(
     if not damage and not cut:
         assert validation.frame_is_valid(data)
         found = validation.inspect_batch(data, header, 1 << 30, earliest, 10**12)
-        assert (found.good, found.problem, found.newest) == (len(some), None, header.max_timestamp)
-        assert found.keyless_places == [at for at, record in enumerate(some) if record.key is None]
+        assert (found.valid, found.problem, found.max_timestamp) == (len(some), None, header.max_timestamp)
+        assert found.keyless_indexes == [at for at, record in enumerate(some) if record.key is None]
 
 
 @settings(max_examples=500, deadline=None)
@@ -89,8 +89,8 @@ def test_plain_records_under_a_codec(codec: int) -> None:
 def test_places_are_bounded() -> None:
     data = encode_batch([NewRecord(None, b"", 5)] * 3000)[HEADER_SIZE:]
     found = validation.inspect_records(data, 3000, 5, 6, 7)
-    assert (found.keyless, found.untimely) == (3000, 3000)
-    assert found.keyless_places == found.untimely_places == list(range(validation.MAX_PLACES))
+    assert (found.keyless, found.mistimed) == (3000, 3000)
+    assert found.keyless_indexes == found.mistimed_indexes == list(range(validation.MAX_INDEXES))
     assert found == validation.inspect_slowly(data, 3000, 5, 6, 7)
 
 

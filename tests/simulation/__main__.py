@@ -11,8 +11,9 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import cast
 
-from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
 from tests.simulation.history import History, Violation
 
@@ -49,7 +50,7 @@ def _run(seed: int, brokers: int, seconds: float, tell: bool) -> tuple[str | Non
     logging.disable(logging.CRITICAL)
     history = History(seed, brokers)
     if tell:
-        globalLogPublisher.addObserver(lambda event: history.say(_text(event)))
+        globalLogPublisher.addObserver(cast(ILogObserver, lambda event: history.say(_text(event))))
     try:
         history.run(seconds)
     except Violation as violation:

@@ -299,7 +299,7 @@ class History(TroubledWorld):
         ledger = self.ledgers[index]
         log = broker.bytes_of(TOPIC, index)
         if high_watermark > ledger.end:
-            ledger.extend(log, high_watermark)
+            ledger.extend(bytes(log), high_watermark)
             if ledger.end != high_watermark:
                 raise Violation(f"broker {broker.node_id} shows {high_watermark} of {index}: not the end of a batch")
         place = ledger.places.get(high_watermark)

@@ -167,12 +167,15 @@ class SimConnection:
         self.closed = False
         target.connections.append(self)
 
+    def _forget(self, number: int) -> None:
+        self._waiting.pop(number, None)
+
     def request(self, message: Any, *, timeout: float | None = None) -> Deferred[Any]:
         if self.closed:
             return fail(BrokerUnavailable("the connection is closed"))
         number = self._sent
         self._sent += 1
-        done: Deferred[Any] = Deferred(lambda _: self._waiting.pop(number, None))
+        done: Deferred[Any] = Deferred(lambda _: self._forget(number))
         self._waiting[number] = done
         self._world.network.send(self._source, self._target.node_id, lambda: self._arrive(number, message))
         if timeout is not None:
@@ -304,7 +307,7 @@ class SimBroker:
             world.accepted(self, partition)
             return result
 
-        self.replicas.append = note  # type: ignore[method-assign]
+        self.replicas.append = note  # type: ignore[method-assign, assignment]
         self.ready = False
         Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 
@@ -345,7 +348,8 @@ class SimBroker:
     def _connect(self, node_id: int) -> Deferred[Any]:
         if node_id not in self.cluster.brokers:
             return fail(BrokerUnavailable(f"broker {node_id} is not registered"))
-        return self.world.connect(self.time, self.node_id, node_id)
+        done: Deferred[Any] = self.world.connect(self.time, self.node_id, node_id)
+        return done
 
     def kill(self, power: bool = False, wipe: bool = False) -> None:
         """End the process at once; with `power`, the machine too; `wipe` exchanges the disk for an empty one."""
@@ -410,7 +414,11 @@ class World:
         def arrive() -> None:
             if broker.alive and broker.ready:
                 connection = SimConnection(self, clock, source, broker)
-                self.network.send(target, source, lambda: clock.callLater(0, _fire, done, connection))
+
+                def arrived() -> None:
+                    clock.callLater(0, _fire, done, connection)
+
+                self.network.send(target, source, arrived)
             else:
                 clock.callLater(0, _fail, done, BrokerUnavailable(f"broker {target} does not listen"))
 

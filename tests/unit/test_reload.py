@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
 
 from pylogd.config import Settings
 from pylogd.process.logs import LogFile
@@ -51,9 +51,10 @@ class Case:
 @pytest.fixture
 def case(tmp_path: Path) -> Any:
     made = Case(tmp_path)
-    globalLogPublisher.addObserver(made.note)
+    observer = cast(ILogObserver, made.note)
+    globalLogPublisher.addObserver(observer)
     yield made
-    globalLogPublisher.removeObserver(made.note)
+    globalLogPublisher.removeObserver(observer)
 
 
 def test_the_log_file_first_then_the_settings(case: Case) -> None:

@@ -84,7 +84,7 @@ def test_a_reactors_time_is_nobodys_time_stamp() -> None:
 
 
 def test_whoever_takes_the_reactor_minds_its_clock() -> None:
-    takers = set()
+    takers: set[str] = set()
     for path in sources():
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
@@ -102,7 +102,7 @@ class TestReactor:
 
     @pytest.fixture
     def reactor(self, wall: list[float]) -> Any:
-        reactor: Any = SelectReactor()  # type: ignore[no-untyped-call]
+        reactor: Any = SelectReactor()
         reactor.seconds = lambda: wall[0]
         yield reactor
         for call in reactor.getDelayedCalls():

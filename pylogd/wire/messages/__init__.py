@@ -1,4 +1,4 @@
-"""The messages of the protocol: a module per API, and this table of them.
+"""The messages of the protocol, in one module for each API, and the table of all APIs.
 
 Generated from protocol/apis/ by tools/generate_messages.py: edit those instead.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ApiKey(IntEnum):
-    """The number of each API, which stands first in a request."""
+    """The number of each API, with which requests begin."""
 
     PRODUCE = 0
     FETCH = 1
@@ -48,7 +48,7 @@ class ApiKey(IntEnum):
 
 
 class ApiInfo(NamedTuple):
-    """An API: its module here and schema file, the versions that have a schema, and the first flexible one."""
+    """An API: the name of its module and schema file, its versions, and the first flexible version."""
 
     key: int
     name: str
@@ -58,7 +58,7 @@ class ApiInfo(NamedTuple):
     flexible_from: int
 
 
-#: every API that has a schema, by key
+#: all APIs that have a schema, by key
 APIS: Mapping[int, ApiInfo] = {
     0: ApiInfo(0, "Produce", "produce", 3, 13, 9),
     1: ApiInfo(1, "Fetch", "fetch", 4, 18, 12),

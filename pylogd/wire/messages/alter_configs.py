@@ -28,7 +28,7 @@ class AlterableConfig(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResource(Message):
-    """Something whose settings change."""
+    """A resource whose settings change."""
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -45,11 +45,11 @@ class AlterConfigsResource(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterConfigsResourceResponse(Message):
-    """What became of a resource."""
+    """The result for a resource."""
 
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -72,9 +72,9 @@ class AlterConfigsRequest(Message):
     API_KEY: ClassVar[int] = 33
     API_NAME: ClassVar[str] = "AlterConfigs"
 
-    #: Whose settings.
+    #: The resources that have the settings.
     resources: list[AlterConfigsResource]
-    #: Only check whether it could be done.
+    #: Whether to check the request only, without changing anything.
     validate_only: bool
 
     def __init__(self, resources: list[AlterConfigsResource] = UNSET, validate_only: bool = False) -> None:
@@ -91,7 +91,7 @@ class AlterConfigsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What became of each resource.
+    #: The result for each resource.
     responses: list[AlterConfigsResourceResponse]
 
     def __init__(self, throttle_time_ms: int = 0, responses: list[AlterConfigsResourceResponse] = UNSET) -> None:

@@ -17,7 +17,7 @@ class ReassignablePartition(Message):
 
     #: The partition number.
     partition_index: int
-    #: The broker ids of the replicas that there shall be, the preferred leader first; null to stop the move under way.
+    #: The broker ids of the future replicas, the preferred leader first; null to cancel the reassignment under way.
     replicas: list[int] | None
 
     def __init__(self, partition_index: int = 0, replicas: list[int] | None = None) -> None:
@@ -41,13 +41,13 @@ class ReassignableTopic(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignablePartitionResponse(Message):
-    """What became of a partition."""
+    """The result for a partition."""
 
     #: The partition number.
     partition_index: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
 
     def __init__(self, partition_index: int = 0, error_code: int = 0, error_message: str | None = "") -> None:
@@ -58,11 +58,11 @@ class ReassignablePartitionResponse(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class ReassignableTopicResponse(Message):
-    """What became of a topic."""
+    """The result for a topic."""
 
     #: The topic name.
     name: str
-    #: What became of each partition.
+    #: The result for each partition.
     partitions: list[ReassignablePartitionResponse]
 
     def __init__(self, name: str = "", partitions: list[ReassignablePartitionResponse] = UNSET) -> None:
@@ -83,8 +83,8 @@ class AlterPartitionReassignmentsRequest(Message):
     allow_replication_factor_change: bool
     #: The topics.
     topics: list[ReassignableTopic]
-    #: pylogd's own. -1: new replicas copy all that there is. Otherwise they begin with the latest offset, and are in
-    #: sync when every consumer group has read so far, or after so many milliseconds.
+    #: Particular to pylogd. -1: new replicas copy all records. Otherwise they begin with the latest offset, and join
+    #: the in-sync replicas once every consumer group has read up to it, or after this many milliseconds.
     latest_wait_ms: int
 
     def __init__(
@@ -111,11 +111,11 @@ class AlterPartitionReassignmentsResponse(Message):
     throttle_time_ms: int
     #: Whether partitions might get another number of replicas. Versions 1+.
     allow_replication_factor_change: bool
-    #: What kept the whole request from being looked at; 0 if nothing did.
+    #: The error code of the whole request; 0 if there is none.
     error_code: int
-    #: The same for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
-    #: What became of each topic.
+    #: The result for each topic.
     responses: list[ReassignableTopicResponse]
 
     def __init__(

@@ -41,7 +41,7 @@ class AlterReplicaLogDir(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirPartitionResult(Message):
-    """What became of a replica."""
+    """The result for a replica."""
 
     #: The partition's number.
     partition_index: int
@@ -55,7 +55,7 @@ class AlterReplicaLogDirPartitionResult(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class AlterReplicaLogDirTopicResult(Message):
-    """What became of a topic's replicas."""
+    """The result for a topic's replicas."""
 
     #: The topic name.
     topic_name: str
@@ -90,7 +90,7 @@ class AlterReplicaLogDirsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What became of each replica.
+    #: The result for each replica.
     results: list[AlterReplicaLogDirTopicResult]
 
     def __init__(self, throttle_time_ms: int = 0, results: list[AlterReplicaLogDirTopicResult] = UNSET) -> None:

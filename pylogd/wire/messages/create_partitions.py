@@ -28,7 +28,7 @@ class CreatePartitionsTopic(Message):
 
     #: The topic name.
     name: str
-    #: How many partitions the topic shall have.
+    #: How many partitions the topic is to have.
     count: int
     #: Which brokers hold each new partition; null to let the cluster decide.
     assignments: list[CreatePartitionsAssignment] | None
@@ -43,13 +43,13 @@ class CreatePartitionsTopic(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatePartitionsTopicResult(Message):
-    """What became of a topic."""
+    """The result for a topic."""
 
     #: The topic name.
     name: str
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
 
     def __init__(self, name: str = "", error_code: int = 0, error_message: str | None = None) -> None:
@@ -69,7 +69,7 @@ class CreatePartitionsRequest(Message):
     topics: list[CreatePartitionsTopic]
     #: How many milliseconds the broker may take.
     timeout_ms: int
-    #: Only check whether it could be done.
+    #: Whether to check the request only, without changing anything.
     validate_only: bool
 
     def __init__(
@@ -89,7 +89,7 @@ class CreatePartitionsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What became of each topic.
+    #: The result for each topic.
     results: list[CreatePartitionsTopicResult]
 
     def __init__(self, throttle_time_ms: int = 0, results: list[CreatePartitionsTopicResult] = UNSET) -> None:

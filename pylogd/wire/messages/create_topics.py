@@ -77,7 +77,7 @@ class CreatableTopicConfigs(Message):
     name: str
     #: The setting's value.
     value: str | None
-    #: Whether the setting can not be changed while the broker runs.
+    #: Whether the setting cannot be changed while the broker runs.
     read_only: bool
     #: Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 broker file, 5 default, 6 broker logger.
     config_source: int
@@ -101,7 +101,7 @@ class CreatableTopicConfigs(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class CreatableTopicResult(Message):
-    """What became of a topic."""
+    """The result for a topic."""
 
     #: The topic name.
     name: str
@@ -109,7 +109,7 @@ class CreatableTopicResult(Message):
     topic_id: bytes
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did. Versions 1+.
+    #: The error message, for people; null if there is no error. Versions 1+.
     error_message: str | None
     #: Why the settings are left out of the response; 0 if they are not. Versions 5+.
     topic_config_error_code: int
@@ -152,7 +152,7 @@ class CreateTopicsRequest(Message):
     topics: list[CreatableTopic]
     #: How many milliseconds the broker may take.
     timeout_ms: int
-    #: Only check whether it could be done. Versions 1+.
+    #: Whether to check the request only, without changing anything. Versions 1+.
     validate_only: bool
 
     def __init__(

@@ -13,7 +13,7 @@ from pylogd.wire.values import UNSET, Message
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class DeletableGroupResult(Message):
-    """What became of a group."""
+    """The result for a group."""
 
     #: The group id.
     group_id: str
@@ -48,7 +48,7 @@ class DeleteGroupsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What became of each group.
+    #: The result for each group.
     results: list[DeletableGroupResult]
 
     def __init__(self, throttle_time_ms: int = 0, results: list[DeletableGroupResult] = UNSET) -> None:

@@ -27,7 +27,7 @@ class DeleteTopicState(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class DeletableTopicResult(Message):
-    """What became of a topic."""
+    """The result for a topic."""
 
     #: The topic name; null if an unknown topic id was given.
     name: str | None
@@ -35,7 +35,7 @@ class DeletableTopicResult(Message):
     topic_id: bytes
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did. Versions 5+.
+    #: The error message, for people; null if there is no error. Versions 5+.
     error_message: str | None
 
     def __init__(
@@ -78,7 +78,7 @@ class DeleteTopicsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 1+.
     throttle_time_ms: int
-    #: What became of each topic.
+    #: The result for each topic.
     responses: list[DeletableTopicResult]
 
     def __init__(self, throttle_time_ms: int = 0, responses: list[DeletableTopicResult] = UNSET) -> None:

@@ -72,7 +72,7 @@ class DescribeClusterResponse(Message):
     throttle_time_ms: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
     #: Which endpoints: 1 the brokers, 2 the controllers. Versions 1+.
     endpoint_type: int

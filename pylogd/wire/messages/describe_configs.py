@@ -13,7 +13,7 @@ from pylogd.wire.values import UNSET, Message
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsResource(Message):
-    """Something that has settings."""
+    """A resource that has settings."""
 
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -32,13 +32,13 @@ class DescribeConfigsResource(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class DescribeConfigsSynonym(Message):
-    """A place that a value could come from."""
+    """A source of a value."""
 
-    #: The setting's name there.
+    #: The setting's name in that source.
     name: str
-    #: The value there.
+    #: The value in that source.
     value: str | None
-    #: Which place it is; numbers as for config_source.
+    #: The source, by the numbers of config_source.
     source: int
 
     def __init__(self, name: str = "", value: str | None = "", source: int = 0) -> None:
@@ -55,7 +55,7 @@ class DescribeConfigsResourceResult(Message):
     name: str
     #: The setting's value.
     value: str | None
-    #: Whether the setting can not be changed while the broker runs.
+    #: Whether the setting cannot be changed while the broker runs.
     read_only: bool
     #: Where the value comes from: 1 topic, 2 broker, 3 all brokers, 4 broker file, 5 default, 6 broker logger. Versions
     #: 1+.
@@ -64,7 +64,7 @@ class DescribeConfigsResourceResult(Message):
     is_default: bool
     #: Whether the value is a secret, which is then left out.
     is_sensitive: bool
-    #: All places that the value could come from, the one that counts first. Versions 1+.
+    #: All sources of the value, the one that takes effect first. Versions 1+.
     synonyms: list[DescribeConfigsSynonym]
     #: The value's type: 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password. Versions
     #: 3+.
@@ -101,7 +101,7 @@ class DescribeConfigsResult(Message):
 
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
     #: What the settings belong to: 2 a topic, 4 a broker, 8 a logger.
     resource_type: int
@@ -132,9 +132,9 @@ class DescribeConfigsRequest(Message):
     API_KEY: ClassVar[int] = 32
     API_NAME: ClassVar[str] = "DescribeConfigs"
 
-    #: Whose settings.
+    #: The resources that have the settings.
     resources: list[DescribeConfigsResource]
-    #: Whether to list all places that a value could come from. Versions 1+.
+    #: Whether to list all sources of each value. Versions 1+.
     include_synonyms: bool
     #: Whether to answer what each setting is for. Versions 3+.
     include_documentation: bool

@@ -23,9 +23,9 @@ class DescribedGroupMember(Message):
     client_id: str
     #: The address that it came from.
     client_host: str
-    #: What the member told for the protocol that was chosen.
+    #: The member's metadata for the protocol that was chosen.
     member_metadata: bytes
-    #: The member's share.
+    #: The member's assignment.
     member_assignment: bytes
 
     def __init__(
@@ -51,7 +51,7 @@ class DescribedGroup(Message):
 
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did. Versions 6+.
+    #: The error message, for people; null if there is no error. Versions 6+.
     error_message: str | None
     #: The group id.
     group_id: str

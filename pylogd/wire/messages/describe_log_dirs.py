@@ -1,4 +1,5 @@
-"""DescribeLogDirs, API key 35, versions 0-5. Asks how much room each partition takes in which data directory.
+"""DescribeLogDirs, API key 35, versions 0-5. Asks which partitions are in which data directory, and how much space each
+takes.
 
 Generated from protocol/apis/describe_log_dirs.json by tools/generate_messages.py: edit those instead.
 """
@@ -73,7 +74,7 @@ class DescribeLogDirsResult(Message):
     topics: list[DescribeLogDirsTopic]
     #: The size of the directory's file system in bytes; -1 if not known. Versions 4+.
     total_bytes: int
-    #: The free room on the directory's file system in bytes; -1 if not known. Versions 4+.
+    #: The free space on the directory's file system in bytes; -1 if not known. Versions 4+.
     usable_bytes: int
     #: Whether the directory takes no new partitions. Versions 5+.
     is_cordoned: bool

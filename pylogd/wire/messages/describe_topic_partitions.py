@@ -24,7 +24,7 @@ class TopicRequest(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class Cursor(Message):
-    """A place in the list of all partitions."""
+    """A position in the list of all partitions."""
 
     #: The topic name.
     topic_name: str

@@ -1,4 +1,5 @@
-"""ElectLeaders, API key 43, versions 0-2. Has other replicas lead partitions: the preferred ones, or whatever is left.
+"""ElectLeaders, API key 43, versions 0-2. Elects other leaders of partitions: the preferred replicas, or any that are
+left.
 
 Generated from protocol/apis/elect_leaders.json by tools/generate_messages.py: edit those instead.
 """
@@ -27,13 +28,13 @@ class TopicPartitions(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class PartitionResult(Message):
-    """What became of an election."""
+    """The result for an election."""
 
     #: The partition number.
     partition_id: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
 
     def __init__(self, partition_id: int = 0, error_code: int = 0, error_message: str | None = "") -> None:
@@ -44,11 +45,11 @@ class PartitionResult(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class ReplicaElectionResult(Message):
-    """What became of the elections of a topic."""
+    """The result for the elections of a topic."""
 
     #: The topic name.
     topic: str
-    #: What became of each partition.
+    #: The result for each partition.
     partition_result: list[PartitionResult]
 
     def __init__(self, topic: str = "", partition_result: list[PartitionResult] = UNSET) -> None:
@@ -87,9 +88,9 @@ class ElectLeadersResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What kept the whole request from being looked at; 0 if nothing did. Versions 1+.
+    #: The error code of the whole request; 0 if there is none. Versions 1+.
     error_code: int
-    #: What became of each topic.
+    #: The result for each topic.
     replica_election_results: list[ReplicaElectionResult]
 
     def __init__(

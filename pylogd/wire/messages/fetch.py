@@ -1,4 +1,4 @@
-"""Fetch, API key 1, versions 4-18. Reads record batches from partitions, waiting for them if the client likes.
+"""Fetch, API key 1, versions 4-18. Reads record batches of partitions, waiting for them as long as the client asks.
 
 Generated from protocol/apis/fetch.json by tools/generate_messages.py: edit those instead.
 """
@@ -32,8 +32,7 @@ class FetchPartition(Message):
 
     #: The partition's number.
     partition: int
-    #: The leader epoch that the client believes in, so that a stale client or broker is found out; -1 for none.
-    #: Versions 9+.
+    #: The leader epoch that the client knows, so that a stale client or broker is detected; -1 for none. Versions 9+.
     current_leader_epoch: int
     #: The offset to read from.
     fetch_offset: int
@@ -45,7 +44,7 @@ class FetchPartition(Message):
     partition_max_bytes: int
     #: The id of the follower's data directory. Versions 17+.
     replica_directory_id: bytes
-    #: The high watermark that the follower knows; -1 if none, the largest int64 if it does not say. Versions 18+.
+    #: The high watermark that the follower knows; -1 if none, the largest int64 if not given. Versions 18+.
     high_watermark: int
 
     def __init__(
@@ -109,7 +108,7 @@ class EpochEndOffset(Message):
 
     #: The leader epoch; -1 if not known.
     epoch: int
-    #: The offset behind the last record of that epoch; -1 if not known.
+    #: The offset after the last record of that epoch; -1 if not known.
     end_offset: int
 
     def __init__(self, epoch: int = -1, end_offset: int = -1) -> None:
@@ -135,7 +134,7 @@ class LeaderIdAndEpoch(Message):
 class SnapshotId(Message):
     """A snapshot of the cluster metadata."""
 
-    #: The offset behind the snapshot; -1 if there is none.
+    #: The offset after the snapshot; -1 if there is none.
     end_offset: int
     #: The epoch of the snapshot; -1 if there is none.
     epoch: int
@@ -167,15 +166,15 @@ class PartitionData(Message):
     partition_index: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: The offset behind the last record that all in-sync replicas have.
+    #: The offset after the last record that all in-sync replicas have.
     high_watermark: int
     #: The offset before which every transaction is decided; -1 if not known.
     last_stable_offset: int
     #: The first offset in the partition's log; -1 if not known. Versions 5+.
     log_start_offset: int
-    #: Where the client's log parts from the leader's, if it does. Versions 12+.
+    #: Where the client's log diverges from the leader's, if it does. Versions 12+.
     diverging_epoch: EpochEndOffset
-    #: Who leads now, if the request went to the wrong broker. Versions 12+.
+    #: The current leader, if the request went to another broker. Versions 12+.
     current_leader: LeaderIdAndEpoch
     #: The snapshot to fetch instead, if the offset is gone from the log. Versions 12+.
     snapshot_id: SnapshotId
@@ -183,7 +182,7 @@ class PartitionData(Message):
     aborted_transactions: list[AbortedTransaction] | None
     #: The broker to read this partition from; -1 for this one. Versions 11+.
     preferred_read_replica: int
-    #: Record batches, one behind the other; the last one may be cut off.
+    #: Record batches, one after the other; the last one may be cut off.
     records: Sized | None
 
     def __init__(
@@ -261,7 +260,7 @@ class FetchRequest(Message):
     cluster_id: str | None
     #: The broker id of a follower; -1 for any other client. Versions 4-14.
     replica_id: int
-    #: Who fetches, if it is a follower. Versions 15+.
+    #: The follower that fetches, if it is one. Versions 15+.
     replica_state: ReplicaState
     #: How many milliseconds to wait for min_bytes.
     max_wait_ms: int
@@ -273,7 +272,7 @@ class FetchRequest(Message):
     isolation_level: int
     #: The fetch session; 0 for none, or to begin one. Versions 7+.
     session_id: int
-    #: The count of requests in the session: 0 begins one, -1 fetches without or ends one. Versions 7+.
+    #: The number of the request in the session: 0 begins a session, -1 fetches without one or ends it. Versions 7+.
     session_epoch: int
     #: What to fetch; in a session, what to add or change.
     topics: list[FetchTopic]
@@ -320,7 +319,7 @@ class FetchResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: The error of the whole request; 0 if there is none. Versions 7+.
+    #: The error code of the whole request; 0 if there is none. Versions 7+.
     error_code: int
     #: The session that the broker opened or goes on with; 0 for none. Versions 7+.
     session_id: int

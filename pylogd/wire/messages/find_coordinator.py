@@ -25,7 +25,7 @@ class Coordinator(Message):
     port: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: What went wrong, for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
 
     def __init__(
@@ -76,7 +76,7 @@ class FindCoordinatorResponse(Message):
     throttle_time_ms: int
     #: The error code; 0 if all went well. Versions 0-3.
     error_code: int
-    #: What went wrong, for people; null if nothing did. Versions 1-3.
+    #: The error message, for people; null if there is no error. Versions 1-3.
     error_message: str | None
     #: The broker's id. Versions 0-3.
     node_id: int

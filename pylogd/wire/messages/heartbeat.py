@@ -1,4 +1,5 @@
-"""Heartbeat, API key 12, versions 0-4. Says that a member lives; the answer says whether it has to join again.
+"""Heartbeat, API key 12, versions 0-4. Tells the coordinator that a member is alive; the answer says whether it has to
+join again.
 
 Generated from protocol/apis/heartbeat.json by tools/generate_messages.py: edit those instead.
 """

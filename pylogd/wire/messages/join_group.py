@@ -14,11 +14,11 @@ from pylogd.wire.values import UNSET, Message
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class JoinGroupRequestProtocol(Message):
-    """A way of assigning."""
+    """An assignment protocol."""
 
     #: The name of the protocol.
     name: str
-    #: What the member tells the leader, such as its subscription.
+    #: The member's metadata for the leader, such as its subscription.
     metadata: bytes
 
     def __init__(self, name: str = "", metadata: bytes = b"") -> None:
@@ -34,7 +34,7 @@ class JoinGroupResponseMember(Message):
     member_id: str
     #: The id that a static member was configured with; null for a dynamic one. Versions 5+.
     group_instance_id: str | None
-    #: What the member told for the protocol that was chosen.
+    #: The member's metadata for the protocol that was chosen.
     metadata: bytes
 
     def __init__(self, member_id: str = "", group_instance_id: str | None = None, metadata: bytes = b"") -> None:
@@ -52,7 +52,7 @@ class JoinGroupRequest(Message):
 
     #: The group id.
     group_id: str
-    #: Milliseconds without a heartbeat after which the member is taken for dead.
+    #: Milliseconds without a heartbeat after which the member is removed from the group.
     session_timeout_ms: int
     #: Milliseconds that the coordinator waits for the members to join again in a rebalance; the session time-out before
     #: version 1. Versions 1+.
@@ -63,7 +63,7 @@ class JoinGroupRequest(Message):
     group_instance_id: str | None
     #: What kind of group it is: consumers say "consumer". All members have to agree.
     protocol_type: str
-    #: The ways of assigning that the member supports, the preferred one first.
+    #: The assignment protocols that the member supports, the preferred one first.
     protocols: list[JoinGroupRequestProtocol]
     #: Why the member joins, for people. Versions 8+.
     reason: str | None
@@ -110,9 +110,9 @@ class JoinGroupResponse(Message):
     leader: str
     #: Whether the leader is to leave the assignment as it is. Versions 9+.
     skip_assignment: bool
-    #: The member id of who is answered.
+    #: The member id of the client that is answered.
     member_id: str
-    #: All members, for the leader; nobody for the others.
+    #: All members, for the leader; empty for the others.
     members: list[JoinGroupResponseMember]
 
     def __init__(

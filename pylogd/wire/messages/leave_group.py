@@ -30,7 +30,7 @@ class MemberIdentity(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class MemberResponse(Message):
-    """What became of a member."""
+    """The result for a member."""
 
     #: The member id.
     member_id: str
@@ -76,7 +76,7 @@ class LeaveGroupResponse(Message):
     throttle_time_ms: int
     #: The error code; 0 if all went well.
     error_code: int
-    #: What became of each member. Versions 3+.
+    #: The result for each member. Versions 3+.
     members: list[MemberResponse]
 
     def __init__(self, throttle_time_ms: int = 0, error_code: int = 0, members: list[MemberResponse] = UNSET) -> None:

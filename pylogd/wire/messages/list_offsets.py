@@ -17,8 +17,7 @@ class ListOffsetsPartition(Message):
 
     #: The partition's number.
     partition_index: int
-    #: The leader epoch that the client believes in, so that a stale client or broker is found out; -1 for none.
-    #: Versions 4+.
+    #: The leader epoch that the client knows, so that a stale client or broker is detected; -1 for none. Versions 4+.
     current_leader_epoch: int
     #: A time in milliseconds, or -1 the end, -2 the start, -3 the largest time stamp, -4 the local start, -5 the end of
     #: remote storage.

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments, API key 46, versions 0. Tells which replicas are being moved.
+"""ListPartitionReassignments, API key 46, versions 0. Lists the reassignments under way.
 
 Generated from protocol/apis/list_partition_reassignments.json by tools/generate_messages.py: edit those instead.
 """
@@ -31,11 +31,11 @@ class OngoingPartitionReassignment(Message):
 
     #: The partition number.
     partition_index: int
-    #: The replicas of now: those that stay, come and go.
+    #: All present replicas: those that stay, and those being added and removed.
     replicas: list[int]
-    #: Those of them that come.
+    #: The replicas that are being added.
     adding_replicas: list[int]
-    #: Those of them that go.
+    #: The replicas that are being removed.
     removing_replicas: list[int]
 
     def __init__(
@@ -91,9 +91,9 @@ class ListPartitionReassignmentsResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int
-    #: What kept the request from being answered; 0 if nothing did.
+    #: The error code of the whole request; 0 if there is none.
     error_code: int
-    #: The same for people; null if nothing did.
+    #: The error message, for people; null if there is no error.
     error_message: str | None
     #: The topics of which replicas are being moved.
     topics: list[OngoingTopicReassignment]

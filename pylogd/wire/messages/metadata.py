@@ -1,4 +1,4 @@
-"""Metadata, API key 3, versions 0-13. Asks for brokers, topics, partitions, and who leads each partition.
+"""Metadata, API key 3, versions 0-13. Asks for brokers, topics, partitions, and the leader of each partition.
 
 Generated from protocol/apis/metadata.json by tools/generate_messages.py: edit those instead.
 """

@@ -1,4 +1,4 @@
-"""OffsetCommit, API key 8, versions 2-10. Stores how far a group has read.
+"""OffsetCommit, API key 8, versions 2-10. Commits offsets of a group.
 
 Generated from protocol/apis/offset_commit.json by tools/generate_messages.py: edit those instead.
 """
@@ -21,7 +21,7 @@ class OffsetCommitRequestPartition(Message):
     committed_offset: int
     #: The leader epoch of the last record that was read; -1 if it is not known. Versions 6+.
     committed_leader_epoch: int
-    #: Anything that the client wants to keep beside the offset.
+    #: A text that the client stores with the offset.
     committed_metadata: str | None
 
     def __init__(
@@ -58,7 +58,7 @@ class OffsetCommitRequestTopic(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitResponsePartition(Message):
-    """What became of the offset of a partition."""
+    """The result for the offset of a partition."""
 
     #: The index of the partition.
     partition_index: int
@@ -72,13 +72,13 @@ class OffsetCommitResponsePartition(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetCommitResponseTopic(Message):
-    """What became of the offsets of a topic."""
+    """The result for the offsets of a topic."""
 
     #: The topic name. Versions 2-9.
     name: str
     #: The topic's id. Versions 10+.
     topic_id: bytes
-    #: What became of each offset.
+    #: The result for each offset.
     partitions: list[OffsetCommitResponsePartition]
 
     def __init__(
@@ -135,7 +135,7 @@ class OffsetCommitResponse(Message):
 
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not. Versions 3+.
     throttle_time_ms: int
-    #: What became of each offset, by topic.
+    #: The result for each offset, by topic.
     topics: list[OffsetCommitResponseTopic]
 
     def __init__(self, throttle_time_ms: int = 0, topics: list[OffsetCommitResponseTopic] = UNSET) -> None:

@@ -38,7 +38,7 @@ class OffsetDeleteRequestTopic(Message):
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class OffsetDeleteResponsePartition(Message):
-    """What became of a partition's offset."""
+    """The result for the offset of a partition."""
 
     #: The index of the partition.
     partition_index: int
@@ -56,7 +56,7 @@ class OffsetDeleteResponseTopic(Message):
 
     #: The topic name.
     name: str
-    #: What became of each partition's offset.
+    #: The result for the offset of each partition.
     partitions: list[OffsetDeleteResponsePartition]
 
     def __init__(self, name: str = "", partitions: list[OffsetDeleteResponsePartition] = UNSET) -> None:

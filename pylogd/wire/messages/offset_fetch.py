@@ -1,4 +1,4 @@
-"""OffsetFetch, API key 9, versions 1-10. Asks how far groups have read.
+"""OffsetFetch, API key 9, versions 1-10. Asks for the committed offsets of groups.
 
 Generated from protocol/apis/offset_fetch.json by tools/generate_messages.py: edit those instead.
 """
@@ -48,7 +48,7 @@ class OffsetFetchRequestGroup(Message):
 
     #: The group id.
     group_id: str
-    #: The member id; null if none asks. Versions 9+.
+    #: The member id; null if no member asks. Versions 9+.
     member_id: str | None
     #: The member's epoch; -1 if it has none. Versions 9+.
     member_epoch: int
@@ -78,7 +78,7 @@ class OffsetFetchResponsePartition(Message):
     committed_offset: int
     #: The leader epoch of the last record that was read; -1 if it is not known. Versions 5-7.
     committed_leader_epoch: int
-    #: What the client stored beside the offset.
+    #: The text that the client stored with the offset.
     metadata: str | None
     #: The error code; 0 if all went well.
     error_code: int
@@ -122,7 +122,7 @@ class OffsetFetchResponsePartitions(Message):
     committed_offset: int
     #: The leader epoch of the last record that was read; -1 if it is not known.
     committed_leader_epoch: int
-    #: What the client stored beside the offset.
+    #: The text that the client stored with the offset.
     metadata: str | None
     #: The error code; 0 if all went well.
     error_code: int

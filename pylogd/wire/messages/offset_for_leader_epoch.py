@@ -18,8 +18,7 @@ class OffsetForLeaderPartition(Message):
 
     #: The partition's number.
     partition: int
-    #: The leader epoch that the client believes in, so that a stale client or broker is found out; -1 for none.
-    #: Versions 2+.
+    #: The leader epoch that the client knows, so that a stale client or broker is detected; -1 for none. Versions 2+.
     current_leader_epoch: int
     #: The epoch asked about.
     leader_epoch: int
@@ -54,7 +53,7 @@ class EpochEndOffset(Message):
     partition: int
     #: The largest epoch in the log that is not above the one asked about; -1 if there is none. Versions 1+.
     leader_epoch: int
-    #: The offset behind the last record of that epoch; -1 if not known.
+    #: The offset after the last record of that epoch; -1 if not known.
     end_offset: int
 
     def __init__(self, error_code: int = 0, partition: int = 0, leader_epoch: int = -1, end_offset: int = -1) -> None:
@@ -85,7 +84,7 @@ class OffsetForLeaderEpochRequest(Message):
     API_KEY: ClassVar[int] = 23
     API_NAME: ClassVar[str] = "OffsetForLeaderEpoch"
 
-    #: The broker id of a follower; -1 for a consumer, -2 if it does not say. Versions 3+.
+    #: The broker id of a follower; -1 for a consumer, -2 if not given. Versions 3+.
     replica_id: int
     #: The topics.
     topics: list[OffsetForLeaderTopic]

@@ -17,7 +17,7 @@ class PartitionProduceData(Message):
 
     #: The partition's number.
     index: int
-    #: Record batches, one behind the other.
+    #: Record batches, one after the other.
     records: bytes | memoryview | None
 
     def __init__(self, index: int = 0, records: bytes | memoryview | None = None) -> None:
@@ -48,7 +48,7 @@ class TopicProduceData(Message):
 class BatchIndexAndErrorMessage(Message):
     """A record that was refused."""
 
-    #: The record's place in the batch, from 0.
+    #: The index of the record in the batch, from 0.
     batch_index: int
     #: What is wrong with the record, for people.
     batch_index_error_message: str | None
@@ -82,7 +82,7 @@ class PartitionProduceResponse(Message):
     error_code: int
     #: The offset that the first record got; -1 if nothing was appended.
     base_offset: int
-    #: The time stamp that the broker gave the records; -1 if the producer's stand.
+    #: The time stamp that the broker gave the records; -1 if they keep the producer's.
     log_append_time_ms: int
     #: The first offset in the partition's log; -1 if not known. Versions 5+.
     log_start_offset: int
@@ -90,7 +90,7 @@ class PartitionProduceResponse(Message):
     record_errors: list[BatchIndexAndErrorMessage]
     #: Why the batch was refused, for people; null if it was not. Versions 8+.
     error_message: str | None
-    #: Who leads now, if the request went to the wrong broker. Versions 10+.
+    #: The current leader, if the request went to another broker. Versions 10+.
     current_leader: LeaderIdAndEpoch
 
     def __init__(
@@ -122,7 +122,7 @@ class TopicProduceResponse(Message):
     name: str
     #: The topic's id. Versions 13+.
     topic_id: bytes
-    #: What became of it, by partition.
+    #: The results by partition.
     partition_responses: list[PartitionProduceResponse]
 
     def __init__(
@@ -189,7 +189,7 @@ class ProduceResponse(Message):
     API_KEY: ClassVar[int] = 0
     API_NAME: ClassVar[str] = "Produce"
 
-    #: What became of it, by topic.
+    #: The results by topic.
     responses: list[TopicProduceResponse]
     #: Milliseconds that the broker held the request back because of a quota; 0 if it did not.
     throttle_time_ms: int

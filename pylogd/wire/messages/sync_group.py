@@ -1,5 +1,5 @@
-"""SyncGroup, API key 14, versions 0-5. Fetches the member's share of the group's work; the leader brings the
-assignment.
+"""SyncGroup, API key 14, versions 0-5. Asks for the member's assignment; the leader's request brings the assignments of
+all members.
 
 Generated from protocol/apis/sync_group.json by tools/generate_messages.py: edit those instead.
 """
@@ -14,11 +14,11 @@ from pylogd.wire.values import UNSET, Message
 
 @dataclass(slots=True, init=False, repr=False, eq=False)
 class SyncGroupRequestAssignment(Message):
-    """What a member is to do."""
+    """The assignment of a member."""
 
     #: The member id.
     member_id: str
-    #: Its share, in a form that only members understand.
+    #: The member's assignment, in a format that only members understand.
     assignment: bytes
 
     def __init__(self, member_id: str = "", assignment: bytes = b"") -> None:
@@ -41,11 +41,11 @@ class SyncGroupRequest(Message):
     member_id: str
     #: The id that a static member was configured with; null for a dynamic one. Versions 3+.
     group_instance_id: str | None
-    #: The kind of group, which is checked if it is there. Versions 5+.
+    #: The kind of group, which is checked if it is given. Versions 5+.
     protocol_type: str | None
-    #: The protocol that was chosen, which is checked if it is there. Versions 5+.
+    #: The protocol that was chosen, which is checked if it is given. Versions 5+.
     protocol_name: str | None
-    #: What each member is to do, from the leader; nothing from the others.
+    #: The assignment of each member, from the leader; empty from the others.
     assignments: list[SyncGroupRequestAssignment]
 
     def __init__(
@@ -82,7 +82,7 @@ class SyncGroupResponse(Message):
     protocol_type: str | None
     #: The protocol that was chosen. Versions 5+.
     protocol_name: str | None
-    #: The member's share.
+    #: The member's assignment.
     assignment: bytes
 
     def __init__(

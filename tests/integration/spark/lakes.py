@@ -36,10 +36,10 @@ def log_of(address: str, topic: str) -> list[Row]:
     """All records, in order of partition and offset, by the blocking consumer."""
     found: list[Row] = []
     with Consumer(address, auto_offset_reset="earliest") as consumer:
-        places = consumer.partitions(topic)
-        ends = consumer.end_offsets(places)
-        consumer.assign(places)
-        while any(consumer.position(place) < end for place, end in ends.items()):
+        partitions = consumer.partitions(topic)
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
             found += [
                 Row(each.partition, each.offset, each.key, each.value, each.timestamp) for each in consumer.poll(1.0)
             ]
@@ -51,7 +51,9 @@ def lake_of(spark: Any, root: Path, topic: str) -> list[Row]:
     rows = spark.read.parquet(str(root)).where(f"topic = '{topic}'")
     found = rows.selectExpr("partition", "offset", "key", "value", "unix_millis(timestamp)").collect()
     # Spark's rows may have bytearrays, or texts if the lake has them
-    return sorted((Row(row[0], row[1], *map(_bytes, row[2:4]), row[4]) for row in found), key=lambda row: row[:2])
+    return sorted(
+        (Row(row[0], row[1], _bytes(row[2]), _bytes(row[3]), row[4]) for row in found), key=lambda row: row[:2]
+    )
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -37,9 +37,9 @@ def create(address: str, *topics: str) -> None:
 def values(address: str, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     with Consumer(address, auto_offset_reset="earliest") as consumer:
-        places = consumer.partitions(topic)
-        consumer.assign(places)
-        wanted = sum(consumer.end_offsets(places).values())
+        partitions = consumer.partitions(topic)
+        consumer.assign(partitions)
+        wanted = sum(consumer.end_offsets(partitions).values())
         while len(found) < wanted:
             found += [json.loads(record.value or b"") for record in consumer.poll(1.0)]
     return found

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pylogd.cli.main import pylogd
-from pylogd.client import Admin, NewTopic, Producer
+from pylogd.client import Admin, NewTopic, Producer, TopicPartition
 from pylogd.spark.hadoop import HadoopFiles
 from pylogd.spark.lake import Commit, Lake
 from pylogd.spark.load import LoadPlan, follow
@@ -151,7 +151,7 @@ def test_following(spark: Any, broker: Address, create: Callable[..., None], top
         fill(broker.address, topic, range(len(told) * 10, len(told) * 10 + 10))
         return False
 
-    follow(spark, str(tmp_path), LoadPlan(broker.address, ("subscribe", topic)), seconds=1.0, told=told.append,
+    follow(spark, str(tmp_path), LoadPlan(broker.address, ("subscribe", topic)), seconds=1.0, on_commit=told.append,
            wait=wait)  # fmt: skip
     assert [commit.rows for commit in told] == [10, 10, 10]
     assert lake_of(spark, tmp_path, topic) == log_of(broker.address, topic)
@@ -165,7 +165,7 @@ def test_records_that_are_gone(
     run("load", topic, "--to", tmp_path)
     fill(broker.address, topic, range(10, 40), partitions=1)
     with Admin(broker.address) as admin:
-        admin.delete_records({(topic, 0): 20})
+        admin.delete_records({TopicPartition(topic, 0): 20})
     failed = run("load", topic, "--to", tmp_path)
     assert failed.exit_code == 1
     assert "Some data may have been lost" in failed.stderr

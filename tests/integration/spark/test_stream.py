@@ -152,7 +152,7 @@ def test_a_topic_that_was_deleted(spark: Any, broker: Address, new_topic: Callab
     with Admin(broker.address) as admin:
         admin.delete_topic(gone)
     produce(broker.address, kept, range(13, 15))
-    with pytest.raises(Exception, match=f"partition {gone}-0 is gone.*failOnDataLoss"):
+    with pytest.raises(Exception, match=f"partition {gone}-0 no longer exists.*failOnDataLoss"):
         run(stream(spark, broker.address, both), tmp_path, rows)
     run(stream(spark, broker.address, both, failOnDataLoss="false"), tmp_path, rows)
     assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from twisted.logger import LogEvent, globalLogPublisher
+from twisted.logger import LogEvent
 
 from pylogd.api.errors import explain, why_absent
 from pylogd.config import ConfigError
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log import errors as storage
 from pylogd.metadata.errors import InvalidTopicName
-from pylogd.replica import partition
+from pylogd.replica import errors as replica_errors
 from tests.fakes.parts import Parts
+from twisted import logger
+
+globalLogPublisher: Any = logger.globalLogPublisher  # declared to take nothing but ILogObserver
 
 
-def subclasses(kind: type) -> Iterator[type]:
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     for child in kind.__subclasses__():
         yield child
         yield from subclasses(child)
 
 
-@pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(subclasses(storage.InvalidAppend), key=str))
 def test_what_a_log_refuses_is_the_clients_fault(kind: type[PylogdError]) -> None:
     code, message = explain(kind("why"))
     assert code not in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE)
@@ -45,10 +49,10 @@ def test_errors_that_carry_their_code() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        partition.NotEnoughReplicas,
-        partition.FencedLeaderEpoch,
-        partition.UnknownLeaderEpoch,
-        partition.PartitionOffline,
+        replica_errors.NotEnoughReplicas,
+        replica_errors.FencedLeaderEpoch,
+        replica_errors.UnknownLeaderEpoch,
+        replica_errors.PartitionOffline,
     ],
 )
 def test_what_replicas_raise(kind: type[PylogdError]) -> None:

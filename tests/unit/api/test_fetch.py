@@ -20,7 +20,7 @@ MIB = 1 << 20
 SIZE = len(batch(b"v"))
 
 
-def wants(*offsets: int, max_bytes: int = MIB, **fields: int) -> list[FetchPartition]:
+def wants(*offsets: int, max_bytes: int = MIB, **fields: Any) -> list[FetchPartition]:
     return [
         FetchPartition(index, fetch_offset=offset, partition_max_bytes=max_bytes, **fields)
         for index, offset in enumerate(offsets)

@@ -129,7 +129,8 @@ def read(parts: Parts, topic: str, index: int = 0) -> list[Any]:
 @pytest.mark.parametrize("settings", [{}, {"cleanup_policy": "compact"}], ids=["delete", "compact"])
 def test_poison_is_refused(parts: Parts, name: str, settings: dict[str, str]) -> None:
     make, code, place = POISON[name]
-    parts.create("t", **settings)
+    options: dict[str, Any] = dict(settings)
+    parts.create("t", **options)
     for count in (0, 3):  # as the first batch of a log, which goes the general way, and behind another
         (answer,) = answers(ask(parts, "t", make()))
         assert ErrorCode(answer.error_code) is code

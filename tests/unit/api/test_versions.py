@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -169,7 +169,7 @@ def test_a_request_off_the_wire_gets_a_reply_for_the_wire(parts: Parts, api_key:
     topic = parts.create("t")
     parts.call(FindCoordinatorRequest("g"), 3)
     codec = schema.request_codec(api_key, version)
-    frame = b"".join(bytes(part) for part in codec.encode(request_at(api_key, version)))  # type: ignore[arg-type]
+    frame = b"".join(cast("list[bytes]", codec.encode(request_at(api_key, version))))
     request = codec.decode(frame)
     for entry in [*getattr(request, "topic_data", []), *(getattr(request, "topics", None) or [])]:
         if api_key in (0, 1):
@@ -179,7 +179,7 @@ def test_a_request_off_the_wire_gets_a_reply_for_the_wire(parts: Parts, api_key:
         parts.time.advance(10)  # a new group waits for more members
         response = result_of(response)
     response = decoded(response, api_key, version)
-    raw = b"".join(bytes(part) for part in schema.response_codec(api_key, version).encode(response))  # type: ignore[arg-type]
+    raw = b"".join(cast("list[bytes]", schema.response_codec(api_key, version).encode(response)))
     schema.response_codec(api_key, version).decode(raw)
 
 

@@ -141,7 +141,8 @@ def test_offsets(make: Make, server: FakeBroker) -> None:
     assert consumer.beginning_offsets(both) == {("t", 0): 10, ("t", 1): 0}
     assert consumer.end_offsets(both) == {("t", 0): 100, ("t", 1): 5}
     found = consumer.offsets_for_times({("t", 0): 1015, ("t", 1): 5000})
-    assert found[T0] is not None and found[T0].offset == 10
+    first = found[T0]
+    assert first is not None and first.offset == 10
     assert found[TopicPartition("t", 1)] is None
 
 
@@ -359,7 +360,7 @@ def test_a_wake_up_that_comes_while_poll_takes_in_what_is_there_still_ends_it() 
         return poll(sockets, seconds)
 
     consumer._consumer.pump = close_then_pump  # type: ignore[method-assign]
-    clock.poll = note_seconds  # type: ignore[method-assign]
+    clock.poll = note_seconds  # type: ignore[method-assign, assignment]
     with pytest.raises(Closed):
         consumer.poll(3600)
     assert max(longest) == 0

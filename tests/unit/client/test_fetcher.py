@@ -230,7 +230,8 @@ def test_columns_have_a_limit_of_bytes_and_go_on_behind_it() -> None:
     control = encode_batch([(bytes(4), bytes(6), 0, ())], base_offset=count, attributes=CONTROL)
     assert sum(map(len, squeezed)) < size
     reader = reading((T0, [*squeezed, control]))
-    held, offsets = [], []
+    held: list[int] = []
+    offsets: list[int] = []
     while reader.positions[T0] <= count:
         for partition, position, columns in reader.gather_columns(headers=False, max_bytes=4 * size):
             assert (partition, position) == (T0, len(offsets))

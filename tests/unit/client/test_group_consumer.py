@@ -211,7 +211,12 @@ def test_what_was_polled_last_is_not_committed_after_an_error(server: GroupBroke
 
 def test_a_listener_may_seek(server: GroupBroker, make: Make) -> None:
     consumer = make()
-    consumer.subscribe("t", on_assign=lambda partitions: [consumer.seek(p, 7) for p in partitions])
+
+    def rewind(partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            consumer.seek(partition, 7)
+
+    consumer.subscribe("t", on_assign=rewind)
     assert {r.offset for r in read(consumer, 12)} == {7, 8, 9}
 
 

@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from pylogd.client import (
     ClientError,
     Closed,
     Cluster,
+    Delivery,
     DeliveryFailed,
     DeliveryTimedOut,
     KafkaError,
@@ -34,7 +36,7 @@ from pylogd.wire.messages import ApiKey
 from pylogd.wire.messages.init_producer_id import InitProducerIdResponse
 from pylogd.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from pylogd.wire.messages.produce import ProduceResponse
-from pylogd.wire.records import parse_header
+from pylogd.wire.records import encode_batch, parse_header
 from tests.fakes import broker as fake
 from tests.fakes.broker import TOPIC_ID, FakeBroker
 from tests.fakes.broker import refuse_produce as refuse
@@ -340,7 +342,7 @@ def test_what_is_given_up_while_it_is_encoded_is_not_sent(
     producer = make(linger_ms=10**6, idempotence=False)
     sender = producer._sender
     reached, given_up = threading.Event(), threading.Event()
-    encode = accumulator.encode_batch
+    encode = encode_batch
 
     def slow(*args: Any, **options: Any) -> bytes:
         reached.set()
@@ -411,7 +413,7 @@ def test_a_partition_that_there_is_not(server: FakeBroker, make: Make) -> None:
 
 def test_what_is_no_record_is_refused_and_leaves_the_others_alone(server: FakeBroker, make: Make) -> None:
     producer = make(linger_ms=10**6)
-    good = producer.send("t", bytearray(b"good"), partition=0, headers=[("h", None)])
+    good = producer.send("t", cast(bytes, bytearray(b"good")), partition=0, headers=[("h", None)])
     for record, says in [
         ({"value": "text"}, "a value is bytes"),
         ({"value": b"", "key": 7}, "a key is bytes"),
@@ -424,7 +426,7 @@ def test_what_is_no_record_is_refused_and_leaves_the_others_alone(server: FakeBr
     with pytest.raises(ValueError, match="64 bits"):
         producer.send("t", b"", partition=0, timestamp=1 << 63)
     with pytest.raises(TypeError, match="a value is bytes"):
-        producer.send_set("t", [(None, b"good"), (None, "text")], partition=0)  # type: ignore[list-item]
+        producer.send_set("t", [(None, b"good"), (None, "text")], partition=0)
     assert good.result() == 0
     assert [record.value for record in server.stored(0)] == [b"good"]
 
@@ -447,10 +449,12 @@ def test_a_batch_that_is_too_large_for_the_broker_is_split(server: FakeBroker, m
     server.on(ApiKey.PRODUCE, *[at_most_3] * 50)
     told: list[tuple[bytes, int]] = []
     producer = make(linger_ms=10**6)
-    deliveries = [
-        producer.send("t", b"%d" % n, partition=0, on_delivery=lambda d, n=n: told.append((b"%d" % n, d.offset)))
-        for n in range(10)
-    ]
+
+    def note(value: bytes, delivery: Delivery) -> None:
+        told.append((value, delivery.offset))
+
+    values = [b"%d" % n for n in range(10)]
+    deliveries = [producer.send("t", value, partition=0, on_delivery=partial(note, value)) for value in values]
     whole = deliveries[0].batch
     producer.flush()
     assert [record.value for record in server.stored(0)] == [b"%d" % n for n in range(10)]
@@ -601,7 +605,11 @@ def test_callbacks(server: FakeBroker, make: Make, caplog: pytest.LogCaptureFixt
     producer = make(linger_ms=10**6)
     for _ in range(3):
         producer.send("t", b"v", partition=1, on_delivery=lambda d: told.append((d.partition, d.offset, d.error)))
-    producer.send_set("t", [(None, b"v")], partition=1, on_delivery=lambda _: 1 // 0)
+
+    def fail(_: Delivery) -> None:
+        raise ZeroDivisionError
+
+    producer.send_set("t", [(None, b"v")], partition=1, on_delivery=fail)
     producer.flush()
     assert told == [(1, n, None) for n in range(3)]
     assert "on_delivery failed for a record of t-1" in caplog.text

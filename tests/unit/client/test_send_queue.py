@@ -7,8 +7,8 @@ import random
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import BrokerUnavailable, DeliveryTimedOut
 from pylogd.client.core.model import TopicPartition
-from pylogd.client.core.producer.accumulator import OBJECT_OVERHEAD, Accumulator, Batch
-from pylogd.client.core.producer.idempotence import MAX_EPOCH, MAX_SEQUENCE, Numbering, ProducerId
+from pylogd.client.core.producer.accumulator import MAX_SEQUENCE, OBJECT_OVERHEAD, Accumulator, Batch
+from pylogd.client.core.producer.idempotence import MAX_EPOCH, Numbering, ProducerId
 from pylogd.client.core.producer.partitioner import Partitioner
 from pylogd.client.core.producer.send_queue import BatchRequest, SendQueue
 from pylogd.errors import ErrorCode, KafkaError

@@ -1,4 +1,4 @@
-"""The coordinator on real logs and metadata: offsets, take-overs, restarts, old offsets, what it refuses."""
+"""The group coordinator on real logs and metadata: commits, leadership changes, restarts, expiry, errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NEVER, Committed, group_key, offset_key, read_key
-from pylogd.groups.values import JoinAnswer, JoinRequest, Leaver
+from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember
 from pylogd.log.errors import StorageFailure
 from pylogd.metadata.errors import StoreFailure
 from pylogd.replica.partition import Partition
@@ -46,7 +46,7 @@ def request(member_id: str = "", topics: str = "t", **fields: Any) -> JoinReques
 
 
 def form(parts: Parts, group_id: str = "g", **fields: Any) -> JoinAnswer:
-    """A Stable group of one member."""
+    """Form a Stable group of one member."""
     answer: JoinAnswer = Waiting(parts.groups.join(group_id, request(**fields))).answer
     sync = parts.groups.sync(
         group_id, answer.member_id, None, answer.generation, None, None, {answer.member_id: b"share"}
@@ -69,7 +69,7 @@ def offsets(parts: Parts, group_id: str = "g") -> dict[tuple[str, int], int] | E
 
 
 def restart(parts: Parts) -> None:
-    """The broker stops, and starts again on what the disk has."""
+    """Stop the broker and start it again on the same disk."""
     parts.groups.stop()
     result_of(parts.replica_parts.stop())
     parts.logs.close()
@@ -78,16 +78,16 @@ def restart(parts: Parts) -> None:
 
 
 def home(parts: Parts, group_id: str = "g") -> Partition:
-    """The partition that keeps a group."""
+    """Return the partition that stores a group."""
     return next(
         parts.replicas.partitions[TOPIC, index]
         for index in range(4)
-        if (found := parts.groups.describe(group_id)) and getattr(found, "shard", None) == index
+        if (found := parts.groups.describe(group_id)) and getattr(found, "partition_index", None) == index
     )
 
 
 def stored(partition: Partition) -> dict[Any, bytes | None]:
-    """The last value of each key in a partition of the offsets topic."""
+    """Return the last value of each key in a partition of the offsets topic."""
     records: list[Record] = []
     while found := partition.read(records[-1].offset + 1 if records else 0, 1 << 20, min_one=True, allow_cold=True):
         records += records_in(found)
@@ -95,13 +95,13 @@ def stored(partition: Partition) -> dict[Any, bytes | None]:
 
 
 class TestOffsets:
-    def test_of_a_consumer_without_a_group(self, parts: Parts) -> None:
+    def test_a_client_without_a_group_commits_and_fetches(self, parts: Parts) -> None:
         assert commit(parts, 7) == NONE
         found = parts.groups.fetch("g")
         assert found == {("t", 0): Committed(7, -1, "note", parts.groups.now_ms, NEVER)}
         assert offsets(parts, "other") == {}
 
-    def test_of_a_member(self, parts: Parts) -> None:
+    def test_a_member_commits_in_its_generation_only(self, parts: Parts) -> None:
         joined = form(parts)
         assert commit(parts, 7, joined=joined) == NONE
         assert commit(parts, 8, joined=joined._replace(generation=0)) == ErrorCode.ILLEGAL_GENERATION
@@ -110,18 +110,18 @@ class TestOffsets:
         assert commit(parts, 8, group_id="none", joined=joined) == ErrorCode.GROUP_ID_NOT_FOUND
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_while_the_leader_assigns_nobody_commits(self, parts: Parts) -> None:
+    def test_commits_are_refused_before_the_assignment_is_stored(self, parts: Parts) -> None:
         joined = Waiting(parts.groups.join("g", request())).answer
         assert commit(parts, 7, joined=joined) == ErrorCode.REBALANCE_IN_PROGRESS
 
-    def test_a_commit_is_a_sign_of_life(self, parts: Parts) -> None:
+    def test_a_commit_renews_the_session(self, parts: Parts) -> None:
         joined = form(parts)
         parts.time.advance(9)
         commit(parts, 7, joined=joined)
         parts.time.advance(9)
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == NONE
 
-    def test_it_waits_for_the_replicas_even_when_the_client_is_gone(self, parts: Parts) -> None:
+    def test_a_commit_waits_for_the_replicas_even_if_the_client_disconnects(self, parts: Parts) -> None:
         joined = form(parts)
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
@@ -133,7 +133,7 @@ class TestOffsets:
         parts.replicas.append_waits.check(partition.key)
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_replicas_that_do_not_follow(self, parts: Parts) -> None:
+    def test_a_commit_times_out_if_replicas_do_not_follow(self, parts: Parts) -> None:
         joined = form(parts)
         partition = home(parts)
         parts.set_state(TOPIC, partition.index, replicas=(NODE, 2), isr=(NODE, 2))
@@ -145,14 +145,14 @@ class TestOffsets:
         assert commit(parts, 7, joined=joined) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition.configure(1)
 
-    def test_too_much_for_one_batch(self, parts: Parts) -> None:
+    def test_a_commit_too_large_for_one_batch_is_refused(self, parts: Parts) -> None:
         result_of(parts.topic_admin.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))
         result_of(parts.hosting.settled(TOPIC))
         assert commit(parts, 7) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
 class TestLoading:
-    def test_after_a_restart_all_is_there(self, parts: Parts) -> None:
+    def test_groups_and_offsets_survive_a_restart(self, parts: Parts) -> None:
         joined = form(parts)
         commit(parts, 7, joined=joined)
         commit(parts, 9, joined=joined)
@@ -166,7 +166,7 @@ class TestLoading:
         parts.time.advance(11)
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_meanwhile_everybody_is_told_to_wait(self, parts: Parts) -> None:
+    def test_requests_are_refused_while_groups_are_loading(self, parts: Parts) -> None:
         joined = form(parts)
         commit(parts, 7, joined=joined)
         partition = home(parts)
@@ -178,14 +178,16 @@ class TestLoading:
         assert Waiting(groups.join("g", request())).answer.error == loading
         assert Waiting(groups.sync("g", "m", None, 1, None, None, {})).answer.error == ErrorCode.REBALANCE_IN_PROGRESS
         assert groups.heartbeat("g", "m", None, 1) == NONE
-        assert groups.leave("g", [Leaver("m", None)])[0] == loading
+        assert groups.leave("g", [LeavingMember("m", None)])[0] == loading
         assert commit(parts, 8) == offsets(parts) == groups.describe("g") == groups.delete("g") == loading
         assert groups.groups()[0] == loading
         parts.threads.hold = False
         parts.threads.release()
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_a_lead_that_goes_tells_who_waits_and_comes_back_with_all(self, parts: Parts) -> None:
+    def test_losing_the_leadership_answers_waiting_requests_and_regaining_it_loads_the_groups(
+        self, parts: Parts
+    ) -> None:
         joined = form(parts)
         commit(parts, 7, joined=joined)
         partition = home(parts)
@@ -201,7 +203,7 @@ class TestLoading:
         assert offsets(parts) == {("t", 0): 7}
         assert parts.groups.heartbeat("g", joined.member_id, None, 1) == NONE
 
-    def test_a_load_that_is_overtaken_by_the_next_leaves_nothing(self, parts: Parts) -> None:
+    def test_a_load_that_is_superseded_by_another_has_no_effect(self, parts: Parts) -> None:
         commit(parts, 7)
         partition = home(parts)
         parts.threads.hold = True
@@ -213,7 +215,7 @@ class TestLoading:
         parts.groups._leadership(partition, True)
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_it_is_read_in_slices(self, tmp_path: Path) -> None:
+    def test_a_partition_is_loaded_in_slices(self, tmp_path: Path) -> None:
         parts = Parts(tmp_path, offsets_topic_num_partitions=1, offsets_load_buffer_size=1024)
         parts.create("t")
         result_of(parts.groups.coordinator_of("g"))  # type: ignore[arg-type]
@@ -225,7 +227,7 @@ class TestLoading:
         }  # fmt: skip
         parts.close()
 
-    def test_what_can_not_be_read_is_passed_over(self, parts: Parts) -> None:
+    def test_records_that_can_not_be_decoded_are_skipped(self, parts: Parts) -> None:
         commit(parts, 7)
         partition = home(parts)
         junk: list[tuple[bytes, bytes | None]] = [
@@ -238,7 +240,7 @@ class TestLoading:
         restart(parts)
         assert offsets(parts) == {("t", 0): 7, ("t", 2): 8}
 
-    def test_a_disk_that_fails_ends_the_load(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failing_disk_ends_the_load(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
         commit(parts, 7)
         partition = home(parts)
         parts.groups._leadership(partition, False)
@@ -252,13 +254,13 @@ class TestLoading:
 
 
 class TestOldOffsets:
-    """The default is seven days; ten minutes between two looks."""
+    """The retention is seven days by default, and checked every ten minutes."""
 
     def wait(self, parts: Parts, days: float) -> None:
         parts.time.advance(days * 24 * 3600)
         parts.time.advance(600)
 
-    def test_of_an_empty_group_go_and_the_group_with_them(self, parts: Parts) -> None:
+    def test_offsets_of_an_empty_group_expire_with_the_group(self, parts: Parts) -> None:
         commit(parts, 7)
         partition = home(parts)
         self.wait(parts, 6.9)
@@ -269,19 +271,19 @@ class TestOldOffsets:
         restart(parts)
         assert offsets(parts) == {}
 
-    def test_a_group_was_in_use_until_its_last_member_left(self, parts: Parts) -> None:
+    def test_retention_begins_when_the_last_member_leaves(self, parts: Parts) -> None:
         joined = form(parts)
         commit(parts, 7, joined=joined)
         for _ in range(8):
             parts.time.advance(24 * 3600 - 5)
             joined = form(parts)
-        parts.groups.leave("g", [Leaver(joined.member_id, None)])
+        parts.groups.leave("g", [LeavingMember(joined.member_id, None)])
         self.wait(parts, 6.9)
         assert offsets(parts) == {("t", 0): 7}
         self.wait(parts, 0.2)
         assert offsets(parts) == {}
 
-    def test_topics_that_nobody_reads_any_more(self, parts: Parts) -> None:
+    def test_offsets_of_topics_without_subscription_expire(self, parts: Parts) -> None:
         joined = form(parts, topics="t", session=1800.0)
         commit(parts, 7, joined=joined)
         commit(parts, 3, "u", joined=joined)
@@ -290,14 +292,14 @@ class TestOldOffsets:
             parts.time.advance(600)
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_a_time_of_expiry_goes_first(self, parts: Parts) -> None:
+    def test_an_expiry_time_of_the_client_takes_precedence(self, parts: Parts) -> None:
         early = Committed(7, -1, "", parts.groups.now_ms, parts.groups.now_ms + 1000)
         late = early._replace(expires_ms=NEVER)
         assert parts.groups.commit("g", "", None, -1, [(("t", 0), early), (("t", 1), late)]) == NONE
         self.wait(parts, 0)
         assert offsets(parts) == {("t", 1): 7}
 
-    def test_those_of_a_deleted_topic_go_at_once(self, parts: Parts) -> None:
+    def test_offsets_of_a_deleted_topic_are_deleted_at_once(self, parts: Parts) -> None:
         for number in range(250):
             commit(parts, 7, group_id=f"g{number}")
             commit(parts, 8, "u", f"g{number}")
@@ -306,7 +308,7 @@ class TestOldOffsets:
             parts.time.advance(0)
         assert all(offsets(parts, f"g{number}") == {("u", 0): 8} for number in range(250))
 
-    def test_a_group_that_has_nothing_left_goes(self, parts: Parts) -> None:
+    def test_an_empty_group_without_offsets_is_deleted(self, parts: Parts) -> None:
         commit(parts, 7)
         parts.groups.delete_offsets("g", [("t", 0)])
         assert len(parts.groups.groups()[1]) == 1
@@ -337,7 +339,7 @@ class TestDeleting:
         assert answers == {("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("u", 0): NONE, ("u", 1): NONE}
         assert offsets(parts) == {("t", 0): 7}
 
-    def test_offsets_of_members_that_are_no_consumers_stay(self, parts: Parts) -> None:
+    def test_offsets_of_groups_of_other_protocol_types_stay(self, parts: Parts) -> None:
         form(parts, protocol_type="connect")
         assert parts.groups.delete_offsets("g", [("t", 0)])[0] == ErrorCode.NON_EMPTY_GROUP
         assert parts.groups.delete_offsets("none", [("t", 0)])[0] == ErrorCode.GROUP_ID_NOT_FOUND
@@ -373,10 +375,10 @@ class TestRefusals:
     def test_unknown_groups(self, parts: Parts) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert parts.groups.heartbeat("none", "m", None, 1) == unknown
-        assert parts.groups.leave("none", [Leaver("m", None)]) == (NONE, [unknown])
+        assert parts.groups.leave("none", [LeavingMember("m", None)]) == (NONE, [unknown])
         assert Waiting(parts.groups.sync("none", "m", None, 1, None, None, {})).answer.error == unknown
 
-    def test_a_coordinator_that_stops(self, parts: Parts) -> None:
+    def test_a_stopping_coordinator_refuses_requests(self, parts: Parts) -> None:
         form(parts)
         waiting = Waiting(parts.groups.join("g", request()))
         parts.groups.stop()
@@ -386,7 +388,7 @@ class TestRefusals:
 
 
 class TestTheTopic:
-    def test_it_is_made_once_with_as_many_replicas_as_there_are_brokers(self, parts: Parts) -> None:
+    def test_the_topic_is_created_once_with_as_many_replicas_as_brokers(self, parts: Parts) -> None:
         topic = parts.topics.get(TOPIC)
         assert topic is not None
         assert topic.internal
@@ -394,12 +396,12 @@ class TestTheTopic:
         assert topic.configs == {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
         assert parts.groups.coordinator_of("h") == NODE
 
-    def test_the_limit_for_requests_is_not_for_it(self, tmp_path: Path) -> None:
+    def test_the_size_limit_of_produce_requests_does_not_apply(self, tmp_path: Path) -> None:
         parts = Parts(tmp_path, offsets_topic_num_partitions=5, max_partitions_per_request=2)
         assert result_of(parts.groups.coordinator_of("g")) == NODE  # type: ignore[arg-type]
         parts.close()
 
-    def test_many_that_ask_first_get_one_topic(self, tmp_path: Path) -> None:
+    def test_concurrent_first_requests_create_one_topic(self, tmp_path: Path) -> None:
         parts = Parts(tmp_path, offsets_topic_num_partitions=2)
         parts.threads.hold = True
         waits = [parts.groups.coordinator_of(name) for name in "abc"]
@@ -412,13 +414,15 @@ class TestTheTopic:
         parts.close()
 
     @pytest.mark.parametrize("why", [StoreFailure("out of reach"), RuntimeError("nobody foresaw this")])
-    def test_one_that_can_not_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
+    def test_a_topic_that_can_not_be_created_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Exception
+    ) -> None:
         parts = Parts(tmp_path)
         monkeypatch.setattr(parts.topic_admin, "create_topic", lambda *_, **__: fail(why))
         assert result_of(parts.groups.coordinator_of("g")) == ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[arg-type]
         parts.close()
 
-    def test_a_topic_that_is_deleted_takes_its_groups_along(self, parts: Parts) -> None:
+    def test_deleting_the_offsets_topic_unloads_its_groups(self, parts: Parts) -> None:
         commit(parts, 7)
         result_of(parts.topic_admin.delete_topic(TOPIC))
         result_of(parts.hosting.settled(TOPIC))

@@ -1,4 +1,4 @@
-"""The records of the offsets topic: Kafka's bytes, and what is done with others."""
+"""The records of the offsets topic: Kafka's encoding, and malformed records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP = StoredGroup("consumer", 3, "range", "m", 1_700_000_000_000, (MEMBER,))
 
 
 class TestBytes:
-    """Written by hand from Kafka's schemas."""
+    """Encodings written by hand from Kafka's schemas."""
 
     def test_an_offset(self) -> None:
         assert offset_key("g", "t", 5).hex() == "000100016700017400000005"
@@ -53,7 +53,7 @@ class TestBytes:
 
 
 class TestReading:
-    def test_what_was_written(self) -> None:
+    def test_decoding_inverts_encoding(self) -> None:
         assert read_key(offset_key("g", "t", 5)) == OffsetKey("g", "t", 5)
         assert read_key(group_key("g")) == GroupKey("g")
         assert read_group_value(group_value(GROUP)) == GROUP
@@ -70,7 +70,7 @@ class TestReading:
         member = StoredMember("m", None, "c", "h", 10_000, 10_000, b"", b"")
         assert read_group_value(old) == StoredGroup("c", 1, "r", "m", -1, (member,))
 
-    def test_a_key_of_a_newer_kind_is_none(self) -> None:
+    def test_a_newer_key_version_is_decoded_as_none(self) -> None:
         assert read_key(bytes.fromhex("0003000167")) is None
 
     @pytest.mark.parametrize("data", ["", "0001", "00010005", "0001fff0", "0001ffff", "0001000180", "00010001670001"])
@@ -91,7 +91,7 @@ class TestReading:
             read_group_value(data)
 
     def test_subscriptions(self) -> None:
-        assert consumer_topics(bytes.fromhex("000100000002000161000162ffffffff")) == {"a", "b"}
+        assert consumer_topics(bytes.fromhex("000100000002000161000162ffffffff")) == frozenset({"a", "b"})
         for data in ("", "ffff00000000", "00017fffffff", "000100000001"):
             assert consumer_topics(bytes.fromhex(data)) is None
 
@@ -101,5 +101,5 @@ class TestReading:
     # As Java has them: "g".hashCode() is 103, "polygenelubricants" hashes to the least of all ints, "my-group" below 0.
     [("g", 50, 3), ("", 50, 0), ("polygenelubricants", 50, 0), ("my-group", 50, 12), ("ü𝄞", 7, 1)],
 )
-def test_the_partition_is_the_one_that_kafka_takes(group_id: str, count: int, index: int) -> None:
+def test_the_partition_is_the_same_as_with_kafka(group_id: str, count: int, index: int) -> None:
     assert partition_of(group_id, count) == index

@@ -1,14 +1,14 @@
-"""The rules of membership, on a clock of the test's."""
+"""The membership rules of groups, on a simulated clock."""
 
 from __future__ import annotations
 
 import pytest
 
 from pylogd.errors import ErrorCode
-from pylogd.groups.group import Group
+from pylogd.groups.group import ClassicGroup
 from pylogd.groups.records import StoredGroup, StoredMember
 from pylogd.groups.states import TRANSITIONS, GroupState
-from pylogd.groups.values import Leaver
+from pylogd.groups.values import LeavingMember
 from tests.fakes.groups import DELAY, REBALANCE, SESSION, Groups
 
 NONE = ErrorCode.NONE
@@ -18,7 +18,7 @@ FENCED = ErrorCode.FENCED_INSTANCE_ID
 
 
 class TestFirstMembers:
-    def test_a_group_waits_for_more_members_and_longer_when_they_come(self) -> None:
+    def test_a_new_group_waits_for_more_members_and_longer_while_they_join(self) -> None:
         parts = Groups()
         first = parts.join()
         parts.time.advance(DELAY - 1)
@@ -32,7 +32,7 @@ class TestFirstMembers:
         assert {member.member_id for member in first.answer.members} == set(parts.group.members)
         assert second.answer.members == ()
 
-    def test_it_waits_no_longer_than_a_rebalance_may_take(self) -> None:
+    def test_a_new_group_waits_no_longer_than_the_rebalance_timeout(self) -> None:
         parts = Groups()
         first = parts.join(rebalance=4.0)
         parts.time.advance(2)
@@ -42,10 +42,10 @@ class TestFirstMembers:
         parts.time.advance(1)
         assert not first.waits
 
-    def test_without_a_delay_it_begins_at_once(self) -> None:
+    def test_without_an_initial_delay_the_first_generation_begins_at_once(self) -> None:
         assert Groups(delay=0).join().answer.generation == 1
 
-    def test_members_that_leave_in_the_middle_leave_nothing_behind(self) -> None:
+    def test_members_that_leave_during_a_rebalance_leave_no_state(self) -> None:
         parts = Groups()
         joins = [parts.join(), parts.join(instance_id="i")]
         for join in joins:
@@ -57,7 +57,7 @@ class TestFirstMembers:
 
 
 class TestKnownIds:
-    def test_a_new_member_is_told_its_id_first(self) -> None:
+    def test_a_new_member_is_given_its_id_first(self) -> None:
         parts = Groups(delay=0)
         told = parts.join(known=True).answer
         assert told.error == ErrorCode.MEMBER_ID_REQUIRED
@@ -65,7 +65,7 @@ class TestKnownIds:
         assert not parts.group.members
         assert parts.join(told.member_id, known=True).answer.error == NONE
 
-    def test_an_id_that_is_not_used_is_taken_back(self) -> None:
+    def test_an_unused_member_id_expires(self) -> None:
         parts = Groups(delay=0)
         told = parts.join(known=True).answer
         parts.time.advance(SESSION)
@@ -74,7 +74,7 @@ class TestKnownIds:
         assert parts.join(told.member_id, known=True).answer.error == UNKNOWN
 
     def test_concurrent_joins_keep_their_ids(self) -> None:
-        """The rebalance of those that were quicker doesn't make the id of a slower one unknown."""
+        """A rebalance of members that joined faster does not invalidate the id of a slower one."""
         parts = Groups()
         told = [parts.join(known=True).answer.member_id for _ in range(10)]
         joins = [parts.join(member_id, known=True) for member_id in told[:5]]
@@ -85,7 +85,7 @@ class TestKnownIds:
         again = [parts.join(join.answer.member_id) for join in joins]
         assert {join.answer.generation for join in late + again} == {2}
 
-    def test_a_rebalance_waits_for_those_that_were_told_an_id(self) -> None:
+    def test_a_rebalance_waits_for_clients_that_were_given_an_id(self) -> None:
         parts = Groups()
         (answer,) = parts.form(1)
         told = parts.join(known=True).answer.member_id
@@ -101,7 +101,7 @@ class TestKnownIds:
 
 
 class TestRebalance:
-    def test_members_hear_of_it_and_join_again(self) -> None:
+    def test_members_learn_of_a_rebalance_from_heartbeats_and_join_again(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
         assert parts.heartbeat(leader) == parts.heartbeat(follower) == NONE
@@ -115,7 +115,7 @@ class TestRebalance:
         assert parts.stored[-1][0] == 2
         assert parts.heartbeat(leader) == ErrorCode.ILLEGAL_GENERATION
 
-    def test_who_does_not_come_back_in_time_is_out(self) -> None:
+    def test_a_member_that_does_not_join_in_time_is_removed(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
         again = parts.join(follower.member_id, protocols=(("range", b"new"),))
@@ -126,16 +126,16 @@ class TestRebalance:
         assert again.answer.leader == follower.member_id
         assert parts.heartbeat(leader) == UNKNOWN
 
-    def test_a_follower_that_missed_the_answer_is_told_again(self) -> None:
+    def test_a_follower_that_missed_the_answer_gets_it_again(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
         again = parts.join(follower.member_id).answer
         assert (again.generation, again.members) == (1, ())
         assert parts.group.state is GroupState.STABLE
         assert parts.join(leader.member_id).waits  # a leader may want to assign anew
-        assert parts.group.state is GroupState.PREPARING
+        assert parts.state() is GroupState.PREPARING
 
-    def test_a_second_join_of_a_member_takes_the_place_of_the_first(self) -> None:
+    def test_a_second_join_of_a_member_replaces_the_first(self) -> None:
         parts = Groups()
         leader, _ = parts.form(2)
         first = parts.join(leader.member_id)
@@ -143,7 +143,7 @@ class TestRebalance:
         assert first.answer.error == AGAIN
         assert second.waits
 
-    def test_a_connection_lost_in_a_rebalance_leaves_a_session_to_come_back(self) -> None:
+    def test_a_connection_lost_in_a_rebalance_leaves_one_session_timeout(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
         lost = parts.join(leader.member_id)
@@ -154,7 +154,7 @@ class TestRebalance:
         assert again.answer.generation == 2
         assert list(parts.group.members) == [follower.member_id]
 
-    def test_a_join_while_the_leader_assigns_begins_anew(self) -> None:
+    def test_a_join_before_the_assignment_begins_another_rebalance(self) -> None:
         parts = Groups()
         joins = [parts.join(), parts.join()]
         parts.time.advance(DELAY)
@@ -166,7 +166,7 @@ class TestRebalance:
         assert parts.sync(leader, {}).answer.error == AGAIN
         assert third.waits
 
-    def test_a_slow_store_is_of_no_more_use_after_a_rebalance(self) -> None:
+    def test_an_assignment_stored_after_the_next_rebalance_has_no_effect(self) -> None:
         parts = Groups()
         join = parts.join()
         parts.time.advance(DELAY)
@@ -179,7 +179,7 @@ class TestRebalance:
         assert parts.group.state is GroupState.PREPARING
         assert {member.assignment for member in parts.group.members.values()} == {b""}
 
-    def test_a_store_that_fails_makes_the_group_rebalance(self) -> None:
+    def test_an_assignment_that_can_not_be_stored_causes_a_rebalance(self) -> None:
         parts = Groups()
         join = parts.join()
         parts.time.advance(DELAY)
@@ -187,7 +187,7 @@ class TestRebalance:
         assert parts.sync(join.answer).answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert parts.heartbeat(join.answer) == AGAIN
 
-    def test_who_never_syncs_is_out(self) -> None:
+    def test_a_member_that_never_syncs_is_removed(self) -> None:
         parts = Groups()
         joins = [parts.join(), parts.join()]
         parts.time.advance(DELAY)
@@ -203,7 +203,7 @@ class TestRebalance:
 
 
 class TestProtocols:
-    def test_the_one_that_most_prefer_of_those_that_all_support(self) -> None:
+    def test_the_protocol_that_most_members_prefer_is_chosen(self) -> None:
         parts = Groups()
         a, b, both = (("range", b"1"), ("rr", b"2")), (("rr", b"3"), ("range", b"4")), (("x", b""), ("rr", b"5"))
         joins = [parts.join(protocols=protocols) for protocols in (a, b, both)]
@@ -216,7 +216,9 @@ class TestProtocols:
         ("kind", "protocols"),
         [("connect", (("range", b""),)), ("consumer", (("rr", b""),)), ("consumer", ()), ("", ())],
     )
-    def test_members_that_do_not_fit_are_refused(self, kind: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
+    def test_members_without_a_common_protocol_are_refused(
+        self, kind: str, protocols: tuple[tuple[str, bytes], ...]
+    ) -> None:
         parts = Groups()
         parts.form(1)
         assert parts.join(kind=kind, protocols=protocols).answer.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -238,7 +240,7 @@ class TestProtocols:
 
 
 class TestEnds:
-    def test_a_silent_member_is_dead_after_its_session(self) -> None:
+    def test_a_silent_member_is_removed_after_its_session_timeout(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
         parts.time.advance(SESSION - 1)
@@ -261,23 +263,23 @@ class TestEnds:
     def test_members_that_leave(self) -> None:
         parts = Groups()
         leader, follower = parts.form(2)
-        leavers = [Leaver(leader.member_id, None), Leaver("nobody", None)]
+        leavers = [LeavingMember(leader.member_id, None), LeavingMember("nobody", None)]
         assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
         assert parts.join(follower.member_id).answer.leader == follower.member_id
-        assert parts.rules.leave(parts.group, [Leaver(follower.member_id, None)]) == [NONE]
+        assert parts.rules.leave(parts.group, [LeavingMember(follower.member_id, None)]) == [NONE]
         assert parts.group.state is GroupState.EMPTY
         assert parts.stored[-1] == (3, {})  # that a group is empty is known after a restart too
         parts.time.advance(SESSION)  # the timer finds nothing
         assert parts.idle
 
-    def test_a_member_that_leaves_while_it_waits_is_told(self) -> None:
+    def test_a_waiting_member_that_leaves_is_answered(self) -> None:
         parts = Groups()
         leader, _follower = parts.form(2)
         again = parts.join(leader.member_id)
-        assert parts.rules.leave(parts.group, [Leaver(leader.member_id, None)]) == [NONE]
+        assert parts.rules.leave(parts.group, [LeavingMember(leader.member_id, None)]) == [NONE]
         assert again.answer.error == UNKNOWN
 
-    def test_a_group_that_goes_elsewhere_tells_who_waits(self) -> None:
+    def test_unloading_a_group_answers_waiting_requests(self) -> None:
         parts = Groups()
         leader, _follower = parts.form(2)
         again = parts.join(leader.member_id)
@@ -285,8 +287,8 @@ class TestEnds:
         assert again.answer.error == ErrorCode.NOT_COORDINATOR
         assert parts.idle
 
-    def test_states_go_along_the_table_only(self) -> None:
-        group = Group("g", 0, 0)
+    def test_only_the_transitions_in_the_table_are_possible(self) -> None:
+        group = ClassicGroup("g", 0, 0)
         with pytest.raises(ValueError, match="'g' can't go from Empty to Stable"):
             group.become(GroupState.STABLE, 1)
         assert set(TRANSITIONS) == set(GroupState)
@@ -294,7 +296,7 @@ class TestEnds:
 
 class TestStaticMembers:
     def form(self, parts: Groups) -> tuple[str, str]:
-        """A Stable group of the static members a, which leads, and b; their ids."""
+        """Form a Stable group of the static members a, the leader, and b. Returns their member ids."""
         joins = [parts.join(instance_id=name) for name in "ab"]
         parts.time.advance(DELAY)
         parts.time.advance(DELAY)
@@ -303,7 +305,7 @@ class TestStaticMembers:
         parts.sync(answers[0], {answer.member_id: answer.member_id.encode() for answer in answers}, "a")
         return answers[0].member_id, answers[1].member_id
 
-    def test_one_that_comes_back_causes_no_rebalance(self) -> None:
+    def test_a_static_member_that_returns_causes_no_rebalance(self) -> None:
         parts = Groups()
         leader, old = self.form(parts)
         back = parts.join(instance_id="b").answer
@@ -312,17 +314,17 @@ class TestStaticMembers:
         assert parts.sync(back, instance_id="b").answer.assignment == old.encode()
         assert parts.stored[-1] == (1, {leader: leader.encode(), back.member_id: old.encode()})
 
-    def test_its_former_self_is_fenced(self) -> None:
+    def test_the_former_member_id_is_fenced(self) -> None:
         parts = Groups()
         _, old = self.form(parts)
         back = parts.join(instance_id="b").answer
         assert parts.heartbeat(back._replace(member_id=old), "b") == FENCED
         assert parts.sync(back._replace(member_id=old), instance_id="b").answer.error == FENCED
         assert parts.join(old, instance_id="b").answer.error == FENCED
-        assert parts.rules.leave(parts.group, [Leaver(old, "b")]) == [FENCED]
+        assert parts.rules.leave(parts.group, [LeavingMember(old, "b")]) == [FENCED]
         assert parts.heartbeat(back, "b") == NONE
 
-    def test_a_join_of_its_former_self_that_waits_is_fenced(self) -> None:
+    def test_a_waiting_join_of_the_former_member_id_is_fenced(self) -> None:
         parts = Groups()
         _, old = self.form(parts)
         waiting = parts.join(old, instance_id="b", protocols=(("range", b"other"),))
@@ -330,7 +332,7 @@ class TestStaticMembers:
         assert parts.join(instance_id="b").waits
         assert waiting.answer.error == FENCED
 
-    def test_a_leader_that_comes_back_need_not_assign(self) -> None:
+    def test_a_returning_leader_need_not_assign(self) -> None:
         parts = Groups()
         self.form(parts)
         back = parts.join(instance_id="a").answer
@@ -338,13 +340,13 @@ class TestStaticMembers:
         assert back.leader == back.member_id
         assert len(back.members) == 2
 
-    def test_a_leader_of_an_older_client_is_told_of_another(self) -> None:
+    def test_a_returning_leader_with_an_older_client_is_sent_another_leader(self) -> None:
         parts = Groups()
         old, _ = self.form(parts)
         back = parts.join(instance_id="a", can_skip=False).answer
         assert (back.skip_assignment, back.leader, back.members) == (False, old, ())
 
-    def test_a_store_that_fails_is_told(self) -> None:
+    def test_a_static_member_is_told_if_its_id_can_not_be_stored(self) -> None:
         parts = Groups()
         self.form(parts)
         parts.fails = ErrorCode.NOT_COORDINATOR
@@ -355,7 +357,7 @@ class TestStaticMembers:
         parts.release()
         assert waiting.answer.error == ErrorCode.NOT_COORDINATOR
 
-    def test_it_stays_through_a_rebalance_that_it_misses(self) -> None:
+    def test_a_static_member_stays_through_a_rebalance_that_it_misses(self) -> None:
         parts = Groups()
         self.form(parts)
         dynamic = parts.join()
@@ -369,34 +371,34 @@ class TestStaticMembers:
         assert dynamic.answer.generation == 2
         assert len(parts.group.members) == 3
 
-    def test_it_is_gone_after_its_session(self) -> None:
+    def test_a_static_member_is_removed_after_its_session_timeout(self) -> None:
         parts = Groups()
         self.form(parts)
         parts.time.advance(SESSION)
-        assert parts.group.state is GroupState.EMPTY
+        assert parts.state() is GroupState.EMPTY
         assert not parts.group.instances
 
-    def test_an_administrator_removes_it_by_its_instance(self) -> None:
+    def test_an_administrator_removes_a_static_member_by_its_instance_id(self) -> None:
         parts = Groups()
         self.form(parts)
-        leavers = [Leaver("", "b"), Leaver("", "nobody")]
+        leavers = [LeavingMember("", "b"), LeavingMember("", "nobody")]
         assert parts.rules.leave(parts.group, leavers) == [NONE, UNKNOWN]
         assert list(parts.group.instances) == ["a"]
 
 
 class TestStored:
-    def test_a_group_comes_back_as_it_was_stored(self) -> None:
+    def test_a_group_is_restored_from_its_record(self) -> None:
         member = StoredMember("m-1", "i", "c", "/h", 60_000, 10_000, b"t", b"share")
         stored = StoredGroup("consumer", 4, "range", "m-1", 7, (member,))
         parts = Groups()
-        parts.group = Group.from_stored("g", 0, stored, 9)
+        parts.group = ClassicGroup.from_stored("g", 0, stored, 9)
         parts.rules.loaded(parts.group)
         assert parts.group.state is GroupState.STABLE
         assert parts.group.to_stored({"m-1": b"share"}) == stored
         assert parts.rules.heartbeat(parts.group, "m-1", "i", 4) == NONE
         parts.time.advance(SESSION)
-        assert parts.group.state is GroupState.EMPTY
+        assert parts.state() is GroupState.EMPTY
 
-    def test_an_empty_one_keeps_its_generation(self) -> None:
-        group = Group.from_stored("g", 0, StoredGroup("consumer", 4, None, None, 7, ()), 9)
+    def test_an_empty_group_keeps_its_generation(self) -> None:
+        group = ClassicGroup.from_stored("g", 0, StoredGroup("consumer", 4, None, None, 7, ()), 9)
         assert (group.state, group.generation, group.since_ms) == (GroupState.EMPTY, 4, 7)

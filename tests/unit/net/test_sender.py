@@ -98,10 +98,10 @@ def test_one_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPa
         calls.append(count)
         return os.write(out, os.pread(source, min(count, 1000), at))
 
-    monkeypatch.setattr(sender_module.os, "sendfile", sendfile)
+    monkeypatch.setattr(os, "sendfile", sendfile)
     rig.sender.send([rig.region(0, 3 * MAX_CHUNK)])
     assert calls == [MAX_CHUNK]
-    rig.transport.reactor.turn()
+    rig.transport.turns.turn()
     assert calls == [MAX_CHUNK, MAX_CHUNK - 1000]
 
 
@@ -115,7 +115,7 @@ def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
 
 
 def test_small_slices_leave_with_what_is_around_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender_module.os, "sendfile", None)
+    monkeypatch.setattr(os, "sendfile", None)
     rig.sender.send([b"head", rig.region(3, 500), b"middle", rig.region(700, 1000), b"tail"])
     assert rig.transport.received() == b"head" + rig.content[3:503] + b"middle" + rig.content[700:1700] + b"tail"
     assert rig.sender.idle
@@ -126,7 +126,7 @@ def test_a_peer_that_takes_nothing_has_no_more_copied_for_it(rig: Rig) -> None:
     regions = [rig.region(at, size) for at in range(40)]
     for region in regions:
         rig.sender.send([b"head", region, b"tail"])
-    waiting = [part for part in rig.sender._parts if not isinstance(part, bytes)]
+    waiting = [part for part in rig.sender._parts or () if not isinstance(part, bytes)]
     assert len(waiting) > 30
     expected = b"".join(b"head" + rig.content[at : at + size] + b"tail" for at in range(40))
     assert rig.transport.received() + rig.transport.pump() == expected
@@ -169,7 +169,7 @@ def test_a_file_that_can_not_be_read_aborts_the_connection(rig: Rig) -> None:
     rig.transport.pump()
     rig.warming.pop()[3].errback(OSError("disk on fire"))
     assert rig.transport._aborting
-    assert not rig.transport.reactor.writers
+    assert not rig.transport.turns.writers
 
 
 def test_a_short_file_aborts_the_connection(rig: Rig) -> None:
@@ -206,5 +206,5 @@ def test_a_lost_connection_drops_what_is_queued(rig: Rig) -> None:
 def test_close_lets_written_bytes_leave(rig: Rig) -> None:
     rig.sender.send([b"last words"])
     rig.sender.close()
-    rig.transport.reactor.turn()
+    rig.transport.turns.turn()
     assert rig.transport.received() == b"last words"

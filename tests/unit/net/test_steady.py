@@ -67,5 +67,5 @@ def test_only_a_reactor_on_the_wall_clock_is_wrapped() -> None:
     wrapped = steady(reactor)
     assert isinstance(wrapped, SteadyReactor)
     assert IReactorTCP.providedBy(wrapped)
-    assert wrapped.connectTCP == reactor.connectTCP  # type: ignore[attr-defined]
+    assert wrapped.connectTCP == reactor.connectTCP
     assert steady(wrapped) is wrapped

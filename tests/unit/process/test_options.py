@@ -35,7 +35,7 @@ def test_twistd_reads_the_same(tmp_path: Path) -> None:
     file = tmp_path / "pylogd.toml"
     file.write_text(CONFIG)
     options = Options()
-    options.parseOptions(  # type: ignore[no-untyped-call]
+    options.parseOptions(
         ["-c", str(file), "-l", "127.0.0.1:1", "-d", "/a", "--data", "/b", "-n", "4", "-s", "num.partitions=7"]
     )
     found = options.settings()

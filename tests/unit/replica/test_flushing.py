@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 
 from pylogd.replica.partition import Partition
@@ -10,7 +12,7 @@ from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch
 
 
-def topic(parts: Parts, **configs: str) -> Partition:
+def topic(parts: Parts, **configs: Any) -> Partition:
     """A topic of one partition; its settings with underscores for dots."""
     parts.create("t", 1, **configs)
     return parts.replicas.partitions["t", 0]

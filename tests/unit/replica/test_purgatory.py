@@ -148,7 +148,7 @@ class PurgatoryTests(SynchronousTestCase):
         for number in range(3):
             operation = WaitFor()
             operation.satisfied = True
-            self.purgatory.watch(operation, ["a"], 1.0).addCallback(lambda _, n=number: order.append(n))
+            self.purgatory.watch(operation, ["a"], 1.0).addCallback(lambda _, n: order.append(n), number)
         self.purgatory.check("a")
         self.assertEqual(order, [0, 1, 2])
 

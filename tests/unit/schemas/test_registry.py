@@ -1,8 +1,9 @@
-"""Subjects, versions, ids, levels: the registry's state, fed from a topic that is a list here."""
+"""The registry's state: subjects, versions, ids, levels and modes, with a list as the topic."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ DELAY_DEFAULT = {**DELAY, "default": 0}
 
 
 class House:
-    """A registry and the topic that it is read from."""
+    """A registry and its topic."""
 
     def __init__(self) -> None:
         self.topic: list[TopicRecord] = []
@@ -56,7 +57,7 @@ class House:
         return schema_id
 
     def compacted(self) -> Registry:
-        """A registry that starts with the topic after a compaction."""
+        """Return a registry that has read the topic after a compaction."""
         latest = {record.key: record for record in self.topic}
         kept = [record for record in self.topic if latest[record.key] is record and record.value is not None]
         fresh = Registry()
@@ -84,7 +85,7 @@ def test_ids_and_versions() -> None:
     assert found is not None and found.version == 1
 
 
-def test_what_is_not_there() -> None:
+def test_missing_subjects_versions_and_schemas_are_errors() -> None:
     registry = House().registry
     for call in (
         lambda: registry.versions("a"),
@@ -110,12 +111,12 @@ def test_what_is_not_there() -> None:
     "text",
     ["", "{", '{"type": "record"}', '"nothing"', '{"type": "record", "name": "1", "fields": []}', "[]{}", None, 7],
 )
-def test_what_is_no_schema(text: object) -> None:
+def test_texts_that_are_no_schema_are_refused(text: object) -> None:
     with pytest.raises(InvalidSchema):
         House().registry.read(text)
 
 
-def test_other_kinds_of_schema_are_refused() -> None:
+def test_other_schema_types_are_refused() -> None:
     with pytest.raises(InvalidSchema, match="PROTOBUF"):
         House().registry.read('"string"', "PROTOBUF")
 
@@ -143,7 +144,7 @@ def test_levels(level: str, adds_default: bool, adds_plain: bool, removes: bool)
         Compatibility.named("SIDEWAYS")
 
 
-def test_a_transitive_level_looks_at_every_version() -> None:
+def test_a_transitive_level_compares_with_every_version() -> None:
     house = House()
     house.register("a", record_of(CARRIER, DELAY))
     house.register("a", record_of(CARRIER))
@@ -175,7 +176,7 @@ def test_references() -> None:
         house.registry.read(record_of({"name": "carrier", "type": "Carrier"}))
 
 
-def test_deleting_hides_and_then_takes_away() -> None:
+def test_deleting_hides_and_deleting_permanently_removes() -> None:
     house = House()
     texts = [record_of(CARRIER), record_of(CARRIER, DELAY_DEFAULT)]
     for text in texts:
@@ -203,7 +204,7 @@ def test_deleting_hides_and_then_takes_away() -> None:
     assert house.registry.subjects(deleted=True) == []
 
 
-def test_an_id_is_never_given_twice_whatever_compaction_leaves() -> None:
+def test_an_id_is_never_given_twice_even_after_compaction() -> None:
     house = House()
     house.register("a", record_of(CARRIER))
     house.register("a", record_of(CARRIER, DELAY_DEFAULT))
@@ -213,7 +214,7 @@ def test_an_id_is_never_given_twice_whatever_compaction_leaves() -> None:
     assert house.register("b", '"string"') == 3
 
 
-def test_a_registry_that_starts_again_knows_the_same() -> None:
+def test_a_restarted_registry_has_the_same_state() -> None:
     house = House()
     house.register("a", record_of(CARRIER))
     house.write(house.registry.set_level("a", Compatibility.FULL))
@@ -236,10 +237,12 @@ def test_a_registry_that_starts_again_knows_the_same() -> None:
         (b'{"keytype": "CONFIG", "subject": null}', b'{"compatibilityLevel": "ODD"}'),
     ],
 )  # fmt: skip
-def test_records_of_others_are_passed_over(key: bytes | None, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_of_other_programs_are_skipped(
+    key: bytes | None, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = Registry()
     registry.apply(key, value)
-    assert "is passed over" in caplog.text
+    assert "skipping the record" in caplog.text
     assert registry.subjects(deleted=True) == []
 
 
@@ -272,9 +275,7 @@ SCHEMA_KEY = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
         (b'{"keytype":"MODE","subject":null}', b'{"mode": "SIDEWAYS"}'),
     ],
 )  # fmt: skip
-def test_a_record_that_cannot_be_read_is_named_and_stops_no_other(
-    key: bytes, value: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_record_is_logged_and_skipped(key: bytes, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
     registry.apply(key, value, 41)
     assert "offset 41 " in caplog.text
@@ -287,7 +288,7 @@ def test_a_record_that_cannot_be_read_is_named_and_stops_no_other(
     "value",
     [b'{"subject":"s","id":7,"schema":', b'{"id" : 7, "schemaType": "PROTOBUF", "schema": "syntax = proto3;"}'],
 )
-def test_an_id_in_a_record_that_cannot_be_read_is_not_given_to_another_schema(value: bytes) -> None:
+def test_an_id_in_an_invalid_record_is_not_given_to_another_schema(value: bytes) -> None:
     registry = Registry()
     registry.apply(SCHEMA_KEY, value, 0)
     assert registry.register("t", registry.read('"string"'))[0] == 8
@@ -324,7 +325,7 @@ class TestModes:
             self.register(house, "s", '"int"', 2)
         assert house.registry.versions("s") == [1]
 
-    def test_they_are_obeyed_in_import(self) -> None:
+    def test_ids_and_versions_are_used_in_import(self) -> None:
         house = self.importing()
         assert self.register(house, "s", '"int"', 77, 5) == 77
         assert self.register(house, "s", record_of(CARRIER), 12, 3) == 12, "in any order, compatible or not"
@@ -362,7 +363,7 @@ class TestModes:
         house.write(house.registry.set_mode(None, mode))
         registry = house.registry
         assert house.register("s", '"int"') == 1
-        changes = [
+        changes: list[Callable[[], object]] = [
             lambda: house.register("s", '"long"'),
             lambda: registry.delete_version("s", "1", permanent=False),
             lambda: registry.delete_subject("s", permanent=False),
@@ -377,13 +378,13 @@ class TestModes:
         with pytest.raises(ModeNotFound):
             registry.mode("s", inherit=False)
 
-    def test_no_id_is_left(self) -> None:
+    def test_ids_run_out(self) -> None:
         house = self.importing()
         self.register(house, "s", '"int"', 2**31 - 1)
         house.write(house.registry.set_mode(None, Mode.READWRITE))
-        with pytest.raises(OperationNotPermitted, match="no id is left"):
+        with pytest.raises(OperationNotPermitted, match="all ids up to"):
             house.register("t", '"string"')
 
-    def test_a_name_that_is_none(self) -> None:
+    def test_unknown_names_are_refused(self) -> None:
         with pytest.raises(InvalidMode, match="READWRITE"):
             Mode.named("SIDEWAYS")

@@ -1,4 +1,4 @@
-"""The store between several registries and one topic, with the log's own rule for producers as the broker."""
+"""Several registries on one topic, with the log's rules for producers in place of a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.testing import MemoryReactorClock
 
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
-from pylogd.schemas.appending import PRODUCER_ID, Outrun, Turn, stamp_of
+from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
 from pylogd.schemas.registry import Registry, TopicRecord
 from pylogd.schemas.store import SchemaStore
@@ -20,25 +20,25 @@ from tests.fakes.metadata import result_of
 
 
 class Topic:
-    """A partition that takes and refuses what a leader would; `hidden` records are not committed yet."""
+    """A partition that takes batches as a leader does. The last `hidden` records are not committed yet."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.producers = Producers()
         self.hidden = 0
 
-    def append(self, turn: Turn, token: str, records: list[tuple[bytes, bytes | None]]) -> int:
+    def append(self, sequence: BatchSequence, token: str, records: list[tuple[bytes, bytes | None]]) -> int:
         delta = len(records) - 1
         try:
-            known = self.producers.check(PRODUCER_ID, turn.epoch, turn.sequence, delta)
+            known = self.producers.check(PRODUCER_ID, sequence.epoch, sequence.number, delta)
         except (OutOfOrderSequence, InvalidProducerEpoch) as error:
-            raise Outrun(str(error)) from error
+            raise ConcurrentAppend(str(error)) from error
         if known is not None:
             return known.last_offset - delta
         base = len(self.records)
-        self.producers.wrote(PRODUCER_ID, turn.epoch, turn.sequence, delta, base + delta, 0)
+        self.producers.wrote(PRODUCER_ID, sequence.epoch, sequence.number, delta, base + delta, 0)
         for at, (key, value) in enumerate(records):
-            stamp = f"{turn.epoch}:{turn.sequence + at}:{token}".encode()
+            stamp = f"{sequence.epoch}:{sequence.number + at}:{token}".encode()
             self.records.append(Record("_schemas", 0, base + at, 0, key, value, (("pylogd.writer", stamp),)))
         return base
 
@@ -46,11 +46,11 @@ class Topic:
         return len(self.records) - self.hidden
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
 
 class Service:
-    """A store on the topic. What `read` was not called for it does not know."""
+    """A registry's store on the topic. It knows records only after `read` was called."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -77,7 +77,7 @@ class Service:
             maybeDeferred(work).chainDeferred(done)
 
     def read(self) -> None:
-        """The reader brings what is committed."""
+        """Pass the committed records to the store, as its reader thread does."""
         end = self.topic.end_offset()
         self.store._apply(self.topic.records[self.store._next : end], end)
 
@@ -95,7 +95,7 @@ def ids(service: Service) -> dict[int, str]:
 
 
 def told(deferred: Deferred[Any]) -> bool:
-    """Whether it has fired, and what it fired with does not wait for anything."""
+    """Return whether a Deferred has its final result."""
     return deferred.called and not deferred.paused
 
 
@@ -105,7 +105,7 @@ def settle(*services: Service) -> None:
             service.read()
 
 
-def test_a_registry_that_was_outrun_works_the_change_out_again() -> None:
+def test_a_change_is_computed_again_after_a_concurrent_append() -> None:
     topic = Topic()
     one, two = Service(topic), Service(topic)
     first, second = one.register("a", enum(1)), two.register("b", enum(2))
@@ -116,7 +116,7 @@ def test_a_registry_that_was_outrun_works_the_change_out_again() -> None:
     assert len(topic.records) == 2
 
 
-def test_two_register_the_same() -> None:
+def test_two_registries_register_the_same_schema() -> None:
     topic = Topic()
     one, two = Service(topic), Service(topic)
     answers = [service.register("a", enum(1)) for service in (one, two)]
@@ -125,7 +125,7 @@ def test_two_register_the_same() -> None:
     assert len(topic.records) == 1
 
 
-def test_one_that_was_paused_writes_nothing_that_is_old() -> None:
+def test_a_paused_registry_writes_no_outdated_change() -> None:
     topic = Topic()
     one, two = Service(topic), Service(topic)
     one.slow = True
@@ -142,7 +142,7 @@ def test_one_that_was_paused_writes_nothing_that_is_old() -> None:
 
 
 @pytest.mark.parametrize("sequence", [1, 7])
-def test_a_topic_that_does_not_say_what_is_next_is_taken_over(sequence: int) -> None:
+def test_a_topic_without_the_last_sequence_number_is_taken_over(sequence: int) -> None:
     topic = Topic()
     one, two = Service(topic), Service(topic)
     done = one.register("a", enum(1))
@@ -154,8 +154,8 @@ def test_a_topic_that_does_not_say_what_is_next_is_taken_over(sequence: int) -> 
     settle(one, two)
     one.read()
     assert result_of(later) == 2
-    assert [stamp.turn for record in topic.records if (stamp := stamp_of(record.headers))] == [
-        Turn(0, 0), Turn(1, 0), Turn(1, 1),
+    assert [stamp.sequence for record in topic.records if (stamp := stamp_of(record.headers))] == [
+        BatchSequence(0, 0), BatchSequence(1, 0), BatchSequence(1, 1),
     ]  # fmt: skip
     also = two.register("c", enum(3))
     settle(one, two)
@@ -163,8 +163,8 @@ def test_a_topic_that_does_not_say_what_is_next_is_taken_over(sequence: int) -> 
     assert ids(one) == ids(two)
 
 
-def test_a_record_that_is_not_committed_yet_is_waited_for() -> None:
-    """Who takes over behind one still learns of it before anything is worked out."""
+def test_an_uncommitted_record_is_waited_for() -> None:
+    """A registry that takes over after another one has read that one's records before it computes a change."""
     topic = Topic()
     one, two = Service(topic), Service(topic)
     first = two.register("a", enum(1))
@@ -180,7 +180,7 @@ def test_a_record_that_is_not_committed_yet_is_waited_for() -> None:
     assert ids(one) == ids(two)
 
 
-def test_a_change_that_is_outrun_for_too_long_is_refused() -> None:
+def test_a_change_fails_after_too_many_concurrent_appends() -> None:
     topic = Topic()
     one = Service(topic)
     waiting = one.register("a", enum(1))
@@ -189,8 +189,8 @@ def test_a_change_that_is_outrun_for_too_long_is_refused() -> None:
         result_of(waiting)
 
 
-def test_a_record_that_cannot_be_applied_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is in it, those behind it count, and no id is given twice."""
+def test_a_record_that_cannot_be_applied_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records after it are applied, and no id is given twice."""
     service = Service(Topic())
     apply = service.store.registry.apply
 

@@ -13,10 +13,10 @@ from pylogd.spark.lake import (
     DataFile,
     Lake,
     LakeError,
-    Loading,
+    LoadRange,
     as_table,
-    compacted,
-    loaded,
+    compaction_commit,
+    load_commit,
     small_files,
 )
 
@@ -85,7 +85,7 @@ def stage(files: MemoryFiles, lake: Lake, directory: str, *texts: bytes) -> list
     for at, text in enumerate(texts):
         path = f"{staging}/{directory}/part-{at}"
         files.write(path, text)
-        found.append(DataFile(lake.place_of(path), path, len(text), 1))
+        found.append(DataFile(lake.target_path(path), path, len(text), 1))
     return found
 
 
@@ -96,7 +96,9 @@ def load_once(files: MemoryFiles, until: int) -> Commit | None:
     if start >= until:
         return None
     added = stage(files, lake, "topic=t", *(b"%d" % n for n in range(start, until)))
-    commit = loaded(lake.last, lake.next_number, 1000 + until, Loading({("t", 0): start}, {("t", 0): until}), added)
+    commit = load_commit(
+        lake.last, lake.next_number, 1000 + until, LoadRange({("t", 0): start}, {("t", 0): until}), added
+    )
     lake.commit(commit)
     return commit
 
@@ -109,7 +111,7 @@ def compact_once(files: MemoryFiles) -> None:
         (directory,) = small
         content = b",".join(files.read(file.path) for file in small[directory])
         added = stage(files, lake, directory, content)
-        lake.commit(compacted(lake.last, 5000, added, [file.path for file in small[directory]]))
+        lake.commit(compaction_commit(lake.last, 5000, added, [file.path for file in small[directory]]))
 
 
 def records(files: MemoryFiles) -> list[int]:
@@ -191,11 +193,11 @@ def test_of_two_loaders_one_fails_and_adds_nothing() -> None:
     files = MemoryFiles()
     first, second = Lake(files), Lake(files)
     mine = stage(files, first, "topic=t", b"0")
-    first.commit(loaded(None, 1, 1, Loading({("t", 0): 0}, {("t", 0): 1}), mine))
+    first.commit(load_commit(None, 1, 1, LoadRange({("t", 0): 0}, {("t", 0): 1}), mine))
     with pytest.raises(CommitConflict):
-        second.commit(loaded(None, 1, 2, Loading({("t", 0): 0}, {("t", 0): 1}), mine))
+        second.commit(load_commit(None, 1, 2, LoadRange({("t", 0): 0}, {("t", 0): 1}), mine))
     with pytest.raises(CommitConflict):
-        first.commit(loaded(None, 7, 2, Loading({("t", 0): 0}, {("t", 0): 1}), mine))
+        first.commit(load_commit(None, 7, 2, LoadRange({("t", 0): 0}, {("t", 0): 1}), mine))
     assert records(files) == [0]
 
 
@@ -205,7 +207,7 @@ def test_opening_a_lake_does_not_disturb_a_loader_at_work() -> None:
     loader = Lake(files)
     staged = stage(files, loader, "topic=t", b"2", b"3")
     assert Lake(files).offsets == {("t", 0): 2}
-    loader.commit(loaded(loader.last, 2, 1, Loading({("t", 0): 2}, {("t", 0): 4}), staged))
+    loader.commit(load_commit(loader.last, 2, 1, LoadRange({("t", 0): 2}, {("t", 0): 4}), staged))
     assert records(files) == [0, 1, 2, 3]
 
 
@@ -251,21 +253,21 @@ def test_a_file_that_vanished_from_staging_is_said() -> None:
     lake = Lake(files)
     added = stage(files, lake, "topic=t", b"0")
     files.delete(added[0].staged)
-    with pytest.raises(LakeError, match="nor can it be moved"):
-        lake.commit(loaded(None, 1, 1, Loading({("t", 0): 0}, {("t", 0): 1}), added))
+    with pytest.raises(LakeError, match="is missing, and can't be moved from"):
+        lake.commit(load_commit(None, 1, 1, LoadRange({("t", 0): 0}, {("t", 0): 1}), added))
 
 
 # Topics, leader epochs, and what is put aside
 
 
-def put(files: MemoryFiles, loading: Loading, aside: int = 0) -> Lake:
+def put(files: MemoryFiles, loading: LoadRange, aside: int = 0) -> Lake:
     lake = Lake(files)
     kept = []
     for number in range(aside):
         path = f"{lake.staging()}/aside/topic=t/part-{number}"
         files.write(path, b"bad")
-        kept.append(DataFile(lake.place_of(path, "aside", quarantine=True), path, 3, 1))
-    lake.commit(loaded(lake.last, lake.next_number, 1, loading, (), kept))
+        kept.append(DataFile(lake.target_path(path, "aside", quarantine=True), path, 3, 1))
+    lake.commit(load_commit(lake.last, lake.next_number, 1, loading, (), kept))
     return Lake(files)
 
 
@@ -273,13 +275,13 @@ def test_a_topic_that_was_created_again_takes_the_place_of_the_old_one() -> None
     files = MemoryFiles()
     t0, t1, u0 = ("t", 0), ("t", 1), ("u", 0)
     begin = {t0: 0, t1: 0, u0: 0}
-    put(files, Loading(begin, {t0: 5, t1: 6, u0: 7}, {"t": "aa", "u": "bb"}, {t0: 1, t1: 2, u0: 3}))
-    lake = put(files, Loading({t0: 0}, {t0: 2}, {"t": "cc"}, {t0: 9}))
+    put(files, LoadRange(begin, {t0: 5, t1: 6, u0: 7}, {"t": "aa", "u": "bb"}, {t0: 1, t1: 2, u0: 3}))
+    lake = put(files, LoadRange({t0: 0}, {t0: 2}, {"t": "cc"}, {t0: 9}))
     assert lake.offsets == {t0: 2, u0: 7}
     assert lake.leader_epochs == {t0: 9, u0: 3}
     assert lake.topic_ids == {"t": "cc", "u": "bb"}
     assert lake.last is not None and lake.last.read == {"t": {"0": 2}}
-    lake = put(files, Loading({t0: 2, t1: 0}, {t0: 4, t1: 1}, {"t": "cc"}, {t1: 1}))
+    lake = put(files, LoadRange({t0: 2, t1: 0}, {t0: 4, t1: 1}, {"t": "cc"}, {t1: 1}))
     assert (lake.offsets, lake.leader_epochs) == ({t0: 4, t1: 1, u0: 7}, {t1: 1, u0: 3})
 
 
@@ -297,13 +299,13 @@ def test_a_commit_of_version_1_is_read() -> None:
     compact_once(files)
     assert json.loads(files.content[f"_pylogd/commits/{2:020}.json"])["version"] == 2
     files.content[path] = json.dumps(document | {"version": 3}).encode()
-    with pytest.raises(LakeError, match="version 3, where 2 is the last that is known"):
+    with pytest.raises(LakeError, match="version 3 is not supported, only up to 2"):
         list(Lake(files).history())
 
 
 def test_what_is_put_aside_is_committed_with_the_rest() -> None:
     files = MemoryFiles()
-    lake = put(files, Loading({("t", 0): 0}, {("t", 0): 5}), aside=2)
+    lake = put(files, LoadRange({("t", 0): 0}, {("t", 0): 5}), aside=2)
     assert [file.path for file in lake.quarantined()] == [
         f"_pylogd/quarantine/topic=t/000001-part-{number}" for number in range(2)
     ]
@@ -311,5 +313,5 @@ def test_what_is_put_aside_is_committed_with_the_rest() -> None:
     assert (lake.files(), files.data()) == ({}, {})
     assert [row["quarantined"] for row in as_table(list(lake.history()))] == [2]
     assert lake.last is not None
-    again = compacted(lake.last, 5, (), ())
+    again = compaction_commit(lake.last, 5, (), ())
     assert again.quarantined == ()

@@ -9,7 +9,7 @@ import pytest
 
 from pylogd.client.core.errors import UnknownTopic
 from pylogd.spark.errors import DataLoss, OptionError, PlanError
-from pylogd.spark.offsets import Offsets
+from pylogd.spark.offsets import OffsetLookup
 from pylogd.spark.options import SourceOptions
 from pylogd.wire.messages import ApiKey, list_offsets
 from pylogd.wire.messages import offset_for_leader_epoch as epochs
@@ -30,12 +30,14 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def offsets(broker: FakeBroker, stream: bool = False, **given: str) -> Offsets:
+def offsets(broker: FakeBroker, **given: Any) -> OffsetLookup:
+    """Look up what a batch query with these options reads; with `stream=True` a streaming one."""
+    stream = given.pop("stream", False)
     options = {"kafka.bootstrap.servers": broker.address, "kafka.default.api.timeout.ms": "500"}
     options |= {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "t"}
     options |= {"fetchOffset.retryIntervalMs": "0"}
     read = SourceOptions.for_stream if stream else SourceOptions.for_batch
-    return Offsets(read(options | given))
+    return OffsetLookup(read(options | given))
 
 
 @pytest.mark.parametrize(
@@ -179,5 +181,5 @@ def test_a_log_that_was_cut_back(broker: FakeBroker, end: int, found: Any) -> No
 
 def test_nothing_to_ask() -> None:
     options = SourceOptions.for_batch({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
-    with Offsets(options) as asked:
+    with OffsetLookup(options) as asked:
         assert asked.earliest([]) == asked.latest([]) == {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pylogd.spark.errors import PlanError
-from pylogd.spark.ranges import OffsetRange, between, lag, limited, split
+from pylogd.spark.ranges import OffsetRange, lag, limit_records, ranges_between, split
 
 PLACES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 4))
 SPANS = st.dictionaries(PLACES, st.tuples(st.integers(0, 1 << 62), st.integers(0, 5000)), max_size=8)
@@ -20,24 +20,24 @@ def ends(spans: dict[tuple[str, int], tuple[int, int]]) -> tuple[dict[tuple[str,
 @given(SPANS)
 def test_what_lies_between(spans: dict[tuple[str, int], tuple[int, int]]) -> None:
     start, end = ends(spans)
-    ranges = between(start, end)
+    ranges = ranges_between(start, end)
     assert {(r.topic, r.partition): (r.start, r.size) for r in ranges} == {at: s for at, s in spans.items() if s[1]}
 
 
 def test_between_takes_no_partition_that_has_no_start() -> None:
-    with pytest.raises(PlanError, match="t-0 has an end, 5, and no start"):
-        between({}, {("t", 0): 5})
+    with pytest.raises(PlanError, match="t-0 has the end offset 5, but no start offset"):
+        ranges_between({}, {("t", 0): 5})
 
 
 def test_an_end_before_its_start_is_empty() -> None:
-    assert between({("t", 0): 5}, {("t", 0): 3}) == []
+    assert ranges_between({("t", 0): 5}, {("t", 0): 3}) == []
 
 
 @given(SPANS, st.none() | st.integers(1, 60), st.none() | st.integers(1, 700))
 def test_splits_cover_everything_once(
     spans: dict[tuple[str, int], tuple[int, int]], least: int | None, most: int | None
 ) -> None:
-    whole = between(*ends(spans))
+    whole = ranges_between(*ends(spans))
     pieces = split(whole, least_tasks=least, most_records=most)
     covered: list[OffsetRange] = []
     for piece in pieces:  # in order, each where the last one ended
@@ -69,7 +69,7 @@ def test_large_partitions_are_split_first() -> None:
 @given(SPANS, st.integers(1, 9000))
 def test_a_limit(spans: dict[tuple[str, int], tuple[int, int]], limit: int) -> None:
     start, latest = ends(spans)
-    chosen = limited(start, latest, limit)
+    chosen = limit_records(start, latest, limit)
     assert chosen.keys() == latest.keys()
     taken = 0
     for at, end in chosen.items():
@@ -82,11 +82,11 @@ def test_a_limit(spans: dict[tuple[str, int], tuple[int, int]], limit: int) -> N
 
 def test_a_limit_is_shared_by_what_waits() -> None:
     latest = {("t", 0): 900, ("t", 1): 100, ("t", 2): 50}
-    assert limited({("t", 2): 50}, latest, 100) == {("t", 0): 90, ("t", 1): 10, ("t", 2): 50}
+    assert limit_records({("t", 2): 50}, latest, 100) == {("t", 0): 90, ("t", 1): 10, ("t", 2): 50}
 
 
 def test_a_partition_that_lost_its_end_gives_nothing_and_goes_back() -> None:
-    assert limited({("t", 0): 500, ("t", 1): 0}, {("t", 0): 20, ("t", 1): 90}, 30) == {("t", 0): 20, ("t", 1): 30}
+    assert limit_records({("t", 0): 500, ("t", 1): 0}, {("t", 0): 20, ("t", 1): 90}, 30) == {("t", 0): 20, ("t", 1): 30}
 
 
 def test_lag() -> None:

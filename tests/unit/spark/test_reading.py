@@ -91,7 +91,7 @@ def test_columns(broker: FakeBroker, headers: bool) -> None:
 def test_what_retention_took_is_a_loss(broker: FakeBroker) -> None:
     broker.starts[0] = 2
     del broker.logs[0][0]
-    with pytest.raises(DataLoss, match="offset 0 of t-0 is not there: it begins with 2 and ends with 13"):
+    with pytest.raises(DataLoss, match="offset 0 of t-0 does not exist: the partition begins with 2 and ends with 13"):
         offsets(read(task(broker, 0, 13)))
     assert offsets(read(task(broker, 0, 13, fail=False))) == [10, 11, 12]
     assert offsets(read(task(broker, 0, 2, fail=False))) == []  # nothing of the range is left
@@ -113,14 +113,14 @@ def test_what_retention_takes_while_it_is_read(broker: FakeBroker) -> None:
 
 def test_a_log_that_ends_before_the_range(broker: FakeBroker) -> None:
     """As a topic that was deleted and made again: nothing below the range is read in its place."""
-    with pytest.raises(DataLoss, match="offset 20 of t-0 is not there"):
+    with pytest.raises(DataLoss, match="offset 20 of t-0 does not exist"):
         offsets(read(task(broker, 20, 30)))
     assert offsets(read(task(broker, 20, 30, fail=False))) == []
 
 
 def test_a_topic_that_is_gone(broker: FakeBroker) -> None:
     broker.topic = "another"
-    with pytest.raises(DataLoss, match="topic 't' is gone"):
+    with pytest.raises(DataLoss, match="topic 't' no longer exists"):
         offsets(read(task(broker, 0, 13)))
     assert offsets(read(task(broker, 0, 13, fail=False))) == []
 

@@ -31,7 +31,7 @@ BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
 
 class FakeOffsets:
-    """What `Offsets` would say, from two dicts; losses are kept, and raised if they have to be."""
+    """What `OffsetLookup` would return, from two dicts; losses are kept, and raised if they have to be."""
 
     def __init__(self, ends: ByPartition, begins: ByPartition | None = None, fail: bool = True) -> None:
         self.log_ends = ends
@@ -54,26 +54,34 @@ class FakeOffsets:
 
     existing = partitions
 
-    def earliest(self, places: Any) -> ByPartition:
-        return {place: self.begins.get(place, 0) for place in places}
+    def earliest(self, partitions: Any) -> ByPartition:
+        return {partition: self.begins.get(partition, 0) for partition in partitions}
 
-    def latest(self, places: Any, known: ByPartition | None = None) -> ByPartition:
-        return {place: self.log_ends[place] for place in places}
+    def latest(self, partitions: Any, known: ByPartition | None = None) -> ByPartition:
+        return {partition: self.log_ends[partition] for partition in partitions}
 
-    def ends(self, places: Any, known: ByPartition | None = None) -> tuple[ByPartition, ByPartition]:
-        return self.latest(places), {place: self.epochs[place] for place in places if place in self.epochs}
+    def ends(self, partitions: Any, known: ByPartition | None = None) -> tuple[ByPartition, ByPartition]:
+        return self.latest(partitions), {
+            partition: self.epochs[partition] for partition in partitions if partition in self.epochs
+        }
 
-    def topic_ids(self, places: Any) -> dict[str, str]:
-        return {topic: self.ids[topic] for topic, _ in places if topic in self.ids}
+    def topic_ids(self, partitions: Any) -> dict[str, str]:
+        return {topic: self.ids[topic] for topic, _ in partitions if topic in self.ids}
 
     def truncations(self, read: ByPartition, epochs: ByPartition) -> ByPartition:
-        return {place: at for place, at in self.cut.items() if epochs[place] != self.epochs[place] and at < read[place]}
+        return {
+            partition: at
+            for partition, at in self.cut.items()
+            if epochs[partition] != self.epochs[partition] and at < read[partition]
+        }
 
     start = earliest
     end = latest
 
     def first_since(self, timestamps: ByPartition) -> dict[Any, int | None]:
-        return {place: None if at >= self.log_ends[place] else at for place, at in timestamps.items()}  # ms are offsets
+        return {
+            partition: None if at >= self.log_ends[partition] else at for partition, at in timestamps.items()
+        }  # ms are offsets
 
     def lost(self, what: str) -> None:
         self.losses.append(what)
@@ -166,19 +174,19 @@ def test_a_new_partition_that_has_lost_its_beginning() -> None:
 def test_a_partition_that_is_gone() -> None:
     start = {"t": {"0": 3, "1": 4}}
     made, _ = reader({("t", 0): 10})
-    with pytest.raises(DataLoss, match="partition t-1 is gone"):
+    with pytest.raises(DataLoss, match="partition t-1 no longer exists"):
         made.latestOffset(start, ReadAllAvailable())
     made, fake = reader({("t", 0): 10}, failOnDataLoss="false")
     assert made.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 10}}
     assert tasks(list(made.partitions(start, {"t": {"0": 10}}))) == [(0, 3, 10)]
     assert tasks(list(made.partitions({"t": {"0": 3}}, {"t": {"0": 10, "1": 4}}))) == [(0, 3, 10)]
-    assert fake.losses == ["partition t-1 is gone"] * 3
+    assert fake.losses == ["partition t-1 no longer exists"] * 3
 
 
 def test_a_partition_that_ends_before_what_was_read() -> None:
     start = {"t": {"0": 30}}
     made, _ = reader({("t", 0): 10})
-    with pytest.raises(DataLoss, match="t-0 ends with 10, and was read to 30 before"):
+    with pytest.raises(DataLoss, match="t-0 ends with 10, but was read to 30"):
         made.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss, match="t-0: the batch ends with 10, before 30"):
         made.partitions(start, {"t": {"0": 10}})
@@ -255,10 +263,11 @@ def read_to(made: PylogdStreamReader, fake: FakeOffsets, topic_id: str) -> Any:
 @pytest.mark.parametrize("end", [10, 90, 4])
 @pytest.mark.parametrize("more", [{}, {"failOnDataLoss": "false"}])
 def test_a_topic_that_was_created_again_is_an_error(end: int, more: dict[str, str]) -> None:
-    made, fake = reader({("t", 0): 10}, **more)
+    options: dict[str, Any] = dict(more)
+    made, fake = reader({("t", 0): 10}, **options)
     start = read_to(made, fake, "aa")
     fake.ids, fake.log_ends = {"t": "bb"}, {("t", 0): end}
-    with pytest.raises(TopicRecreated, match=r"'t' was deleted .* topic id aa, .* has bb now.*'onRecreatedTopic' to"):
+    with pytest.raises(TopicRecreated, match=r"'t' was deleted .* topic id aa .* has bb now.*'onRecreatedTopic' to"):
         made.latestOffset(start, ReadAllAvailable())
 
 
@@ -294,7 +303,7 @@ def test_a_log_that_was_cut_back_is_a_loss_though_it_is_longer_by_now() -> None:
     fake.epochs = {("t", 0): 3}
     start = read_to(made, fake, "aa")
     fake.epochs, fake.cut, fake.log_ends = {("t", 0): 5}, {("t", 0): 7}, {("t", 0): 30}
-    with pytest.raises(DataLoss, match="the log of t-0 was cut back to 7, and was read to 10 before"):
+    with pytest.raises(DataLoss, match="the log of t-0 was truncated to 7, but was read to 10"):
         made.latestOffset(start, ReadAllAvailable())
     made, fake = reader({("t", 0): 30}, failOnDataLoss="false")
     fake.epochs, fake.cut = {("t", 0): 5}, {("t", 0): 7}
@@ -316,7 +325,7 @@ def test_the_reader_travels_without_its_connections() -> None:
 def test_a_batch_query_of_topics_with_given_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeOffsets({("t", 0): 5})
     fake.ids = {"t": "bb"}
-    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
     (planned,) = PylogdReader(SourceOptions.for_batch(BASE)).partitions()
     assert planned.value.topic_id == "bb"
     (planned,) = PylogdReader(SourceOptions.for_batch(BASE | {"topicIds": '{"t":"bb"}'})).partitions()
@@ -330,7 +339,7 @@ def test_a_batch_query_of_topics_with_given_ids(monkeypatch: pytest.MonkeyPatch)
 
 def planned(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], **options: str) -> tuple[list[Filter], Any]:
     fake = FakeOffsets({("t", 0): 100, ("t", 1): 50})
-    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
     made = PylogdReader(SourceOptions.for_batch(BASE | options))
     left = list(made.pushFilters(filters))
     return left, tasks(list(made.partitions()))
@@ -367,7 +376,7 @@ def test_filters_that_spark_has_to_apply(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_start_behind_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeOffsets({("t", 0): 5}, begins={("t", 0): 7})
-    monkeypatch.setattr(source, "Offsets", lambda _: fake)
+    monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
     with pytest.raises(PlanError, match="The start offset 7 of t-0 is greater than its end offset 5"):
         PylogdReader(SourceOptions.for_batch(BASE | {"failOnDataLoss": "false"})).partitions()
     assert fake.closed

@@ -1,4 +1,4 @@
-"""The codecs: there and back, bounded output, damaged input."""
+"""The codecs: round trips, bounded output, damaged input."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_there_and_back(codec: CompressionType, data: bytes) -> None:
     assert decompress(codec, memoryview(compress(codec, memoryview(data)))) == data
 
 
-def test_none_is_a_copy() -> None:
+def test_no_compression_copies_the_data() -> None:
     assert compress(CompressionType.NONE, memoryview(b"abc")) == b"abc"
 
 
-def test_other_libraries_read_ours() -> None:
+def test_other_libraries_read_our_output() -> None:
     assert gzip.decompress(compress(CompressionType.GZIP, TEXT)) == TEXT
     assert lz4.frame.decompress(compress(CompressionType.LZ4, TEXT)) == TEXT
     assert zstandard.ZstdDecompressor().decompressobj().decompress(compress(CompressionType.ZSTD, TEXT)) == TEXT
 
 
-def test_we_read_other_libraries() -> None:
+def test_we_read_the_output_of_other_libraries() -> None:
     assert decompress(CompressionType.GZIP, gzip.compress(TEXT)) == TEXT
     assert decompress(CompressionType.LZ4, lz4.frame.compress(TEXT, block_linked=True)) == TEXT
     assert decompress(CompressionType.ZSTD, zstandard.ZstdCompressor().compress(TEXT)) == TEXT
@@ -43,7 +43,7 @@ def test_we_read_other_libraries() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """The Java client refuses frames whose blocks lean on one another."""
+    """The Java client refuses frames whose blocks depend on each other."""
     block_independence = 0x20
     assert compress(CompressionType.LZ4, TEXT)[4] & block_independence
 
@@ -65,7 +65,7 @@ def test_output_is_bounded(codec: CompressionType) -> None:
         decompress(codec, bomb, 1000)
 
 
-def test_a_raw_snappy_block_that_lies_about_its_size_takes_no_memory() -> None:
+def test_a_raw_snappy_block_with_a_false_size_takes_no_memory() -> None:
     with pytest.raises(InvalidRecordBatch, match="more"):
         decompress(CompressionType.SNAPPY, b"\xff\xff\xff\xff\x0fabc")
     with pytest.raises(InvalidRecordBatch, match="corrupt"):
@@ -73,7 +73,7 @@ def test_a_raw_snappy_block_that_lies_about_its_size_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_damage_is_one_error(codec: CompressionType) -> None:
+def test_damaged_data_raises_invalid_record_batch(codec: CompressionType) -> None:
     whole = compress(codec, TEXT)
     for bad in (whole[:-3], whole[: len(whole) // 2], b"not compressed at all", b"\x82SNAPPY\x00" + whole[8:24]):
         with pytest.raises(InvalidRecordBatch):
@@ -101,7 +101,7 @@ def test_names() -> None:
         CompressionType.named("rar")
 
 
-def test_cramjam_still_says_it_so() -> None:
-    """Growing the output rests on this text."""
+def test_cramjam_has_the_error_text_that_growing_relies_on() -> None:
+    """Decompression grows its buffer when cramjam raises an error with this text."""
     with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):
         cramjam.zstd.decompress_into(cramjam.zstd.compress(bytes(100)), bytearray(10))

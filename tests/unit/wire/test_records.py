@@ -1,4 +1,4 @@
-"""Record batches against golden bytes, against two other implementations, and damaged in every place."""
+"""Record batches: golden bytes, two other implementations, and damage at every position."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_there_and_back(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CompressionType)
-def test_others_read_ours(codec: CompressionType) -> None:
+def test_other_libraries_read_our_batches(codec: CompressionType) -> None:
     batch = r.encode_batch(RECORDS, compression=codec, base_offset=5)
     for reader in (AioBatch(batch), KafkaPythonBatch(batch)):
         assert reader.validate_crc()
@@ -81,7 +81,7 @@ def _b(data: bytes | memoryview | None) -> bytes | None:
 
 @pytest.mark.parametrize("builder", [AioBuilder, KafkaPythonBuilder])
 @pytest.mark.parametrize("codec", CompressionType)
-def test_we_read_others(codec: CompressionType, builder: type) -> None:
+def test_we_read_batches_of_other_libraries(codec: CompressionType, builder: type) -> None:
     their = builder(2, codec, False, -1, -1, -1, 10**9)
     for n, record in enumerate(RECORDS):
         their.append(n, record.timestamp, record.key, record.value, list(record.headers))
@@ -104,7 +104,7 @@ def test_producer_fields_and_attributes() -> None:
     assert (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == (2**40, 7, 99)
 
 
-def test_log_append_time_stands_for_every_record() -> None:
+def test_log_append_time_is_the_time_of_every_record() -> None:
     batch = bytearray(r.encode_batch(RECORDS))
     struct.pack_into(">h", batch, 21, r.LOG_APPEND_TIME)
     struct.pack_into(">q", batch, 35, T + 1)
@@ -120,16 +120,16 @@ def test_control_records() -> None:
 
 
 def test_an_empty_batch_is_read() -> None:
-    """Compaction keeps the header of a batch whose records are all gone."""
+    """Compaction keeps the header of a batch from which it removed all records."""
     batch = bytearray(r.encode_batch([(None, b"x", T, ())])[: r.HEADER_SIZE])
     struct.pack_into(">i", batch, 8, r.HEADER_SIZE - r.LENGTH_OVERHEAD)
     struct.pack_into(">i", batch, 57, 0)
     assert r.decode_batch(fix_crc(batch)) == []
-    with pytest.raises(ValueError, match="needs a record"):
+    with pytest.raises(ValueError, match="at least one record"):
         r.encode_batch([])
 
 
-def test_compacted_batches_have_holes() -> None:
+def test_compacted_batches_have_gaps() -> None:
     data = b"".join(bytes([14, 0, 0, delta, 1, 2, 65, 0]) for delta in (2, 8, 20))
     assert [fields[2] for fields in r.decode_records(data, 3, 100)] == [101, 104, 110]
 
@@ -160,10 +160,10 @@ def test_other_formats_are_refused(magic: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
-def test_lengths_that_cannot_be(length: int) -> None:
+def test_impossible_batch_lengths_are_refused(length: int) -> None:
     batch = bytearray(r.encode_batch(RECORDS))
     struct.pack_into(">i", batch, 8, length)
-    with pytest.raises(InvalidRecordBatch, match="less than its own header"):
+    with pytest.raises(InvalidRecordBatch, match="less than the size of the header"):
         list(r.iter_batches(batch))
 
 
@@ -176,8 +176,8 @@ def test_every_flipped_byte_is_found() -> None:
             r.decode_batch(damaged)
 
 
-def test_damage_behind_a_right_crc() -> None:
-    """Whoever makes the bytes can make the CRC too: everything inside must be checked as well."""
+def test_damage_with_a_right_crc_is_found() -> None:
+    """A sender of malformed records can compute their CRC, so the records must be checked as well."""
     batch = r.encode_batch(RECORDS, compression=0)
     for at in range(r.HEADER_SIZE, r.HEADER_SIZE + 300):
         for flip in (0x01, 0x80, 0xFF):
@@ -192,37 +192,37 @@ def test_damage_behind_a_right_crc() -> None:
 @pytest.mark.parametrize(
     ("data", "count", "match"),
     [
-        (b"", 1, "1 records in 0 bytes"),
+        (b"", 1, "1 records do not fit in 0 bytes"),
         (b"\x0e\0\0\0\1\1\0", -1, "-1 records"),
-        (b"\x0e\0\0\0\1\1\0", 2**31 - 1, "records in"),
+        (b"\x0e\0\0\0\1\1\0", 2**31 - 1, "do not fit in"),
         (b"\x0c\0\0\0\1\1\0" + b"x", 1, "follow"),
-        (b"\x0e\0\0\0\1\1\0", 1, "length says"),
+        (b"\x0e\0\0\0\1\1\0", 1, "should end at byte"),
         (b"\x0c\0\0\1\1\1\0", 1, "ascend"),
-        (b"\x0c\0\0\0\3\1\0", 1, "key of negative"),
-        (b"\x0c\0\0\0\1\3\0", 1, "value of negative"),
-        (b"\x0c\0\0\0\1\7\0", 1, "value of negative"),
+        (b"\x0c\0\0\0\3\1\0", 1, "key has a negative"),
+        (b"\x0c\0\0\0\1\3\0", 1, "value has a negative"),
+        (b"\x0c\0\0\0\1\7\0", 1, "value has a negative"),
         (b"\x0c\0\0\0\1\1\1", 1, "headers"),
         (b"\x0c\0\0\0\1\1\x7e", 1, "headers"),
-        (b"\x10\0\0\0\1\1\2\1\0", 1, "without a key"),
-        (b"\x10\0\0\0\1\1\2\2\0", 1, "over the end"),
-        (b"\x0c\0\0\0\1\xfe\x7f", 1, "over the end"),
-        (b"\x0c\0\0\0\1\xfe\xff\xff\xff\x0f", 1, "over the end"),
+        (b"\x10\0\0\0\1\1\2\1\0", 1, "has no key"),
+        (b"\x10\0\0\0\1\1\2\2\0", 1, "past the end"),
+        (b"\x0c\0\0\0\1\xfe\x7f", 1, "past the end"),
+        (b"\x0c\0\0\0\1\xfe\xff\xff\xff\x0f", 1, "past the end"),
         (b"\xff" * 12, 1, "ten bytes"),
-        (b"\xff" * 8, 1, "over the end"),
+        (b"\xff" * 8, 1, "past the end"),
         (b"\x0c\0\0\0\1\1\0" * 2, 2, "ascend"),
     ],
 )
-def test_records_that_cannot_be(data: bytes, count: int, match: str) -> None:
+def test_malformed_records_are_refused(data: bytes, count: int, match: str) -> None:
     with pytest.raises(InvalidRecordBatch, match=match):
         r.decode_records(data, count)
 
 
-def test_offsets_behind_the_header_and_a_wrong_size() -> None:
+def test_offsets_after_the_last_and_a_wrong_size() -> None:
     batch = bytearray(r.encode_batch(RECORDS))
     struct.pack_into(">i", batch, 23, 3)
-    with pytest.raises(InvalidRecordBatch, match="behind"):
+    with pytest.raises(InvalidRecordBatch, match="greater than the batch"):
         r.decode_batch(fix_crc(batch))
-    with pytest.raises(InvalidRecordBatch, match="bytes in"):
+    with pytest.raises(InvalidRecordBatch, match="bytes instead of"):
         r.decode_batch(r.encode_batch(RECORDS) + b"x")
 
 
@@ -235,7 +235,7 @@ def test_unknown_codec_and_bomb() -> None:
         r.decode_batch(r.encode_batch([(None, bytes(10**6), T, ())], compression=4), max_decompressed=10**5)
 
 
-def test_header_keys_that_are_not_text_survive() -> None:
+def test_header_keys_that_are_not_utf_8_survive() -> None:
     data = b"\x12\0\0\0\1\1\2\4\xff\xfe\1"
     data = bytes([(len(data) - 1) * 2]) + data[1:]
     headers = r.decode_records(data, 1)[0][-1]

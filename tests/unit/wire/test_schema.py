@@ -1,4 +1,4 @@
-"""The codecs' rules: versions, bounds, records that are not copied, and what can't be put on the wire."""
+"""The rules of codecs: versions, limits, records that are not copied, and messages that can't be encoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pylogd.wire.stream import MAX_ELEMENTS, unsigned_varint
 
 
 class Slice:
-    """Records that only have a size, such as a slice of a file."""
+    """An object for a field of records that only has a size, like a slice of a file."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -82,7 +82,7 @@ def test_records_are_a_view_of_the_frame(version: int) -> None:
         records = codec.decode(given).topic_data[0].partition_data[0].records
         assert isinstance(records, memoryview)
         assert records.obj is frame
-        assert records == b"batch"
+        assert bytes(records) == b"batch"
 
 
 @pytest.mark.parametrize("version", [4, 12])
@@ -120,7 +120,7 @@ def test_the_elements_of_all_arrays_count_together() -> None:
 
 def test_an_array_larger_than_the_frame_is_refused_before_its_elements_are_read() -> None:
     codec = request_codec(ApiKey.METADATA, 0)
-    with pytest.raises(RemoteProtocolError, match="999999 elements are announced where 2 bytes are left"):
+    with pytest.raises(RemoteProtocolError, match="999999 elements are announced, but only 2 bytes are left"):
         codec.decode(struct.pack(">ih", 999_999, -1))
 
 

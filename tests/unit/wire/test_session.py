@@ -1,4 +1,4 @@
-"""Server and client session against each other, and against bytes that are no protocol."""
+"""Server and client sessions connected to each other, and with invalid bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_FRAME = 1 << 20
 
 
 class Records:
-    """A sized object that is no bytes, as a file slice is."""
+    """A sized object other than bytes, like a slice of a file."""
 
     def __len__(self) -> int:
         return 5
@@ -74,7 +74,7 @@ def test_no_client_id_and_a_byte_at_a_time() -> None:
     assert events[-1].request.topics is None  # type: ignore[union-attr]
 
 
-def test_an_opaque_object_leaves_as_it_came() -> None:
+def test_an_opaque_object_is_passed_on() -> None:
     records = Records()
     parts = ClientSession(MAX_FRAME).encode_request(produce(records), 9)
     assert any(part is records for part in parts)
@@ -83,7 +83,7 @@ def test_an_opaque_object_leaves_as_it_came() -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(99, 0), (0, 2), (0, 14), (3, -1)])
-def test_what_is_not_served_is_told_by_its_header(api_key: int, version: int) -> None:
+def test_an_unsupported_request_has_its_header(api_key: int, version: int) -> None:
     server = ServerSession(MAX_FRAME, SERVED)
     header = struct.pack(">hhih", api_key, version, 7, 2) + b"meXX"
     server.receive_data(struct.pack(">i", len(header)) + header)
@@ -102,18 +102,18 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     assert event.response.api_keys[0].max_version == 3
 
 
-def test_a_reply_out_of_order_and_one_not_asked_for_are_refused() -> None:
+def test_replies_out_of_order_or_without_request_are_refused() -> None:
     client, server = ClientSession(MAX_FRAME), ServerSession(MAX_FRAME, SERVED)
     server.receive_data(flat(client.encode_request(MetadataRequest(), 9)))
     event = server.next_event()
     assert isinstance(event, RequestReceived)
     event.correlation_id += 1
     client.receive_data(flat(server.encode_reply(event, MetadataResponse())))
-    with pytest.raises(RemoteProtocolError, match="where 1 was due"):
+    with pytest.raises(RemoteProtocolError, match="instead of 1"):
         client.next_event()
     stranger = ClientSession(MAX_FRAME)
     stranger.receive_data(flat(server.encode_reply(event, MetadataResponse())))
-    with pytest.raises(RemoteProtocolError, match="answers no request"):
+    with pytest.raises(RemoteProtocolError, match="no request waits"):
         stranger.next_event()
 
 
@@ -151,7 +151,7 @@ def test_any_body_behind_a_good_header_becomes_an_event_or_a_protocol_error(
     assert isinstance(event, (RequestReceived, UnsupportedRequest))
 
 
-def test_bytes_behind_a_request_are_passed_over() -> None:
+def test_bytes_after_a_request_are_ignored() -> None:
     client, server = ClientSession(MAX_FRAME), ServerSession(MAX_FRAME, SERVED)
     frame = flat(client.encode_request(MetadataRequest(topics=None), 13))[4:] + bytes(3)
     server.receive_data(struct.pack(">i", len(frame)) + frame)

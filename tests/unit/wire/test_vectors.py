@@ -50,9 +50,9 @@ UNKNOWN_TO_KIO = {
 }
 #: what the text of an error must say, by the kind that the vectors name
 ERROR_TEXTS = {
-    "truncated": r"ends too soon|are announced where|runs past the end",
-    "trailing": r"left behind",
-    "bad length": r"not allowed here|are announced where|over the limit",
+    "truncated": r"ends too soon|are announced|extends past the end",
+    "trailing": r"left after",
+    "bad length": r"not allowed here|are announced|over the limit",
     "bad varint": r"varint",
     "bad tags": r"tagged field",
     "not UTF-8": r"not UTF-8",
@@ -113,7 +113,7 @@ MALFORMED = [(info, row) for key, info in APIS.items() for row in FILES[key]["ma
 
 
 def plain(value: Any) -> Any:
-    """A field's value of any implementation in the form that the vectors give it."""
+    """Return a field's value of any implementation in the form of the vectors."""
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, (bytes, memoryview)):
@@ -126,7 +126,7 @@ def plain(value: Any) -> Any:
 
 
 def flatten(message: Any, fields: list[dict[str, Any]], present: dict[str, Any]) -> dict[str, Any]:
-    """A message object as JSON, with the fields that `present` has."""
+    """Return a message as JSON, with the fields in `present`."""
     return {
         field["name"]: flatten_value(attribute(message, field["name"]), field, present[field["name"]])
         for field in fields
@@ -149,7 +149,7 @@ def attribute(message: Any, name: str) -> Any:
 
 
 def flatten_value(value: Any, field: dict[str, Any], present: Any) -> Any:
-    """A field's value as JSON."""
+    """Return a field's value as JSON."""
     kind = field["type"]
     if value is None:
         return str(uuid.UUID(int=0)) if kind == "uuid" else None
@@ -165,13 +165,13 @@ def flatten_value(value: Any, field: dict[str, Any], present: Any) -> Any:
 
 
 def inflate(cls: type, module: ModuleType, fields: list[dict[str, Any]], message: dict[str, Any]) -> Any:
-    """A pylogd message from JSON."""
+    """Return the pylogd message that a JSON document describes."""
     types = {field["name"]: field for field in fields}
     return cls(**{name: inflate_value(module, types[name], value) for name, value in message.items()})
 
 
 def inflate_value(module: ModuleType, field: dict[str, Any], value: Any) -> Any:
-    """A pylogd field's value from JSON."""
+    """Return the value of a pylogd message's field from JSON."""
     kind = field["type"]
     if value is None:
         return None
@@ -185,7 +185,7 @@ def inflate_value(module: ModuleType, field: dict[str, Any], value: Any) -> Any:
 
 
 def make_message(vector: Vector) -> Any:
-    """The vector's message as pylogd's class."""
+    """Return the vector's message as an instance of pylogd's class."""
     module = importlib.import_module(f"pylogd.wire.messages.{vector.info.module}")
     return inflate(vector.codec.construct.cls, module, vector.fields, vector.message)
 
@@ -285,7 +285,7 @@ def test_kafka_python_agrees() -> None:
     assert compared == len(VECTORS) > 490
 
 
-def test_the_checked_in_files_are_what_the_tools_write() -> None:
+def test_the_checked_in_files_are_up_to_date() -> None:
     for name, directory in (("generate_messages", None), ("generate_vectors", "vectors")):
         spec = importlib.util.spec_from_file_location(name, CHECKOUT / "tools" / f"{name}.py")
         assert spec is not None
