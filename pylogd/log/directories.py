@@ -137,6 +137,7 @@ class LogDirectory:
     def _topic_id(self, path: str) -> bytes:
         """The topic's id, all zeros if it is not known."""
         try:
+            checkpoints.restore_partition_metadata(self.fs, path)
             return checkpoints.read_partition_metadata(self.fs, path) or bytes(_ID_BYTES)
         except CorruptFile as error:
             _log.warning("%s: the topic's id is not known from it", error)

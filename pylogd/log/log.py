@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
+from pylogd.log.checkpoints import write_leader_epochs
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
@@ -467,8 +467,6 @@ class Log:
         try:
             with self.lock:
                 self._active.cut_torn()
-            if not self._entered:
-                sync_partition_metadata(fs, self.directory)  # before its name is made durable with the others
             for segment in sealed:
                 segment.persist()
             for offset, data in snapshots:

@@ -10,7 +10,6 @@ recovery point behind the log's end would have a later start trust what is not t
 
 from __future__ import annotations
 
-from pylogd.log.checkpoints import sync_partition_metadata
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
@@ -69,7 +68,6 @@ def _settle(log: Log) -> None:
     """Make the cut durable, and have the producers be as they were at it."""
     fs = log.storage.fs
     try:
-        sync_partition_metadata(fs, log.directory)  # the names are about to be durable: so must be what it says
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error
