@@ -33,11 +33,12 @@ from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.errors import BadVersion, NodeError, NodeExists, NoNode, StalePartition, StoreError
 from pylogd.metadata.image import NO_LEADER, TopicChange, TopicUpdate
-from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, SessionState, SetData, WatchEvent
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Node, SessionState, SetData, WatchEvent
 from pylogd.metadata.layout import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     INCARNATIONS,
+    CorruptMetadata,
     decode_controller,
     decode_controller_epoch,
     decode_incarnations,
@@ -74,6 +75,7 @@ class Controller:
         self._epoch_version = 0
         self._known: dict[int, int] = {}
         self._known_version = 0
+        self._known_unreadable = False
         self._running = False
         self._campaigning = False
         self._campaign_again = False
@@ -166,7 +168,7 @@ class Controller:
                     epoch = await self._store.get(CONTROLLER_EPOCH)
                     if self._store.session_id != session:
                         continue
-                    self.epoch, self._epoch_version = decode_controller_epoch(epoch.data), epoch.stat.version
+                    self.epoch, self._epoch_version = _epoch_of(epoch), epoch.stat.version
                 self._seen(decode_controller(node.data), ours)
                 if not self._campaign_again:
                     return
@@ -183,7 +185,7 @@ class Controller:
         await self._store.ensure(CONTROLLER_EPOCH)
         await self._store.ensure(INCARNATIONS)
         node = await self._store.get(CONTROLLER_EPOCH)
-        epoch = decode_controller_epoch(node.data) + 1
+        epoch = _epoch_of(node) + 1
         mine = encode_controller(self._cluster.node_id, self._now_ms())
         count_up = SetData(CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)
         with suppress(NodeExists, BadVersion):  # another broker was quicker
@@ -269,8 +271,7 @@ class Controller:
         if self._all_dirty:
             # Also what the one before decided, and for whom, is read again: it may have been somebody else.
             await self._topics.catch_up()
-            node = await self._store.get(INCARNATIONS)
-            self._known, self._known_version = decode_incarnations(node.data), node.stat.version
+            self._learn_known(await self._store.get(INCARNATIONS))
         dirty, everything = self._dirty, self._all_dirty
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
@@ -291,14 +292,23 @@ class Controller:
             self._all_dirty = True
             raise
 
+    def _learn_known(self, node: Node) -> None:
+        self._known_version = node.stat.version
+        try:
+            self._known, self._known_unreadable = decode_incarnations(node.data), False
+        except CorruptMetadata as error:
+            log.error("{error}. It is replaced by what this broker read from it last", error=str(error))
+            self._known, self._known_unreadable = dict(self._cluster.acknowledged), True
+
     async def _write(self, updates: list[TopicUpdate], known: dict[int, int]) -> None:
-        last = [SetData(INCARNATIONS, encode_incarnations(known), self._known_version)] if known != self._known else []
+        changed = known != self._known or self._known_unreadable
+        last = [SetData(INCARNATIONS, encode_incarnations(known), self._known_version)] if changed else []
         if not updates and not last:
             return
         guard = Check(CONTROLLER_EPOCH, self._epoch_version)
         await self._topics.write_states(updates, self.epoch, [guard], last)
         if last:
-            self._known, self._known_version = known, self._known_version + 1
+            self._known, self._known_version, self._known_unreadable = known, self._known_version + 1, False
         _report(updates)
 
     def _work_failed(self, failure: Failure) -> None:
@@ -355,6 +365,21 @@ class Controller:
         call = self._calls.pop(name, None)
         if call is not None:
             call.cancel()
+
+
+def _epoch_of(node: Node) -> int:
+    """Return the controller epoch that a node holds, or one that is not below it if it can't be read.
+
+    Every election writes the node once, so its version is at least the epoch.
+    """
+    try:
+        return decode_controller_epoch(node.data)
+    except CorruptMetadata as error:
+        log.error(
+            "{error}. The number of times that it was written, {version}, is used as the controller epoch",
+            error=str(error), version=node.stat.version,
+        )  # fmt: skip
+        return node.stat.version
 
 
 def _report(updates: list[TopicUpdate]) -> None:
