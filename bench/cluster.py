@@ -25,7 +25,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import controller_change, failover
+from bench import controller_change, failed_directory, failover
 from bench.failover import wait_until
 from bench.loads.base import TOPIC, Said, run_all
 from bench.loads.kafka import CLIENT, build
@@ -226,6 +226,15 @@ def failing_over(scale: Scale) -> list[Figure]:
     return found.list()
 
 
+def losing_directory(scale: Scale) -> list[Figure]:
+    """The log directory fails in which a leader has its partition; another broker leads, and is written to."""
+    found = Samples()
+    limits = {"failed to elected": 1.0}
+    for row in failed_directory.measure(2 * scale.rounds, scale.folder):
+        _note(found, row, limits)
+    return found.list()
+
+
 def changing_controller(scale: Scale) -> list[Figure]:
     """The controller of 10,000 partitions is stopped and killed; the metadata of all of them is asked for."""
     found = Samples()
@@ -273,6 +282,7 @@ ROWS: dict[str, Callable[[Scale], list[Figure]]] = {
     "acks=all": replicated_produce,
     "follower": following,
     "failover of 1,000 partitions": failing_over,
+    "a failed log directory": losing_directory,
     "idle with 1,000 partitions": idling,
     "controller of 10,000 partitions": changing_controller,
 }

@@ -3,13 +3,15 @@
 Behaviour: topics come in order of their names, all of them where none is named. A page holds at most
 `response_partition_limit` partitions, and never more than 2,000; where it ends before the last one, a cursor says where
 the next page begins. A cursor whose topic is gone continues with the next name.
+The leader is -1 where there is none, or it is not alive or has no address for the client's listener. As in Kafka's
+KRaftMetadataCache, and other than in Metadata, the partition has no error code then.
 The lists of eligible leader replicas are empty, never null, since the Java client does not expect null.
 """
 
 from __future__ import annotations
 
 from pylogd.api.authorized import TOPIC_OPERATIONS
-from pylogd.api.brokers import offline_replicas
+from pylogd.api.brokers import offline_replicas, reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
@@ -36,6 +38,7 @@ def describe_topic_partitions(
     if cursor is not None and cursor.partition_index < 0:
         return _refuse(request)
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in registry.all()]
+    reachable = frozenset(found[0] for found in reachable_brokers(context))
     left = max(1, min(request.response_partition_limit, _MOST))
     answers: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
@@ -50,14 +53,14 @@ def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first))
         page = topic.partitions[first : first + left]
         left -= len(page)
-        answers.append(_describe(context, topic, page))
+        answers.append(_describe(context, topic, page, reachable))
         if first + len(page) < len(topic.partitions):
             return DescribeTopicPartitionsResponse(topics=answers, next_cursor=Cursor(name, first + len(page)))
     return DescribeTopicPartitionsResponse(topics=answers)
 
 
 def _describe(
-    context: RequestContext, topic: Topic, page: tuple[PartitionState, ...]
+    context: RequestContext, topic: Topic, page: tuple[PartitionState, ...], reachable: frozenset[int]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -65,9 +68,9 @@ def _describe(
         is_internal=topic.internal,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                ErrorCode.LEADER_NOT_AVAILABLE if state.leader == NO_LEADER else ErrorCode.NONE,
+                ErrorCode.NONE,
                 state.index,
-                state.leader,
+                state.leader if state.leader in reachable else NO_LEADER,
                 state.leader_epoch,
                 list(state.replicas),
                 list(state.isr),

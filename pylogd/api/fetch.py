@@ -14,7 +14,8 @@ A follower reads up to the log's end, must name its leader's epoch, and by its o
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
-the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110).
+the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110). Kafka's KafkaApis decides by the
+topic's `compression.type` alone; here batches are stored as they were produced, whatever the setting, so they decide.
 Gaps: none.
 
 Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each

@@ -10,8 +10,8 @@
 - `.kafka_cleanshutdown` (per data directory): JSON; exists only between a clean stop and the next start.
 
 Rules: a file is written whole to a temporary file, which is synced and renamed over the old one; then the directory is
-synced. So a crash leaves the old file or the new one. A file with invalid contents raises CorruptFile; the caller
-decides whether the log can do without it.
+synced, but for `partition.metadata`. So a crash leaves the old file or the new one. A file with invalid contents raises
+CorruptFile; the caller decides whether the log can do without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pylogd.log.errors import LINK, CorruptFile
-from pylogd.log.files import FileSystem, read_file, sync_directory, sync_file, write_atomically, write_file
+from pylogd.log.files import (
+    TEMPORARY_SUFFIX,
+    FileSystem,
+    read_file,
+    sync_directory,
+    sync_file,
+    write_atomically,
+    write_file,
+)
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -113,9 +121,27 @@ def read_offsets(fs: FileSystem, directory: str, name: str) -> dict[TopicPartiti
 
 
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes) -> None:
-    """Write the topic id (16 bytes). Not synced: the first flush of the log does that. Raises OSError."""
+    """Write the topic id (16 bytes), so that a power loss leaves it whole or not there at all. Waits for the disk.
+
+    The directory is not synced: the first flush of the log does that. Until then a power loss may leave the temporary
+    file, which `restore_partition_metadata` renames. Raises OSError.
+    """
     text = f"version: {_VERSION}\ntopic_id: {format_id(topic_id)}\n"
-    write_file(fs, os.path.join(directory, PARTITION_METADATA), text.encode(), sync=False)
+    path = os.path.join(directory, PARTITION_METADATA)
+    write_file(fs, path + TEMPORARY_SUFFIX, text.encode(), sync=True)
+    fs.rename(path + TEMPORARY_SUFFIX, path)
+
+
+def restore_partition_metadata(fs: FileSystem, directory: str) -> None:
+    """Rename a whole temporary file that a power loss left in the place of `partition.metadata`."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    if fs.exists(path) or not fs.exists(path + TEMPORARY_SUFFIX):
+        return
+    try:
+        _read_topic_id(fs, path + TEMPORARY_SUFFIX)
+    except CorruptFile:
+        return  # not written to its end; the loader removes it
+    fs.rename(path + TEMPORARY_SUFFIX, path)
 
 
 def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
@@ -132,8 +158,10 @@ def sync_partition_metadata(fs: FileSystem, directory: str) -> None:
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
     """Return the topic id, None if there is no file. Raises CorruptFile, OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
-    if not fs.exists(path):
-        return None
+    return _read_topic_id(fs, path) if fs.exists(path) else None
+
+
+def _read_topic_id(fs: FileSystem, path: str) -> bytes:
     fields = dict(line.split(": ", 1) for line in _lines(fs, path) if ": " in line)
     if fields.get("version") != str(_VERSION):
         raise CorruptFile(path, f"unknown version {fields.get('version')}, should be {_VERSION}")

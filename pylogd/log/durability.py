@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pylogd.log.checkpoints import sync_partition_metadata, write_leader_epochs
+from pylogd.log.checkpoints import write_leader_epochs
 from pylogd.log.errors import LogClosed, StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.snapshots import write_snapshot
@@ -33,8 +33,6 @@ def seal_segments(log: Log) -> None:
     try:
         with log.lock:
             log.active.truncate_torn()
-        if not log.names_synced:
-            sync_partition_metadata(fs, log.directory)  # before the name of its directory is made durable
         for segment in sealed:
             segment.persist()
         for offset, data in snapshots:

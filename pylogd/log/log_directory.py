@@ -150,6 +150,7 @@ class LogDirectory:
     def _topic_id(self, path: str) -> bytes:
         """Return the topic id of a partition's directory, all zeros if it is unknown."""
         try:
+            checkpoints.restore_partition_metadata(self.fs, path)
             return checkpoints.read_partition_metadata(self.fs, path) or bytes(_ID_BYTES)
         except CorruptFile as error:
             _log.warning("The topic id of %s is unknown: %s", path, error)

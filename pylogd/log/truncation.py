@@ -10,7 +10,6 @@ recovery point after the log's end, a later start would trust records that were 
 
 from __future__ import annotations
 
-from pylogd.log.checkpoints import sync_partition_metadata
 from pylogd.log.errors import StorageFailure
 from pylogd.log.files import sync_directory
 from pylogd.log.log import Log
@@ -72,7 +71,6 @@ def _make_durable(log: Log) -> None:
     """Make the truncation durable, and restore the producers' state at the new end."""
     fs = log.storage.fs
     try:
-        sync_partition_metadata(fs, log.directory)  # before the directory's names are made durable
         sync_directory(fs, log.directory)
     except OSError as error:
         raise StorageFailure(log.directory, error) from error

@@ -10,7 +10,8 @@ messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
 
 Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
 has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
-nothing to do for it. The header is encoded once a millisecond, but for the number.
+nothing to do for it. The header is encoded once a millisecond, but for the number, whose last digits are encoded
+beforehand. `send` is the producer's own, with a step that stamps and counts in front of the accumulator's `add`.
 
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
@@ -22,12 +23,13 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
-from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.blocking.producer import Producer
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
@@ -38,6 +40,8 @@ AUDIT_TOPIC: Final = "pylogd-audit"
 WINDOW_MS: Final = 60_000
 _SETTLE_BATCHES: Final = 1000  # a window with more batches looks for those that have their result
 _MOST_RANGES: Final = 10_000  # of numbers in a report, which has to fit into a message
+_STAMP_SECONDS: Final = 0.001  # how old the time in a stamp may be
+_MOST_DIGITS: Final = 3  # the last ones of numbers, encoded beforehand
 
 
 class NotStamped(PylogdError):
@@ -125,18 +129,20 @@ _CLOSED: Final = _Window("", 0, 0, 0)  # takes no message
 class _Topic:
     """Where a producer is in a topic: the next number, and the window that messages go to.
 
-    `stamp` makes the encoded header of a number (`stamp % number`) at the time `now` for numbers below `longer`, the
-    next one with another digit more.
+    Until the monotonic clock is at `until`, stamps have the time `now`, and the encoded header of a number from `base`
+    to below `limit` is `head + tails[number - base]`.
     """
 
-    __slots__ = ("batch", "longer", "now", "number", "numbers", "stamp", "window")
+    __slots__ = ("base", "batch", "head", "limit", "now", "number", "numbers", "tails", "until", "window")
 
     def __init__(self) -> None:
         self.number = 0
         self.window = _CLOSED
         self.now = -1
-        self.longer = 0
-        self.stamp = b""
+        self.until = 0.0
+        self.base = self.limit = 0
+        self.head = b""
+        self.tails: list[bytes] = []
         self.batch: Batch | None = None  # the last message's, with its `numbers` in the window
         self.numbers: list[int] = []
 
@@ -152,8 +158,12 @@ class AuditedProducer:
         window_ms: int = WINDOW_MS,
         server: str | None = None,
         now_ms: Callable[[], int] = wall_ms,
+        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`topic` takes the reports. `server` is this machine's name."""
+        """`topic` takes the reports. `server` is this machine's name.
+
+        `now_ms` is the wall clock, for the stamps; `seconds` a monotonic clock, which says when to look at it again.
+        """
         if window_ms < 1:
             raise ValueError(f"a window takes at least a millisecond, not {window_ms}")
         self._producer = producer
@@ -162,9 +172,16 @@ class AuditedProducer:
         self._server = server or socket.gethostname()
         self._now_ms = now_ms
         self._id = uuid.uuid4().hex
-        self._sender = producer._sender
-        self._accumulator = producer._accumulator
-        self._lock = self._sender.lock  # so that a record's batch, its number and its window are one step
+        self._seconds = seconds
+        tail = f"/{self._server}".encode()
+        self._tails = {
+            digits: [b"%0*d%b" % (digits, number, tail) for number in range(10**digits)] for digits in (1, _MOST_DIGITS)
+        }
+        self._lock = producer._sender.lock  # so that a record's batch, its number and its window are one step
+        self._add = producer._add
+        self._stamping = producer._adding_by(self._add_stamped)
+        #: As `Producer.send`.
+        self.send = self._stamping.send
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
@@ -175,60 +192,50 @@ class AuditedProducer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(
+    def _add_stamped(
         self,
         topic: str,
+        partitions: int,
+        partition: int | None,
+        key: bytes | None,
         value: bytes | None,
-        key: bytes | None = None,
-        *,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        headers: Sequence[Header] = (),
-        on_delivery: Callable[[Delivery], None] | None = None,
-    ) -> Delivery:
-        """As `Producer.send`."""
-        producer, sender = self._producer, self._sender
-        with self._lock:  # this is `Producer.send` with a number and a stamp: a call of it costs more than both
-            if self._accumulator.buffered >= producer._limit or producer._core.failure is not None:
-                producer._make_room()
-            count = producer._partitions.get(topic) or producer._learn(topic)
-            if partition is not None and not 0 <= partition < count:
-                count = producer._learn(topic, partition)
-            now = self._now_ms()
-            state = self._topics.get(topic) or self._topics.setdefault(topic, _Topic())
-            number = state.number
-            is_new = (now != state.now or number == state.longer) and self._prepare(topic, state, now)
-            if headers:
-                headers = (*headers, (HEADER, Stamp(now, self._server, self._id, number).encode()))
-            batch = self._accumulator.add(
-                topic, count, partition, key, value, now if timestamp is None else timestamp, headers,
-                b"" if headers else state.stamp % number,
-            )  # fmt: skip
-            state.number = number + 1
-            if batch is not state.batch:
-                self._join(state, batch)
-            state.numbers.append(number)
-            index = len(batch.records) - 1
-            delivery = Delivery(sender, batch, index)
-            if on_delivery is not None:
-                batch.listeners += (delivery, on_delivery)
-            if not index or batch.count:  # opened, or sealed
-                sender.nudge(batch)
-        if is_new:
-            self.report()
-        return delivery
+        timestamp: int,
+        headers: Sequence[Header],
+    ) -> Batch:
+        """As `Accumulator.add`, of a record with a stamp and a number, which is counted. The lock is held."""
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._topics[topic] = _Topic()
+        number = state.number
+        if number >= state.limit or self._seconds() >= state.until:
+            self._prepare(topic, state)
+        if headers:
+            stamp = Stamp(state.now, self._server, self._id, number)
+            headers = (*headers, (HEADER, stamp.encode()))
+            batch = self._add(topic, partitions, partition, key, value, timestamp, headers)
+        else:
+            encoded = state.head + state.tails[number - state.base]
+            batch = self._add(topic, partitions, partition, key, value, timestamp, headers, encoded)
+        state.number = number + 1
+        if batch is not state.batch:
+            state.batch = batch
+            state.numbers = state.window.batches.get(batch) or self._join(state.window, batch)
+        state.numbers.append(number)
+        return batch
 
-    def _prepare(self, topic: str, state: _Topic, now: int) -> bool:
-        """Encode what the stamps of this millisecond have in common; return whether it begins another window."""
-        encoded = encode_headers([(HEADER, Stamp(now, self._server, self._id, state.number).encode())])
-        tail = f"/{self._server}".encode()
-        head = encoded[: -len(b"%d%b" % (state.number, tail))]
-        state.stamp = b"%b%%d%b" % (head.replace(b"%", b"%%"), tail.replace(b"%", b"%%"))
-        state.now, state.longer = now, 10 ** len(str(state.number))
-        if state.window.start <= now < state.window.end:
-            return False
-        self._open(topic, state, now)
-        return True
+    def _prepare(self, topic: str, state: _Topic) -> None:
+        """Encode what the next stamps have in common, and begin another window if it is time."""
+        number, now = state.number, self._now_ms()
+        state.until = self._seconds() + _STAMP_SECONDS
+        digits = _MOST_DIGITS if number >= 10**_MOST_DIGITS else 1
+        state.base = number - number % 10**digits
+        state.limit = state.base + 10**digits
+        state.tails = self._tails[digits]
+        encoded = encode_headers([(HEADER, Stamp(now, self._server, self._id, number).encode())])
+        state.head = encoded[: -len(state.tails[0])]
+        state.now = now
+        if not state.window.start <= now < state.window.end:
+            self._open(topic, state, now)
 
     def _open(self, topic: str, state: _Topic, now: int) -> None:
         state.window.behind = state.number
@@ -236,17 +243,19 @@ class AuditedProducer:
         state.batch = None
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
+        self._stamping._after_send = self._report_once
 
-    def _join(self, state: _Topic, batch: Batch) -> None:
-        """A message went to another batch than the one before it."""
-        window = state.window
+    def _join(self, window: _Window, batch: Batch) -> list[int]:
+        """Return the list for the numbers of the window's messages in a batch that had none of them before."""
         if len(window.batches) > window.settle_at:
             window.settle()
             window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
-        numbers = window.batches.get(batch)
-        if numbers is None:
-            window.batches[batch] = numbers = []
-        state.batch, state.numbers = batch, numbers
+        numbers = window.batches[batch] = []
+        return numbers
+
+    def _report_once(self) -> None:
+        self._stamping._after_send = None
+        self.report()
 
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
@@ -257,7 +266,7 @@ class AuditedProducer:
                 self._windows.remove(window)
                 state = self._topics[window.topic]
                 if state.window is window:
-                    window.behind, state.window, state.now = state.number, _CLOSED, -1
+                    window.behind, state.window, state.limit = state.number, _CLOSED, 0
         while due:
             try:
                 self._report(due[0])

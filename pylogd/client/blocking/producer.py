@@ -14,6 +14,7 @@ closed when the process ends may be lost. Ctrl-C interrupts every call at once.
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 import weakref
@@ -98,7 +99,8 @@ class Producer:
         self._hooks = sender.core.hooks
         self._prepares = self._hooks.prepares
         self._accumulator = sender.core.accumulator
-        self._add = self._accumulator.add
+        self._add: Callable[..., Batch] = self._accumulator.add
+        self._after_send: Callable[[], None] | None = None  # called by the next `send` before it returns
         self._partitions = sender.core.partitions
         self._limit = self.options.buffer_memory
         self._now_ms = clock.now_ms
@@ -157,7 +159,18 @@ class Producer:
                 batch.listeners += (delivery, on_delivery)
             if not index or batch.count:  # opened, or sealed
                 sender.nudge(batch)
+        if self._after_send is not None:
+            self._after_send()
         return delivery
+
+    def _adding_by(self, add: Callable[..., Batch]) -> Producer:
+        """Return a producer that shares all with this one, but has `add` in place of `Accumulator.add`.
+
+        `add` is called with the sender's lock held.
+        """
+        shared = copy.copy(self)
+        shared._add = add
+        return shared
 
     def _send_prepared(
         self, record: ProducerRecord, on_delivery: Callable[[Delivery], None] | None, *, serialize: bool

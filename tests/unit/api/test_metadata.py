@@ -224,6 +224,22 @@ class TestDescribeTopicPartitions:
         (partition,) = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([2], [3])
 
+    def test_a_leader_that_is_dead_or_out_of_reach_is_not_named(self, parts: Parts) -> None:
+        """As with Kafka, without an error code."""
+        brokers = {2: Endpoint("PLAINTEXT", "second", 9092), 3: Endpoint("INTERNAL", "third", 9093)}
+        for node, endpoint in brokers.items():
+            path = f"{BROKERS}/{node}"
+            result_of(parts.metadata.store.create(path, encode_broker(Broker(node, (endpoint,)))))
+        result_of(parts.topic_admin.create_topic("t", assignment={0: [2, 1], 1: [1, 2], 2: [3, 1]}))
+
+        def leaders() -> list[tuple[int, int, list[int]]]:
+            answer = parts.call(DescribeTopicPartitionsRequest()).topics[0].partitions
+            return [(one.leader_id, one.error_code, one.offline_replicas) for one in answer]
+
+        assert leaders() == [(2, 0, []), (1, 0, []), (-1, 0, [])]
+        result_of(parts.metadata.store.delete(f"{BROKERS}/2"))
+        assert leaders() == [(-1, 0, [2]), (1, 0, [2]), (-1, 0, [])]
+
     def test_a_cursor_whose_topic_is_gone(self, parts: Parts) -> None:
         parts.create("c")
         answer = parts.call(DescribeTopicPartitionsRequest(cursor=Cursor("b", 5)))

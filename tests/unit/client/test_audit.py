@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,55 +27,48 @@ class Sent:
         self.batch.result = BatchResult(self.batch.partition, 1, 0, -1, error)
 
 
-class ListProducer:
+class ListProducer(Producer):
     """Keeps the messages of each topic, and the reports apart. A batch takes `batch_records` messages."""
 
     def __init__(self, batch_records: int = 1) -> None:
+        super().__init__("nowhere:1")
         self._accumulator = Accumulator(
             batch_bytes=1 << 20, batch_records=batch_records, linger=1.0, delivery_timeout=9.0, partitioner="murmur2",
             monotonic=lambda: 0.0,
         )  # fmt: skip
-        self._sender = SimpleNamespace(lock=threading.Lock(), nudge=lambda _batch: None)
-        self._core = SimpleNamespace(failure=None)
-        self._limit = 1 << 40
-        self._partitions: dict[str, int] = {}
+        self._sender.nudge = lambda batch: None  # type: ignore[method-assign]
         self.reports: list[dict[str, Any]] = []
-        self._full = False
-        self._add, self._accumulator.add = self._accumulator.add, self.add  # type: ignore[method-assign, assignment]
+        self._add = self.add
         self.sent: list[tuple[str, Any, Any, Any, Sent]] = []
         self.on_add: Callable[[Sent], None] = lambda _sent: None
 
-    @property
-    def full(self) -> bool:
-        return self._full
+    def fill(self) -> None:
+        """Let there be no room."""
+        self._accumulator.buffered += 1 << 50
 
-    @full.setter
-    def full(self, full: bool) -> None:
-        self._full = full
-        self._limit = 0 if full else 1 << 40
+    def drain(self) -> None:
+        """Let there be room again."""
+        self._accumulator.buffered -= 1 << 50
 
     def _make_room(self) -> None:
         raise BufferFull("no room")
 
-    def _learn(self, topic: str, _partition: int | None = None) -> int:
-        return self._partitions.setdefault(topic, 1)
+    def _learn(self, _topic: str, _partition: int | None = None) -> int:
+        return 1
 
     def add(self, topic: str, *args: Any) -> Batch:
-        batch = self._add(topic, *args)
-        key, value, timestamp, _ = batch.records[-1]
-        ((*_, headers),) = decode_records(encode_records([(key, value, timestamp, batch.records[-1][3])], 0), 1)
+        batch = self._accumulator.add(topic, *args)
+        key, value, timestamp, headers = batch.records[-1]
+        if topic == "audit":
+            self.reports.append(json.loads(value or b""))
+            assert timestamp == self.reports[-1]["window_start_ms"] and not headers
+            return batch
+        ((*_, headers),) = decode_records(encode_records([(key, value, timestamp, headers)], 0), 1)
         self.sent.append((topic, value, key, headers, Sent(batch)))
         self.on_add(self.sent[-1][-1])
         return batch
 
-    def send(self, topic: str, value: Any, key: Any = None, *, timestamp: Any = None) -> None:
-        if self._full:
-            raise BufferFull("no room")
-        assert topic == "audit"
-        self.reports.append(json.loads(value))
-        assert timestamp == self.reports[-1]["window_start_ms"]
-
-    def flush(self, _timeout: float | None = None) -> None:
+    def flush(self, timeout: float | None = None) -> None:
         for *_, sent in self.sent:
             if sent.batch.result is None:
                 sent.done()
@@ -88,8 +80,9 @@ class House:
         self.now -= self.now % 1000
         self.producer = ListProducer(batch_records)
         self.audited = AuditedProducer(
-            cast("Producer", self.producer), topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now
-        )
+            self.producer, topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now,
+            seconds=lambda: float(self.now),
+        )  # fmt: skip
 
     def counts(self) -> list[tuple[str, int, int]]:
         return [(report["topic"], report["window_start_ms"], report["count"]) for report in self.producer.reports]
@@ -151,10 +144,10 @@ def test_sending_looks_at_windows_once_in_each() -> None:
 
 def test_a_message_that_was_not_taken_is_not_counted() -> None:
     house = House()
-    house.producer.full = True
+    house.producer.fill()
     with pytest.raises(BufferFull):
         house.audited.send("t", b"v")
-    house.producer.full = False
+    house.producer.drain()
     house.audited.close()
     assert house.counts() == []
 
@@ -164,10 +157,10 @@ def test_a_report_that_was_not_taken_is_sent_the_next_time() -> None:
     house.audited.send("t", b"v")
     house.producer.flush()
     house.now += 1000
-    house.producer.full = True
+    house.producer.fill()
     with pytest.raises(BufferFull):
         house.audited.report()
-    house.producer.full = False
+    house.producer.drain()
     house.audited.report()
     assert [count for *_, count in house.counts()] == [1]
 
@@ -181,7 +174,9 @@ def test_the_callers_callback_goes_to_the_producer() -> None:
 @pytest.mark.parametrize("server", ["100%/d", "%d", "x" * 80, "naïve"])
 def test_stamps_of_any_server_and_length_of_number(server: str) -> None:
     house = House(batch_records=1000)
-    house.audited = AuditedProducer(cast("Producer", house.producer), server=server, now_ms=lambda: house.now)
+    house.audited = AuditedProducer(
+        house.producer, server=server, now_ms=lambda: house.now, seconds=lambda: float(house.now)
+    )
     for number in range(1200):
         house.now += number % 3 == 0
         house.audited.send("t", b"v", b"k", headers=[("a", b"1")] if number % 7 == 0 else ())
@@ -253,6 +248,28 @@ def test_threads_that_send_together() -> None:
     assert stamps == list(range(12_000))
 
 
+def test_the_time_in_a_stamp_follows_the_wall_clock_in_both_directions() -> None:
+    house = House()
+    seconds = 5.0
+    producer = house.producer
+    audited = AuditedProducer(producer, now_ms=lambda: house.now, seconds=lambda: seconds)
+    expected = []
+    for passed, step in ((0.0, 0), (0.0004, 1), (0.001, 0), (0.002, -600_000), (0.002, 70_000)):
+        seconds += passed
+        house.now += step
+        audited.send("t", b"v")
+        expected.append(house.now - (passed == 0.0004 and step))  # too soon to look at the clock again
+    assert [Stamp.decode(headers[-1][1]).time_ms for *_, headers, _ in producer.sent] == expected
+
+
+def test_the_producer_itself_stamps_nothing() -> None:
+    house = House()
+    house.audited.send("t", b"v")
+    house.producer.send("t", b"v")
+    first, second = (headers for *_, headers, _ in house.producer.sent)
+    assert [name for name, _ in first] == [HEADER] and not second
+
+
 def test_a_window_of_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="millisecond"):
-        AuditedProducer(cast("Producer", ListProducer()), window_ms=0)
+        AuditedProducer(ListProducer(), window_ms=0)

@@ -14,7 +14,18 @@ from pylogd.log.errors import InconsistentMetadata, LogDirLocked, OffsetOutOfRan
 from pylogd.log.files import most_partitions
 from pylogd.log.manager import LogManager
 from pylogd.log.truncation import truncate_fully_and_start_at, truncate_to
-from tests.fakes.storage import DATA, START_MS, TOPIC_ID, House, append, names, read_all, values
+from tests.fakes.storage import (
+    DATA,
+    START_MS,
+    TOPIC_ID,
+    House,
+    append,
+    contents,
+    names,
+    read_all,
+    truncate,
+    values,
+)
 
 SEGMENT = 200  # bytes, for two small batches
 
@@ -257,6 +268,32 @@ def test_the_topic_id_is_kept() -> None:
     path = f"{DATA}/t-0/partition.metadata"
     house.fs.files[path].data[:] = b"version: 0\ntopic_id: nonsense\n"
     assert house.start().logs["t", 0].topic_id == bytes(16)
+
+
+def test_the_topic_id_outlives_a_power_loss_before_the_first_flush() -> None:
+    """A file system may write names before what they name."""
+    house = House()
+    house.create()
+    house.fs.fsync_dir(DATA)
+    house.fs.fsync_dir(f"{DATA}/t-0")
+    house.lose_power()
+    assert house.manager.logs["t", 0].topic_id == TOPIC_ID
+    house.check()
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_power_loss_between_writing_the_topic_id_and_renaming_it(written: bool) -> None:
+    house = House()
+    house.create()
+    path = f"{DATA}/t-0/partition.metadata"
+    content = contents(house.fs, path)
+    house.fs.kill()
+    house.fs.rename(path, f"{path}.tmp")
+    if not written:
+        truncate(house.fs, f"{path}.tmp", len(content) // 2)
+    assert house.start().logs["t", 0].topic_id == (TOPIC_ID if written else bytes(16))
+    assert house.fs.exists(path) == written
+    assert not house.fs.exists(f"{path}.tmp")
 
 
 def test_a_second_broker_is_refused() -> None:

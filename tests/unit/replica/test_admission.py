@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class Machine:
         result_of(Deferred.fromCoroutine(admit(self.peer.cluster, self.peer.topics, self.logs, broker, maybeDeferred)))
         for topic in self.peer.topics.all():
             for state in topic.partitions:
-                if 2 in state.replicas and not state.lost:
+                if 2 in state.replicas and not state.lost and len(self.logs.healthy) == len(self.paths):
                     self.logs.create(topic.name, state.index, topic.topic_id)
 
     def make(self, name: str, replicas: tuple[int, ...], **fields: object) -> None:
@@ -149,6 +150,46 @@ def test_a_directory_that_is_put_back_has_what_was_lost_with_it(machine: Machine
     machine.start()
     state = machine.state("t")
     assert (state.lost, state.last_known_elr, state.last_known_leader) == ((), (2,), 2)
+
+
+def test_a_directory_that_fails_at_the_start_is_not_lost(machine: Machine) -> None:
+    """Its id can't be read, but its copies may come back with it."""
+    machine.logs.close()
+    machine.paths = ["/a", "/b"]
+    machine.start()
+    machine.make("t", (1, 2), leader=2)
+    machine.make("alone", (2,))
+    both = machine.logs.directory_ids
+    for failed in machine.paths:
+        states = machine.state("t"), machine.state("alone")
+        machine.fs.kill()
+        with machine.fs.failing("open", errno.EIO, path=f"{failed}/", lasting=True):
+            machine.start()
+        assert machine.logs.healthy == [path for path in machine.paths if path != failed]
+        assert machine.fenced == [False]
+        assert set(machine.other.cluster.brokers[2].directories) == both
+        assert (machine.state("t"), machine.state("alone")) == states
+    machine.fs.kill()
+    machine.start()
+    assert machine.fenced == [False]
+    assert (machine.state("t"), machine.state("alone")) == states
+
+
+def test_what_was_lost_stays_lost_while_its_directory_fails_at_the_start(machine: Machine) -> None:
+    machine.make("t", (2,))
+    machine.logs.close()
+    machine.paths = ["/b"]
+    machine.start()
+    lost = machine.state("t")
+    assert lost.lost
+    machine.logs.close()
+    machine.paths = ["/b", "/a"]
+    with machine.fs.failing("open", errno.EIO, path="/a/", lasting=True):
+        machine.start()
+    assert machine.state("t") == lost
+    machine.fs.kill()
+    machine.start()
+    assert (machine.state("t").lost, machine.state("t").last_known_elr) == ((), (2,))
 
 
 def test_a_log_that_was_never_made_is_not_lost(machine: Machine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from twisted.internet.defer import Deferred, fail
 
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import StorageFailure
+from pylogd.log.files import remove_tree
 from pylogd.metadata.errors import ConnectionLost
-from pylogd.metadata.image import Outages
+from pylogd.metadata.image import Outages, TopicUpdate
 from pylogd.replica.outages import OutageReporter
 from pylogd.replica.roles import Role
 from pylogd.wire.messages.alter_replica_log_dirs import (
@@ -157,6 +159,30 @@ def test_a_check_under_way_is_waited_for_at_a_stop(broker: Reporting) -> None:
     before = len(calls)
     broker.parts.time.advance(1.0)
     assert not [call for call in calls[before:] if call.startswith("identity")]
+
+
+def test_a_directory_that_fails_at_the_start_is_reported_but_not_what_was_lost_before(broker: Reporting) -> None:
+    """Partition 0 lies in it; what partition 1 had was lost with a former directory, as its state says."""
+    parts = broker.parts
+    result_of(broker.reporter.stop())
+    result_of(parts.replica_parts.stop())
+    parts.logs.close()
+    topic = parts.topics.get("t")
+    assert topic is not None
+    lost = replace(
+        topic.partitions[1], leader=-1, isr=(), last_known_leader=parts.node_id, lost=("former",), partition_epoch=1
+    )
+    result_of(parts.topics.write_states([TopicUpdate(topic, (topic.partitions[0], lost))]))
+    remove_tree(parts.fs, "/b/t-1")
+    with parts.fs.failing("listdir", errno.EIO, path="/a", lasting=True):
+        parts.boot()
+        result_of(parts.replica_parts.start())
+        broker.reporter = OutageReporter(parts.partitions, parts.logs, broker.report, parts.clock, parts.threads, 1.0)
+        broker.reporter.start()
+        parts.time.advance(0)
+    assert broker.reported == Outages(offline=frozenset({broker.in_a}))
+    assert [parts.partitions["t", index].role for index in range(2)] == [Role.OFFLINE] * 2
+    assert parts.fs.listdir("/b") and not {"t-0", "t-1"} & set(parts.fs.listdir("/b")), "no empty log is made"
 
 
 def test_clients_are_told(broker: Reporting) -> None:

@@ -11,6 +11,7 @@ stay, whoever waits is told. No clock, no socket, no thread; one thread at a tim
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
 #: connections to the coordinator: answers to JoinGroup and SyncGroup wait for other members, and come in order
 _JOINING, _GROUP = "joining", "group"
+_member_numbers = itertools.count()  # each member joins on a connection of its own: others may share the network
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
 
@@ -82,6 +84,7 @@ class Participation:
         self.has_event = False
         self.subscribed = False
         self._group_id = settings.group_id
+        self._joining = f"{_JOINING} {next(_member_numbers)}"
         self._stable = stable
         self._request_timeout = request_timeout
         self._on_event = on_event
@@ -180,7 +183,7 @@ class Participation:
                 Call(
                     ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
                     self._coordinator() if ask.to_coordinator else None,
-                    _JOINING if ask.waits else _GROUP if ask.to_coordinator else "", exclusive=ask.waits,
+                    self._joining if ask.waits else _GROUP if ask.to_coordinator else "", exclusive=ask.waits,
                 )
             )  # fmt: skip
         if member.coordinator is not None:

@@ -12,7 +12,7 @@ from twisted.internet.task import deferLater
 
 from pylogd.client import Closed, KafkaError, Record, RequestTimedOut, TopicPartition
 from pylogd.client.core.errors import CommitFailed
-from pylogd.client.deferred import Consumer
+from pylogd.client.deferred import Cluster, Consumer
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
@@ -99,6 +99,24 @@ def test_two_members_share(reactor: MemoryReactor, server: MemoryGroupBroker, ma
     fill(server, 0, 5)
     fill(server, 1, 5)
     read(reactor, [first], 10)
+
+
+def test_members_on_one_cluster_do_not_end_each_others_joins(reactor: MemoryReactor, server: MemoryGroupBroker) -> None:
+    """A JoinGroup is answered once all members have sent theirs: each needs a connection of its own."""
+    cluster = Cluster(server.address, reactor=reactor)
+    consumers = [Consumer(cluster, group_id="g") for _ in range(3)]
+    for consumer in consumers:
+        consumer.subscribe("t")
+    for _ in range(100):
+        for consumer in consumers:
+            reactor.result(consumer.poll(0.1))
+    assert sorted(place for consumer in consumers for place in consumer.assignment) == BOTH
+    joins = [request for key, request in server.seen if key == ApiKey.JOIN_GROUP]
+    assert len({request.member_id for request in joins} - {""}) == 3, "nobody had to become a member again"
+    assert len(joins) < 12
+    for consumer in consumers:
+        reactor.result(consumer.close(), 60)
+    cluster.close()
 
 
 @pytest.mark.parametrize("act", [fake.close, fake.garbage, fake.cut, fake.silence])
