@@ -181,7 +181,7 @@ def test_a_directory_that_fails_at_the_start_is_reported_but_not_what_was_lost_b
         broker.reporter.start()
         parts.time.advance(0)
     assert broker.reported == Outages(offline=frozenset({broker.in_a}))
-    assert [parts.partitions["t", index].role for index in range(2)] == [Role.OFFLINE] * 2
+    assert [parts.replicas.partitions["t", index].role for index in range(2)] == [Role.OFFLINE] * 2
     assert parts.fs.listdir("/b") and not {"t-0", "t-1"} & set(parts.fs.listdir("/b")), "no empty log is made"
 
 
