@@ -29,7 +29,7 @@ from typing import NamedTuple
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
-from pylogd.log.errors import LogClosed, OffsetOutOfRange, RecordListTooLarge, StorageFailure
+from pylogd.log.errors import LogClosed, OffsetOutOfRange, OutOfOrderSequence, RecordListTooLarge, StorageFailure
 from pylogd.log.fast_accept import FastAccept
 from pylogd.log.files import Buffer, FileSlice
 from pylogd.log.index import MAX_RELATIVE, TIME_ENTRY
@@ -122,6 +122,7 @@ class Log:
         self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable
         self._closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
+        self._last_failure: tuple[StorageFailure | None, int] = None, -1  # of a write, and the end of the log then
         self._config = config
         self._create_time = True
         self._roll_ms = 0
@@ -185,12 +186,29 @@ class Log:
         records; if not, it raises InspectionNeeded where that is necessary.
         """
         with self.lock:
-            now_ms = self.now_ms()
-            if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
-                fields = self._fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
-                if fields is not None:
-                    return self._append_one(memoryview(records), leader_epoch, *fields)
-            return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
+            try:
+                now_ms = self.now_ms()
+                if origin is AppendOrigin.CLIENT and inspections is None and leader_epoch == self.epochs.latest:
+                    fields = self._fast_accept.check(records, self._active.size, self.log_end_offset, now_ms)
+                    if fields is not None:
+                        return self._append_one(memoryview(records), leader_epoch, *fields)
+                return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
+            except StorageFailure as failure:
+                self._last_failure = failure, self.log_end_offset
+                raise
+            except OutOfOrderSequence as gap:
+                self._explain_gap(gap)
+                raise
+
+    def _explain_gap(self, gap: OutOfOrderSequence) -> None:
+        """Raise the failed write again that left a gap in a producer's sequence, if one did.
+
+        A producer has several batches in flight. After one that could not be written, the next ones are out of order,
+        and told so, clients begin a new producer epoch and send all of them again, also those that another replica has.
+        """
+        failure, end = self._last_failure
+        if failure is not None and end == self.log_end_offset:  # nothing was appended since
+            raise StorageFailure(failure.path, failure.cause) from gap
 
     def wants_inspection(self, records: Buffer) -> bool:
         """Return whether `append` has to inspect any of these records of a client."""
@@ -242,7 +260,11 @@ class Log:
                 size += length
             if size < len(accepted) * _COPIED_BYTES or len(parts) > _IOV_MAX:
                 parts = [b"".join(parts)]
-            segment.write(parts, size)
+            try:
+                segment.write(parts, size)
+            except StorageFailure as failure:
+                self._last_failure = failure, self.log_end_offset
+                raise
             for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
                 segment.note_batch(len(records), base + delta, newest, self._index_interval)
                 if producer_id >= 0:

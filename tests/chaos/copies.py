@@ -1,9 +1,10 @@
 """Which replicas hold every acknowledged record, by what stands in ZooKeeper: how much a nemesis may destroy.
 
 The guarantee under test (acks=all, `min.insync.replicas` = 2): an acknowledged record is not lost as long as one broker
-that is in sync, or eligible (KIP-966), keeps its disk. Each of these has every acknowledged record, but for one whose
-disk was destroyed and that has not been out of the in-sync set and back in since: such a copy counts as *destroyed*. So
-destroying more is allowed if each partition keeps such a copy elsewhere that is not destroyed.
+that is in sync, or eligible (KIP-966), keeps its disk, and the disk works. Each of these has every acknowledged record,
+but for one whose disk was destroyed, or whose log directory failed, and that has not been out of the in-sync set and
+back in since: such a copy counts as *destroyed*. So destroying more is allowed if each partition keeps such a copy
+elsewhere that is not destroyed.
 
 Rules: what is destroyed is told before it is done. A copy that is seen out of the in-sync set, and in it again later,
 has caught up. A look that fails allows nothing.
@@ -48,26 +49,29 @@ class Copies:
         self._client.stop()
         self._client.close()
 
-    def may_lose(self, nodes: Collection[int]) -> bool:
-        """Whether each partition keeps a copy with all that was acknowledged, if these brokers lose theirs."""
+    def may_lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> bool:
+        """Whether each partition keeps a copy with all that was acknowledged, if these brokers lose theirs.
+
+        indexes: the partitions whose copies are lost, by default all.
+        """
         with self._lock:
             try:
                 self._states = self._read()
             except _ERRORS:
                 return False
             self._note(self._states)
-            return all(self._kept(state, nodes) for state in self._states)
+            return all(self._kept(state, nodes) for state in self._states if indexes is None or state.index in indexes)
 
     def _kept(self, state: PartitionState, lost: Collection[int]) -> bool:
         complete = (*state.isr, *state.elr)
         return any(node not in lost and (node, state.index) not in self._destroyed for node in complete)
 
-    def lose(self, nodes: Collection[int]) -> None:
-        """These brokers lose their copies now, for which was asked just before. They have to be down."""
+    def lose(self, nodes: Collection[int], indexes: Collection[int] | None = None) -> None:
+        """These brokers lose their copies now, for which was asked just before. They have to be down, or stopped."""
         with self._lock:
             for state in self._states:
                 for node in state.replicas:
-                    if node in nodes:
+                    if node in nodes and (indexes is None or state.index in indexes):
                         self._destroyed[node, state.index] = False
 
     def _follow(self) -> None:

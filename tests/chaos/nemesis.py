@@ -350,12 +350,20 @@ class Nemesis:
             return ""
         node = self._rng.choice(candidates)
         second = self._cluster.directories(node)[1]
-        self._failed[node] = self._in(2.0, 12.0)
-        if self._cluster.faults and self._rng.random() < 0.5:
-            self._cluster.faults[node].fail(True)
-            return f"{second.name} fails with EIO"
-        second.rename(_away(second))
-        second.write_text("")  # so that nobody makes a new one there
+        inside = [index for index in range(self._partitions) if (second / f"{self._topic}-{index}").is_dir()]
+        self._cluster.pause(node)  # nothing is acknowledged by it between the look and the failure
+        try:
+            if not self._copies.may_lose([node], inside):
+                return ""
+            self._copies.lose([node], inside)
+            self._failed[node] = self._in(2.0, 12.0)
+            if self._cluster.faults and self._rng.random() < 0.5:
+                self._cluster.faults[node].fail(True)
+                return f"{second.name} fails with EIO"
+            second.rename(_away(second))
+            second.write_text("")  # so that nobody makes a new one there
+        finally:
+            self._cluster.resume(node)
         return f"{second.name} is gone"
 
     def _put_right(self, node: int) -> None:

@@ -104,7 +104,8 @@ class PylogdWriter(Worker):
             producer.flush(300.0)
             for number, delivery in pending:
                 try:
-                    self.acked[number] = delivery.result(0.0)
+                    offset = delivery.result(0.0)
+                    self.acked[number] = None if offset < 0 else offset  # an answer that came too late has none
                 except PylogdError as error:
                     self.refused.append(f"{number}: {error}")
 

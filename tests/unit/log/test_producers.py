@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 
-from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
+from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageFailure
 from pylogd.log.log import AppendResult, Log
 from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
 from pylogd.log.truncation import truncate_to
@@ -177,3 +178,20 @@ def test_other_producers_have_no_state() -> None:
     append(log)
     assert len(log.producers) == 0
     house.check()
+
+
+def test_what_follows_a_batch_that_could_not_be_written_fails_as_it_did() -> None:
+    """Out of order, librdkafka would begin a new producer epoch and send what is on other replicas a second time."""
+    house = House()
+    log = house.create()
+    send(log, 0)
+    with house.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
+        send(log, 1)
+    with pytest.raises(StorageFailure) as caught:
+        send(log, 2)
+    assert caught.value.is_full and isinstance(caught.value.__cause__, OutOfOrderSequence)
+    send(log, 1)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 3)
+    send(log, 2)
+    assert log.log_end_offset == 3
