@@ -35,8 +35,14 @@ from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.errors import NodeError, StalePartition, StoreError
 from pylogd.metadata.image import NO_LEADER, TopicChange, TopicUpdate
-from pylogd.metadata.interfaces import IMetadataStore, SessionState, SetData
-from pylogd.metadata.layout import CONTROLLER_EPOCH, INCARNATIONS, decode_incarnations, encode_incarnations
+from pylogd.metadata.interfaces import IMetadataStore, Node, SessionState, SetData
+from pylogd.metadata.layout import (
+    CONTROLLER_EPOCH,
+    INCARNATIONS,
+    CorruptMetadata,
+    decode_incarnations,
+    encode_incarnations,
+)
 from pylogd.metadata.topics import TopicRegistry
 
 log = Logger()
@@ -65,6 +71,7 @@ class Controller:
         self._work = WORK.machine()
         self._known: dict[int, int] = {}  # the incarnations of brokers that decisions were made for
         self._known_version = 0
+        self._known_unreadable = False
         self._dirty: dict[str, None] = {}  # names of topics to decide on, in order
         self._all_dirty = False
         self._undo: list[Callable[[], object]] = []
@@ -202,8 +209,7 @@ class Controller:
         if self._all_dirty:
             # Also what was decided last, and for whom: the previous controller may have been another broker.
             await self._topics.catch_up()
-            node = await self._store.get(INCARNATIONS)
-            self._known, self._known_version = decode_incarnations(node.data), node.stat.version
+            self._read_known(await self._store.get(INCARNATIONS))
         dirty, everything = self._dirty, self._all_dirty
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
@@ -224,13 +230,22 @@ class Controller:
             self._all_dirty = True
             raise
 
+    def _read_known(self, node: Node) -> None:
+        self._known_version = node.stat.version
+        try:
+            self._known, self._known_unreadable = decode_incarnations(node.data), False
+        except CorruptMetadata as error:
+            log.error("{error}. It is replaced by what this broker read from it last", error=str(error))
+            self._known, self._known_unreadable = dict(self._cluster.acknowledged), True
+
     async def _write(self, updates: list[TopicUpdate], known: dict[int, int]) -> None:
-        last = [SetData(INCARNATIONS, encode_incarnations(known), self._known_version)] if known != self._known else []
+        changed = known != self._known or self._known_unreadable
+        last = [SetData(INCARNATIONS, encode_incarnations(known), self._known_version)] if changed else []
         if not updates and not last:
             return
         await self._topics.write_states(updates, self.epoch, [self._election.guard], last)
         if last:
-            self._known, self._known_version = known, self._known_version + 1
+            self._known, self._known_version, self._known_unreadable = known, self._known_version + 1, False
         _report(updates)
 
     def _snapshot(self) -> Snapshot:

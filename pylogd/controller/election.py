@@ -19,11 +19,12 @@ from twisted.python.failure import Failure
 from pylogd.controller.machines import NODE, TERM, NodeEvent, NodeState, TermEvent, TermState
 from pylogd.controller.timers import Timers
 from pylogd.metadata.errors import BadVersion, NodeExists, NoNode, StoreError
-from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, SetData, WatchEvent
+from pylogd.metadata.interfaces import Check, Create, Delete, IMetadataStore, Node, SetData, WatchEvent
 from pylogd.metadata.layout import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     INCARNATIONS,
+    CorruptMetadata,
     decode_controller,
     decode_controller_epoch,
     encode_controller,
@@ -144,7 +145,7 @@ class Election:
             epoch = await self._store.get(CONTROLLER_EPOCH)
             if self._store.session_id != session:
                 return False
-            self.epoch, self._epoch_version = decode_controller_epoch(epoch.data), epoch.stat.version
+            self.epoch, self._epoch_version = _epoch_of(epoch), epoch.stat.version
         self._note_controller(decode_controller(node.data), ours)
         return True
 
@@ -158,7 +159,7 @@ class Election:
         await self._store.ensure(CONTROLLER_EPOCH)
         await self._store.ensure(INCARNATIONS)
         node = await self._store.get(CONTROLLER_EPOCH)
-        epoch = decode_controller_epoch(node.data) + 1
+        epoch = _epoch_of(node) + 1
         create = Create(CONTROLLER, encode_controller(self._node_id, self._now_ms()), ephemeral=True)
         increment = SetData(CONTROLLER_EPOCH, str(epoch).encode(), node.stat.version)
         with suppress(NodeExists, BadVersion):  # another broker was first
@@ -178,3 +179,18 @@ class Election:
             log.info("this broker is the controller, epoch {epoch}", epoch=self.epoch)
             self._elected()
         self._found(controller)
+
+
+def _epoch_of(node: Node) -> int:
+    """Return the controller epoch that a node holds, or one that is not lower if it can't be read.
+
+    Every election writes the node once, so its version is at least the epoch.
+    """
+    try:
+        return decode_controller_epoch(node.data)
+    except CorruptMetadata as error:
+        log.error(
+            "{error}. The number of times that it was written, {version}, is used as the controller epoch",
+            error=str(error), version=node.stat.version,
+        )  # fmt: skip
+        return node.stat.version

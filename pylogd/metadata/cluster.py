@@ -209,6 +209,8 @@ class Cluster:
                 self.acknowledged = decode_incarnations((await store.get(INCARNATIONS)).data)
             except NoNode:
                 self.acknowledged = {}
+            except CorruptMetadata as error:
+                log.error("{error}. What it said before stays; the controller writes it anew", error=str(error))
         if any(path.startswith(BROKERS) for path in paths):
             await self._reload()
         if INCARNATIONS in paths:

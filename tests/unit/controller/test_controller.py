@@ -18,7 +18,7 @@ from pylogd.metadata.image import (
     PartitionState,
     TopicUpdate,
 )
-from pylogd.metadata.interfaces import SessionState
+from pylogd.metadata.interfaces import SessionState, SetData
 from pylogd.metadata.layout import (
     BROKERS,
     CHANGES,
@@ -298,6 +298,46 @@ def test_a_damaged_controller_node_is_looked_at_again(cluster: FakeCluster) -> N
     result_of(cluster.store.delete(CONTROLLER))
     cluster.clock.advance(1.1)
     assert cluster.controllers[1].active
+
+
+@pytest.mark.parametrize("content", [b"?", b"{}", b'{"version":1,"brokers":{"x":"y"}}'])
+def test_a_damaged_node_of_incarnations_is_replaced(three: FakeCluster, content: bytes) -> None:
+    three.make()
+    good = result_of(three.store.get(INCARNATIONS)).data
+    before = three.peers[1].cluster.acknowledged
+    write = three.peers[2].feed.write([SetData(INCARNATIONS, content)], [INCARNATIONS])
+    result_of(Deferred.fromCoroutine(write))
+    assert three.peers[1].cluster.acknowledged == before
+    three.make("other")
+    assert three.state("other").leader == 1, "topics are still made"
+    three.bounce(3)
+    assert three.state().isr == (1, 2), "who came back unnoticed is still found out"
+    now = decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)
+    assert now.keys() == {1, 2, 3} and now != decode_incarnations(good)
+    three.die(1)
+    assert three.state().leader == 2
+
+
+def test_a_broker_that_starts_beside_a_damaged_node_of_incarnations(three: FakeCluster) -> None:
+    result_of(three.store.set(INCARNATIONS, b"?"))
+    peer = three.start(4)
+    assert peer.cluster.accepted
+    assert sorted(decode_incarnations(result_of(three.store.get(INCARNATIONS)).data)) == [1, 2, 3, 4]
+
+
+def test_a_damaged_controller_epoch_is_replaced_by_a_greater_one(three: FakeCluster) -> None:
+    three.make()
+    former = three.controllers[1]
+    three.lose_controller()
+    highest = max(controller.epoch for controller in three.controllers.values())
+    assert highest > 1
+    result_of(three.store.set(CONTROLLER_EPOCH, b"?"))
+    three.lose_controller()
+    assert former.active
+    assert former.epoch > highest
+    assert int(result_of(three.store.get(CONTROLLER_EPOCH)).data) == former.epoch
+    three.die(2)
+    assert three.state().isr == (1, 3)
 
 
 def test_the_other_controllers_node_is_watched(cluster: FakeCluster) -> None:
