@@ -191,16 +191,18 @@ class PartitionHosting:
         config = self._config(topic)
         changed_config = config if self._configs.get(topic.name) != config else None
         self._configs[topic.name] = config
+        hosted = self._registry.of_topic(topic.name)
         missing = []
         for state in topic.partitions:
-            stored = await self._stored_log(topic, state.index)
+            partition, stored = hosted.get(state.index), None
+            if partition is None:
+                stored = await self._stored_log(topic, state.index)
             if self._node_id not in state.replicas:
                 continue
-            partition = self._registry.of_topic(topic.name).get(state.index)
             if partition is not None and self._is_given_up(partition, state):
                 self._forget(partition)
                 self._configs[topic.name] = config
-                partition = None
+                partition, stored = None, self._logs.logs.get((topic.name, state.index))
             if partition is not None:
                 self.refresh(partition, state, changed_config)
             elif stored is None:
@@ -210,15 +212,13 @@ class PartitionHosting:
         await self._host_missing(topic, missing, config)
 
     async def _stored_log(self, topic: Topic, index: int) -> Log | None:
-        """Return the log that is stored for a partition; one of an earlier topic of that name is kept aside."""
-        key = topic.name, index
-        stored = self._logs.logs.get(key)
-        if stored is not None and index not in self._registry.of_topic(topic.name):
-            reason = self._strays.reason(stored)
-            if reason is not None:
-                await self._strays.keep_aside(key, reason)
-                return None
-        return stored
+        """Return the log that is stored for a partition that is not hosted yet; a stray one is kept aside."""
+        stored = self._logs.logs.get((topic.name, index))
+        reason = None if stored is None else self._strays.reason(stored)
+        if reason is None:
+            return stored
+        await self._strays.keep_aside((topic.name, index), reason)
+        return None
 
     async def _host_missing(self, topic: Topic, missing: Sequence[PartitionState], config: HostedConfig) -> None:
         """Host partitions that have no log here: offline, or with a new log."""
