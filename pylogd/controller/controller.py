@@ -209,7 +209,7 @@ class Controller:
         if self._all_dirty:
             # Also what was decided last, and for whom: the previous controller may have been another broker.
             await self._topics.catch_up()
-            self._read_known(await self._store.get(INCARNATIONS))
+            self._learn_known(await self._store.get(INCARNATIONS))
         dirty, everything = self._dirty, self._all_dirty
         self._dirty, self._all_dirty = {}, False
         topics = self._topics.all() if everything else list(filter(None, map(self._topics.get, dirty)))
@@ -230,7 +230,7 @@ class Controller:
             self._all_dirty = True
             raise
 
-    def _read_known(self, node: Node) -> None:
+    def _learn_known(self, node: Node) -> None:
         self._known_version = node.stat.version
         try:
             self._known, self._known_unreadable = decode_incarnations(node.data), False

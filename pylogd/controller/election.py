@@ -182,7 +182,7 @@ class Election:
 
 
 def _epoch_of(node: Node) -> int:
-    """Return the controller epoch that a node holds, or one that is not lower if it can't be read.
+    """Return the controller epoch that a node holds, or one that is not below it if it can't be read.
 
     Every election writes the node once, so its version is at least the epoch.
     """
