@@ -132,7 +132,7 @@ def tree(bench: Bench) -> Iterator[StoreClient]:
 
 
 def again(tree: StoreClient) -> StoreClient:
-    """Close the store and open it again: another session on the same tree."""
+    """Close the store and open it anew: another session on the same tree."""
     tree.close()
     tree.store = tree.bench.store()
     tree.bench.wait(tree.store.start())
@@ -316,7 +316,7 @@ def test_too_much_data_is_refused(tree: StoreClient) -> None:
 
 
 def watch_and_do(tree: StoreClient, read: str, path: str, *changes: tuple[Any, ...]) -> list[WatchEvent]:
-    """Return the events of a watch, set by `read`, after some changes. A read after them lets late events arrive."""
+    """The events that a watch, set by `read`, gets from the changes. A read behind them lets a slow one arrive."""
     events: list[WatchEvent] = []
     getattr(tree, read)(path, events.append)
     for name, *args in changes:
