@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pylogd.metadata.image import PartitionState, Topic, TopicChange
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.flushing import Flushers
+    from pylogd.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
     from pylogd.replica.partition_registry import PartitionRegistry
     from pylogd.replica.storage_failures import StorageFailures
-    from pylogd.replica.watermarks import WatermarkKeeper
 
 log = Logger()
 
@@ -59,7 +59,7 @@ class PartitionHosting:
         replicas: ReplicaManager,
         flushers: Flushers,
         failures: StorageFailures,
-        watermarks: WatermarkKeeper,
+        watermarks: HighWatermarkCheckpoint,
         configs: dict[str, HostedConfig],
     ) -> None:
         """`registry` and `configs`, which has the hosted topics' settings by name, are kept up to date here."""
@@ -76,7 +76,7 @@ class PartitionHosting:
         self._configs = configs
         self._strays = StrayLogs(logs, topics, node_id, in_thread)
         #: Logs to remove, by topic: deleted where the reason is None, else kept aside as strays.
-        self._condemned: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
+        self._to_remove: dict[str, list[tuple[tuple[str, int], str | None]]] = {}
         self._locks: dict[str, DeferredLock] = {}
         self._unsubscribe: list[Callable[[], object]] = []
         self._starting = False
@@ -94,8 +94,8 @@ class PartitionHosting:
             self._settings.subscribe(lambda _names: self._apply_configs()),
         ]
         self._starting = True
-        self._condemn(await self._strays.find())
-        for name in dict.fromkeys([*self._condemned, *(topic.name for topic in self._topics.all())]):
+        self._remove_strays(await self._strays.find())
+        for name in dict.fromkeys([*self._to_remove, *(topic.name for topic in self._topics.all())]):
             await self._settle(name)
         self._starting = False
 
@@ -136,7 +136,7 @@ class PartitionHosting:
         lock = self._locks.setdefault(name, DeferredLock())
         await lock.acquire()
         try:
-            for key, reason in self._condemned.pop(name, ()):
+            for key, reason in self._to_remove.pop(name, ()):
                 await (self._delete_log(key) if reason is None else self._strays.keep_aside(key, reason))
             topic = self._topics.get(name)
             if topic is not None:
@@ -148,9 +148,9 @@ class PartitionHosting:
 
     # -- partitions that are no longer here
 
-    def _condemn(self, strays: Sequence[tuple[tuple[str, int], str]]) -> None:
+    def _remove_strays(self, strays: Sequence[tuple[tuple[str, int], str]]) -> None:
         for key, reason in strays:
-            self._condemned.setdefault(key[0], []).append((key, reason))
+            self._to_remove.setdefault(key[0], []).append((key, reason))
 
     def _drop_removed(self, name: str, stray_reason: str | None = None) -> None:
         """Stop hosting a topic's partitions that the topic registry does not have on this broker.
@@ -166,7 +166,7 @@ class PartitionHosting:
         return index < len(topic.partitions) and self._node_id in topic.partitions[index].replicas
 
     def _drop(self, partition: Partition, stray_reason: str | None) -> None:
-        self._condemned.setdefault(partition.topic, []).append((partition.key, stray_reason))
+        self._to_remove.setdefault(partition.topic, []).append((partition.key, stray_reason))
         self._unhost(partition)
 
     def _unhost(self, partition: Partition) -> None:
@@ -191,16 +191,18 @@ class PartitionHosting:
         config = self._config(topic)
         changed_config = config if self._configs.get(topic.name) != config else None
         self._configs[topic.name] = config
+        hosted = self._registry.of_topic(topic.name)
         missing = []
         for state in topic.partitions:
-            stored = await self._stored_log(topic, state.index)
+            partition, stored = hosted.get(state.index), None
+            if partition is None:
+                stored = await self._stored_log(topic, state.index)
             if self._node_id not in state.replicas:
                 continue
-            partition = self._registry.of_topic(topic.name).get(state.index)
             if partition is not None and self._is_given_up(partition, state):
                 self._forget(partition)
                 self._configs[topic.name] = config
-                partition = None
+                partition, stored = None, self._logs.logs.get((topic.name, state.index))
             if partition is not None:
                 self.refresh(partition, state, changed_config)
             elif stored is None:
@@ -210,15 +212,13 @@ class PartitionHosting:
         await self._host_missing(topic, missing, config)
 
     async def _stored_log(self, topic: Topic, index: int) -> Log | None:
-        """Return the log that is stored for a partition; one of an earlier topic of that name is kept aside."""
-        key = topic.name, index
-        stored = self._logs.logs.get(key)
-        if stored is not None and index not in self._registry.of_topic(topic.name):
-            reason = self._strays.reason(stored)
-            if reason is not None:
-                await self._strays.keep_aside(key, reason)
-                return None
-        return stored
+        """Return the log that is stored for a partition that is not hosted yet; a stray one is kept aside."""
+        stored = self._logs.logs.get((topic.name, index))
+        reason = None if stored is None else self._strays.reason(stored)
+        if reason is None:
+            return stored
+        await self._strays.keep_aside((topic.name, index), reason)
+        return None
 
     async def _host_missing(self, topic: Topic, missing: Sequence[PartitionState], config: HostedConfig) -> None:
         """Host partitions that have no log here: offline, or with a new log."""
@@ -253,7 +253,7 @@ class PartitionHosting:
         """Stop hosting a partition without a log, so that it gets a new one."""
         self._registry.awaiting_directory.discard(partition.key)
         self._drop(partition, None)
-        self._condemned[partition.topic].remove((partition.key, None))
+        self._to_remove[partition.topic].remove((partition.key, None))
 
     def _make_logs(self, topic: Topic, states: Sequence[PartitionState], config: HostedConfig) -> list[Log | None]:
         # Runs in a thread.
@@ -364,6 +364,6 @@ class PartitionHosting:
             stored = self._logs.logs.get(key)
             reason = None if stored is None else self._strays.reason(stored)
             if reason is not None:
-                self._condemn([(key, reason)])
+                self._remove_strays([(key, reason)])
         for name in dict.fromkeys(topic for topic, _ in keys):
             await self._settle(name)

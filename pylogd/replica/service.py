@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from pylogd.config import Settings
 from pylogd.replica.configs import HostedConfig
 from pylogd.replica.flushing import Flushers
+from pylogd.replica.high_watermark_checkpoint import HighWatermarkCheckpoint
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.housekeeping import Housekeeping
 from pylogd.replica.isr_updater import AlterIsr, IsrUpdater
@@ -20,7 +21,6 @@ from pylogd.replica.sessions import FetchSessions
 from pylogd.replica.storage_failures import StorageFailures
 from pylogd.replica.throttle import ReplicaThrottle, ReplicationQuota
 from pylogd.replica.waiting import PartitionWaits
-from pylogd.replica.watermarks import WatermarkKeeper
 
 if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
@@ -66,7 +66,7 @@ class Replicas:
                 self._waits.fetches,
             ),
         )  # fmt: skip
-        self._watermarks = WatermarkKeeper(
+        self._watermarks = HighWatermarkCheckpoint(
             logs, self.partitions.replicated, clock, in_thread,
             integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
         )  # fmt: skip

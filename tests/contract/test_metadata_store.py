@@ -44,13 +44,13 @@ from tests.zookeeper import ZooKeeperBench
 
 
 class Bench(Protocol):
-    """Makes stores on one tree."""
+    """Creates stores that share a tree."""
 
     def store(self) -> IMetadataStore:
-        """A store on the bench's tree, not started; the one before is closed."""
+        """Return a store on the shared tree, not started; the earlier one is closed."""
 
     def wait(self, deferred: Deferred[Any]) -> Any:
-        """What the Deferred fires with."""
+        """Wait for a Deferred and return its result."""
 
 
 class InlineSqlite:
@@ -77,7 +77,7 @@ class ThreadedSqlite:
 
 
 class FakeEnsemble:
-    """The fake that groups of consumers are simulated on: it is to behave as what it stands for."""
+    """The fake on which groups of consumers are simulated; it has to behave as the real stores."""
 
     def __init__(self) -> None:
         self._time = SimulatedTime()
@@ -447,6 +447,6 @@ def test_a_closed_store_says_so(bench: Bench) -> None:
     bench.wait(store.start())
     pending = store.create("/a")
     bench.wait(store.close())
-    assert bench.wait(pending) == "/a"  # what was asked before is done
+    assert bench.wait(pending) == "/a"  # earlier calls are done
     with pytest.raises(StoreClosed):
         bench.wait(store.get("/a"))

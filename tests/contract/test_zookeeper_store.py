@@ -1,4 +1,4 @@
-"""The store on ZooKeeper beyond the common suite: sessions that end, servers that go, several brokers, security."""
+"""The store on ZooKeeper, beyond the common suite: expired sessions, stopped servers, several brokers, security."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def states_of(store: ZooKeeperStore) -> list[SessionState]:
 
 
 def kill_session(store: ZooKeeperStore) -> None:
-    """End the store's session behind its back, as the servers do when its time is up."""
+    """End the store's session without its knowledge, as the servers do at the session timeout."""
     client = store._session._client
     assert client is not None
     session, password = client.client_id
-    # Taken over and closed by bytes that arrive together: a second client that did so in two steps might find that the
-    # store has taken its session back in between.
+    # The session is taken over and closed by bytes that arrive together: between two steps the store might take its
+    # session back.
     connect = struct.pack(">iqiqi16s?", 0, 0, 10_000, session, 16, password, False)
     close = struct.pack(">ii", 1, -11)
     host, port = store._hosts.split(",")[0].split(":")
@@ -123,7 +123,7 @@ def test_a_session_that_expired_is_followed_by_another(bench: ZooKeeperBench) ->
     assert store.session_id not in (0, before)
     assert bench.wait(store.exists("/alive")) is None
     assert bench.wait(store.exists("/lasting")) is not None
-    # The watch went with its session.
+    # The watch was dropped with its session.
     bench.wait(store.set("/lasting", b""))
     bench.wait(store.exists("/"))
     assert events == []
@@ -202,7 +202,7 @@ def test_nothing_waits_longer_than_a_session_would(
     states = states_of(store)
     bench.wait(store.create("/a"))
     own_zookeeper.stop()
-    for _ in range(2):  # the first waits for its time to be up; then there is nothing to wait for
+    for _ in range(2):  # the first fails at the session timeout, the second at once
         with pytest.raises(ConnectionLost):
             bench.wait(store.set("/a", b""))
     own_zookeeper.start()
@@ -356,7 +356,7 @@ def test_nodes_belong_to_the_credentials_that_made_them(
     assert bench.wait(same.set("/a/c", b"by the same")) == 1
     others = [None, ZooKeeperSecurity(digest="pylogd:guess"), ZooKeeperSecurity(digest="other:secret")]
     for security in others:
-        store = started(bench, security=security)  # the chroot is there, if not theirs
+        store = started(bench, security=security)  # the chroot exists, though the ACL does not allow to create it
         assert bench.wait(store.get("/a/c")).data == b"by the same"
         bench.wait(store.ensure("/a/b"))
         for call in (
@@ -376,7 +376,7 @@ def test_nodes_belong_to_the_credentials_that_made_them(
 
 @pytest.fixture
 def tls_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """A server that also talks TLS: `host:port` there, and its certificate as PEM."""
+    """A server with a TLS port: returns its `host:port` and its certificate as PEM."""
     store, pem = str(tmp_path / "server.p12"), str(tmp_path / "server.pem")
     keytool = str(Path(find_java()).resolve().with_name("keytool"))
     common = ["-alias", "server", "-keystore", store, "-storepass", "changeit"]
@@ -386,7 +386,7 @@ def tls_server(tmp_path: Path) -> Iterator[tuple[str, str]]:
         ["-exportcert", "-rfc", "-file", pem],
     ):
         subprocess.run([keytool, *command, *common], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-    with socket.socket() as reserved:  # as LocalZooKeeper keeps its port
+    with socket.socket() as reserved:  # as LocalZooKeeper reserves its port
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
@@ -418,7 +418,7 @@ def test_tls(tls_server: tuple[str, str], make_bench: Callable[..., ZooKeeperBen
 
 @pytest.fixture
 def sasl_server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
-    """A server that lets nobody in but the user pylogd."""
+    """A server that accepts the user pylogd only."""
     jaas = tmp_path / "jaas.conf"
     jaas.write_text(
         'Server {\n  org.apache.zookeeper.server.auth.DigestLoginModule required user_pylogd="secret";\n};\n'

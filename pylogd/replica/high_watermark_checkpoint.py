@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-class WatermarkKeeper:
+class HighWatermarkCheckpoint:
     """Writes high watermarks. partitions: the replicated ones. seconds: the time between two writes."""
 
     def __init__(
