@@ -314,10 +314,7 @@ class Log:
         return numbered
 
     def _write_checked(self, checked: list[Checked], as_is: memoryview | None, size: int, now_ms: int) -> None:
-        """Write the batches, with their offsets and epochs, to the active segment or a new one.
-
-        as_is: the bytes of the batches if they contain offsets and epochs already, else None. size: of all batches.
-        """
+        """Write batches to the active segment or a new one. `as_is`: their bytes, if these have offsets and epochs."""
         first, last_offset = checked[0][0], checked[-1][0].last_offset
         newest = max(header.max_timestamp for header, _ in checked)
         segment = self._active
@@ -475,8 +472,8 @@ class Log:
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         self.epochs.truncate_end(offset)
-        kept = [] if restarted else [snapshot for snapshot in self.unwritten_snapshots if snapshot[0] <= offset]
-        self.unwritten_snapshots = kept
+        snapshots = [] if restarted else self.unwritten_snapshots
+        self.unwritten_snapshots = [snapshot for snapshot in snapshots if snapshot[0] <= offset]
 
     # Durability (waits for the disk: call these in a thread) -------------------------------------------------------
 
