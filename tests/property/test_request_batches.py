@@ -41,6 +41,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "other": {},  # broker leads
     "epoch": {},  # is new
     "keyed": {"cleanup_policy": "compact"},
+    "synced": {"flush_visible": "true", "flush_messages": "5"},
     "empty": {},
     LONG: {},
 }
@@ -287,6 +288,8 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
         (("waits", *_USUAL[1:3], 1, None, CLIENTS[0]), True),
         (_odd(0, "waits"), False),
         (_odd(0, "other"), False),
+        (_odd(0, "synced"), False),
+        (("synced", *_USUAL[1:3], 1, None, CLIENTS[0]), True),
         (_odd(0, "__consumer_offsets"), False),
         (_odd(1, 1), False),
         (_odd(2, 8), False),
