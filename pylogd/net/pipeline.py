@@ -7,8 +7,9 @@ takes a slot in a queue, and a reply leaves when all before it have. While the q
 no slot and no Deferred, and the replies of one reactor turn leave in one write.
 
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
-may answer it together with those received behind it. This begins when a request of one of the handler's `batched` APIs
-has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general way.
+may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
+versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
+way.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -64,7 +65,7 @@ class RequestHandler(Protocol):
 
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
-    batched: keys of APIs whose requests `handle_batch` may answer.
+    batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
     @property
@@ -250,7 +251,7 @@ class Pipeline:
                     self._stop_reading()
                     break
                 if self._start(event):
-                    self._batching = event.api_key in self._handler.batched
+                    self._batching = event.api_key << 16 | event.version in self._handler.batched
         except RemoteProtocolError as error:
             self._end(str(error), None)
         finally:
