@@ -1,7 +1,6 @@
-"""The request handlers, one file per API, and their one registry.
+"""The request handlers, one file per API, their one registry, and the dispatcher that routes requests to them.
 
-Every handler is imported here, by name, which is what registers it. `HANDLERS` and `served_versions` are what a server
-needs to dispatch; `unsupported_api_versions` is the answer to the one request that gets one at any version.
+Every handler is imported here, by name, which is what registers it. Connections use `dispatch.Dispatcher`.
 """
 
 from pylogd.api import (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BrokerParts(Protocol):
-    """The parts of a broker that handlers use. Each is the real class of its room."""
+    """The parts of a broker that handlers use."""
 
     @property
     def clock(self) -> IReactorTime: ...

@@ -15,6 +15,7 @@ from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
 from pylogd.api.registry import HANDLERS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
+from pylogd.wire.fast.produce import FIRST_FLEXIBLE, LAST
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.produce import ProduceRequest
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
@@ -31,7 +32,7 @@ class Dispatcher:
 
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
-    batched: keys of APIs whose requests `handle_batch` may answer.
+    batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
     __slots__ = ("_broker", "batched", "overlapping", "versions")
@@ -40,7 +41,7 @@ class Dispatcher:
         self._broker = broker
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
-        self.batched = frozenset({ProduceRequest.API_KEY})
+        self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
 
     def handle(self, connection: ClientConnection, event: RequestReceived | UnsupportedRequest) -> Any:
         """Return what the handler returns: a response, a Deferred of it, or None where no reply is due.

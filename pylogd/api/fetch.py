@@ -342,8 +342,9 @@ class FetchJob:
         return self._data_or_none(entry, partition, log_start, records)
 
     def is_urgent(self, entry: Entry, partition: Partition) -> bool:
-        """Whether a follower should learn at once of another log start, or, where consumers read from followers, of
-        another high watermark.
+        """Return whether a follower should be answered at once, though there are no records.
+
+        That is to tell it another log start, or, where consumers read from followers, another high watermark.
         """
         return entry.sent_log_start >= 0 and (
             entry.sent_log_start != partition.log.log_start_offset
@@ -354,7 +355,7 @@ class FetchJob:
         )
 
     def is_throttled(self, partition: Partition) -> bool:
-        """Whether the follower gets no records of a partition for now."""
+        """Return whether the follower gets no records of a partition for now."""
         return self._context.broker.replicas.throttle.holds_back(partition, self.follower)
 
     def record_progress(self) -> None:

@@ -189,7 +189,7 @@ def _cache(registry: TopicRegistry) -> _Cache:
 
 
 def _describer(context: RequestContext, brokers: _Brokers) -> Callable[[Topic], MetadataResponseTopic]:
-    """What describes a topic to this client. Its answers are shared by requests: they must not be changed."""
+    """Return a function that describes a topic to this client. Never change its results: requests share them."""
     cache = _cache(context.broker.topics)
     cluster = context.broker.cluster
     reachable = {broker[0] for broker in brokers}
@@ -204,7 +204,7 @@ def _describer(context: RequestContext, brokers: _Brokers) -> Callable[[Topic], 
 
 
 def _hide_leaders(context: RequestContext, topic: MetadataResponseTopic, reachable: set[int]) -> MetadataResponseTopic:
-    """The answer for a topic some of whose leaders the client can't reach: those are not named."""
+    """Return the response for a topic without those leaders that the client can't reach."""
     alive = context.broker.cluster.brokers if context.version >= _FIRST_WITH_LISTENER_NOT_FOUND else ()
 
     def hide(partition: MetadataResponsePartition) -> MetadataResponsePartition:

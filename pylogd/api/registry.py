@@ -64,10 +64,10 @@ def handles(
 
 
 def served_versions() -> dict[int, tuple[int, int]]:
-    """The lowest and highest version served, by API key, as a server session wants them."""
+    """Return the lowest and highest version served, by API key."""
     return {key: (found.first, found.last) for key, found in sorted(_registrations.items())}
 
 
 def overlapping_apis() -> frozenset[int]:
-    """The keys of APIs registered with `overlaps`, as connections want them."""
+    """Return the keys of the APIs registered with `overlaps`."""
     return frozenset(key for key, found in _registrations.items() if found.overlaps)

@@ -166,7 +166,7 @@ class BrokerConnection(Protocol):
             self._unsent.popleft().reply.callback(None)
 
     def stopProducing(self) -> None:
-        """The connection is gone; `connectionLost` says why."""
+        """Do nothing: `connectionLost` follows, with the reason."""
 
     def dataReceived(self, data: bytes) -> None:
         try:

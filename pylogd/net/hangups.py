@@ -60,7 +60,7 @@ class HangupWatch:
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def doRead(self) -> None:
-        """Some peers have gone."""
+        """Abort the connections that their peers have closed."""
         assert self._epoll is not None
         for fd, _ in self._epoll.poll(0):
             transport = self._transports[fd]
@@ -68,9 +68,9 @@ class HangupWatch:
             transport.abortConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor is done with the descriptor."""
+        """Stop watching all: the reactor no longer uses the descriptor."""
         self.close()
 
     def logPrefix(self) -> str:
-        """For the reactor's complaints."""
+        """Return a name for the reactor's log messages."""
         return "hangups"

@@ -7,8 +7,9 @@ takes a slot in a queue, and a reply leaves when all before it have. While the q
 no slot and no Deferred, and the replies of one reactor turn leave in one write.
 
 Request batches: while no request waits, the next one is first offered, as bytes, to the handler's `handle_batch`, which
-may answer it together with those received behind it. What it leaves goes the general way. A connection is offered to it
-after a request of one of the handler's `batched` APIs was answered at once, and as long as it answers something.
+may answer it together with those received behind it. This begins when a request of the handler's `batched` APIs and
+versions has been answered at once, and ends with the first request that `handle_batch` leaves, which goes the general
+way.
 
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
@@ -54,7 +55,7 @@ Event = RequestReceived | UnsupportedRequest
 
 
 class Connection(Protocol):
-    """The connection that requests come from, as the handler gets it."""
+    """A connection, as the pipeline uses it and hands it to the handler."""
 
     transport: Any
 
@@ -64,7 +65,7 @@ class RequestHandler(Protocol):
 
     versions: the lowest and highest version that is served, by API key.
     overlapping: keys of APIs whose requests may start while earlier ones of the same API wait.
-    batched: keys of APIs whose requests `handle_batch` may answer.
+    batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
     @property
@@ -150,7 +151,7 @@ class Pipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is owed to the peer."""
+        """Whether all requests are answered and all replies sent."""
         return not self._slots and self._sender.idle
 
     def receive(self, data: bytes) -> None:
@@ -250,7 +251,7 @@ class Pipeline:
                     self._stop_reading()
                     break
                 if self._start(event):
-                    self._batching = event.api_key in self._handler.batched
+                    self._batching = event.api_key << 16 | event.version in self._handler.batched
         except RemoteProtocolError as error:
             self._end(str(error), None)
         finally:
@@ -258,7 +259,7 @@ class Pipeline:
         self._flush()
 
     def _may_overlap(self, event: Event) -> bool:
-        """Whether a request may start while the slots, which are of one API, wait."""
+        """Return whether a request may start while the slots, which are of one API, wait."""
         return event.api_key == self._slots[0].event.api_key and event.api_key in self._handler.overlapping
 
     def _end(self, reason: str, event: Event | None) -> None:

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20
 
 
 class ReceivingSession(Protocol):
-    """A session into whose partial frames bytes can be received; see `FrameDecoder`."""
+    """A session that can receive bytes into its partial frames; see `FrameDecoder`."""
 
     def receive_buffer(self) -> memoryview | None: ...
     def filled(self, size: int) -> None: ...

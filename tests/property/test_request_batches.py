@@ -41,6 +41,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "other": {},  # broker leads
     "epoch": {},  # is new
     "keyed": {"cleanup_policy": "compact"},
+    "synced": {"flush_visible": "true", "flush_messages": "5"},
     "empty": {},
     LONG: {},
 }
@@ -119,6 +120,7 @@ class Side:
                 self.parts.append(name, b"v")
             if name in _STATES:
                 self.parts.set_state(name, **_STATES[name])
+        self.parts.create("__consumer_offsets", cleanup_policy="delete")
         self.ids = {name: self.parts.replicas.partitions[name, 0].topic_id for name in TOPICS}
         dispatcher = Dispatcher(self.parts)
         if not fast:
@@ -286,6 +288,10 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
         (("waits", *_USUAL[1:3], 1, None, CLIENTS[0]), True),
         (_odd(0, "waits"), False),
         (_odd(0, "other"), False),
+        (_odd(0, "synced"), False),
+        (("synced", *_USUAL[1:3], 1, None, CLIENTS[0]), True),
+        (_odd(0, "__consumer_offsets"), False),
+        (_odd(1, 1), False),
         (_odd(2, 8), False),
         (_odd(3, 0), False),
         (_odd(4, "id"), False),
@@ -294,12 +300,12 @@ def test_a_batch_is_one_write(sides: tuple[Side, Side]) -> None:
 def test_which_requests_take_the_fast_path(
     sides: tuple[Side, Side], shape: tuple[Any, ...], is_fast: bool, together: bool
 ) -> None:
-    """All but the first of a connection, or none."""
+    """All behind the first request of the connection, or none."""
     fast, general = sides
-    frames = [side.frames([(shape, [20] * 5)]) for side in sides]
+    frames = [side.frames([(_USUAL, [20]), (shape, [20] * 5)]) for side in sides]
     with patch.object(Dispatcher, "handle", autospec=True, side_effect=Dispatcher.handle) as handle:
         replies = fast.answers([b"".join(frames[0])] if together else frames[0])
-    assert handle.call_count == (1 if is_fast else 5)
+    assert handle.call_count == (1 if is_fast else 6)
     assert replies == general.answers(frames[1])
     assert fast.state() == general.state()
 
