@@ -56,7 +56,7 @@ class ListProducer:
         self._limit = 0 if full else 1 << 40
 
     def _make_room(self) -> None:
-        raise BufferFull("the buffer is full")
+        raise BufferFull("no room")
 
     def _learn(self, topic: str, _partition: int | None = None) -> int:
         return self._partitions.setdefault(topic, 1)
@@ -71,7 +71,7 @@ class ListProducer:
 
     def send(self, topic: str, value: Any, key: Any = None, *, timestamp: Any = None) -> None:
         if self._full:
-            raise BufferFull("the buffer is full")
+            raise BufferFull("no room")
         assert topic == "audit"
         self.reports.append(json.loads(value))
         assert timestamp == self.reports[-1]["window_start_ms"]
