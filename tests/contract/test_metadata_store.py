@@ -44,13 +44,13 @@ from tests.zookeeper import ZooKeeperBench
 
 
 class Bench(Protocol):
-    """Creates stores that share a tree."""
+    """Makes stores on one tree."""
 
     def store(self) -> IMetadataStore:
-        """Return a store on the shared tree, not started; the earlier one is closed."""
+        """A store on the bench's tree, not started; the one before is closed."""
 
     def wait(self, deferred: Deferred[Any]) -> Any:
-        """Wait for a Deferred and return its result."""
+        """What the Deferred fires with."""
 
 
 class InlineSqlite:
@@ -77,7 +77,7 @@ class ThreadedSqlite:
 
 
 class FakeEnsemble:
-    """The fake on which groups of consumers are simulated; it has to behave as the real stores."""
+    """The fake that groups of consumers are simulated on: it is to behave as what it stands for."""
 
     def __init__(self) -> None:
         self._time = SimulatedTime()
@@ -112,7 +112,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         made.close()
 
 
-class WaitingStore:
+class StoreClient:
     """A started store whose calls return results instead of Deferreds."""
 
     def __init__(self, bench: Bench) -> None:
@@ -125,25 +125,25 @@ class WaitingStore:
 
 
 @pytest.fixture
-def tree(bench: Bench) -> Iterator[WaitingStore]:
-    asked = WaitingStore(bench)
+def tree(bench: Bench) -> Iterator[StoreClient]:
+    asked = StoreClient(bench)
     yield asked
     asked.close()
 
 
-def again(tree: WaitingStore) -> WaitingStore:
-    """Close the store and open it again: another session on the same tree."""
+def again(tree: StoreClient) -> StoreClient:
+    """Close the store and open it anew: another session on the same tree."""
     tree.close()
     tree.store = tree.bench.store()
     tree.bench.wait(tree.store.start())
     return tree
 
 
-def test_it_provides_the_interface(tree: WaitingStore) -> None:
+def test_it_provides_the_interface(tree: StoreClient) -> None:
     assert verifyObject(IMetadataStore, tree.store)
 
 
-def test_a_node_is_read_as_it_was_made(tree: WaitingStore) -> None:
+def test_a_node_is_read_as_it_was_made(tree: StoreClient) -> None:
     assert tree.create("/a", b"one") == "/a"
     node = tree.get("/a")
     assert (node.data, node.stat.version, node.stat.owner) == (b"one", 0, 0)
@@ -151,7 +151,7 @@ def test_a_node_is_read_as_it_was_made(tree: WaitingStore) -> None:
     assert tree.exists("/a") == node.stat
 
 
-def test_what_is_not_there(tree: WaitingStore) -> None:
+def test_what_is_not_there(tree: StoreClient) -> None:
     assert tree.exists("/a") is None
     for call in (
         lambda: tree.get("/a"),
@@ -165,7 +165,7 @@ def test_what_is_not_there(tree: WaitingStore) -> None:
             call()
 
 
-def test_a_node_is_made_once(tree: WaitingStore) -> None:
+def test_a_node_is_made_once(tree: StoreClient) -> None:
     tree.create("/a", b"first")
     with pytest.raises(NodeExists):
         tree.create("/a", b"second")
@@ -174,7 +174,7 @@ def test_a_node_is_made_once(tree: WaitingStore) -> None:
     assert tree.get("/a").data == b"first"
 
 
-def test_ensure_makes_parents_and_is_content_with_what_is_there(tree: WaitingStore) -> None:
+def test_ensure_makes_parents_and_is_content_with_what_is_there(tree: StoreClient) -> None:
     tree.ensure("/a/b/c")
     tree.set("/a/b", b"kept")
     tree.ensure("/a/b/c")
@@ -183,7 +183,7 @@ def test_ensure_makes_parents_and_is_content_with_what_is_there(tree: WaitingSto
     assert tree.get("/a/b").data == b"kept"
 
 
-def test_versions_count_writes_and_guard_them(tree: WaitingStore) -> None:
+def test_versions_count_writes_and_guard_them(tree: StoreClient) -> None:
     tree.create("/a")
     assert tree.set("/a", b"1") == 1
     assert tree.set("/a", b"2", 1) == 2
@@ -196,7 +196,7 @@ def test_versions_count_writes_and_guard_them(tree: WaitingStore) -> None:
     assert tree.exists("/a") is None
 
 
-def test_a_node_made_anew_is_another(tree: WaitingStore) -> None:
+def test_a_node_made_anew_is_another(tree: StoreClient) -> None:
     tree.create("/a")
     first = tree.exists("/a")
     tree.delete("/a")
@@ -206,7 +206,7 @@ def test_a_node_made_anew_is_another(tree: WaitingStore) -> None:
     assert second.created > first.created
 
 
-def test_children_are_sorted_names(tree: WaitingStore) -> None:
+def test_children_are_sorted_names(tree: StoreClient) -> None:
     for path in ("/b", "/a", "/a/y", "/a/x", "/a/x/deep"):
         tree.create(path, path.encode())
     assert tree.children("/a") == ["x", "y"]
@@ -214,7 +214,7 @@ def test_children_are_sorted_names(tree: WaitingStore) -> None:
     assert {"a", "b"} <= set(tree.children("/"))
 
 
-def test_a_node_with_children_stays(tree: WaitingStore) -> None:
+def test_a_node_with_children_stays(tree: StoreClient) -> None:
     tree.ensure("/a/b")
     with pytest.raises(NotEmpty):
         tree.delete("/a")
@@ -224,7 +224,7 @@ def test_a_node_with_children_stays(tree: WaitingStore) -> None:
     tree.delete("/a")
 
 
-def test_sequence_nodes_get_growing_numbers(tree: WaitingStore) -> None:
+def test_sequence_nodes_get_growing_numbers(tree: StoreClient) -> None:
     tree.create("/q")
     first = tree.create("/q/n-", b"1", sequence=True)
     second = tree.create("/q/n-", b"2", sequence=True)
@@ -235,7 +235,7 @@ def test_sequence_nodes_get_growing_numbers(tree: WaitingStore) -> None:
     assert tree.get(third).data == b"3"
 
 
-def test_ephemeral_nodes_end_with_the_session(tree: WaitingStore) -> None:
+def test_ephemeral_nodes_end_with_the_session(tree: StoreClient) -> None:
     tree.create("/lasting")
     tree.create("/fleeting", b"x", ephemeral=True)
     session = tree.store.session_id
@@ -248,7 +248,7 @@ def test_ephemeral_nodes_end_with_the_session(tree: WaitingStore) -> None:
     assert tree.exists("/lasting") is not None
 
 
-def test_what_was_written_is_there_in_the_next_session(tree: WaitingStore) -> None:
+def test_what_was_written_is_there_in_the_next_session(tree: StoreClient) -> None:
     tree.create("/a", b"one")
     tree.set("/a", b"two")
     before = tree.get("/a")
@@ -258,7 +258,7 @@ def test_what_was_written_is_there_in_the_next_session(tree: WaitingStore) -> No
     assert tree.exists("/b").created > before.stat.modified
 
 
-def test_multi_does_all(tree: WaitingStore) -> None:
+def test_multi_does_all(tree: StoreClient) -> None:
     tree.create("/a")
     results = tree.multi(
         [Create("/a/b", b"1"), Create("/a/s-", sequence=True), SetData("/a", b"2", 0), Check("/a/b", 0), Delete("/a/b")]
@@ -269,7 +269,7 @@ def test_multi_does_all(tree: WaitingStore) -> None:
     assert tree.children("/a") == [results[1].removeprefix("/a/")]
 
 
-def test_multi_does_nothing_if_one_fails(tree: WaitingStore) -> None:
+def test_multi_does_nothing_if_one_fails(tree: StoreClient) -> None:
     tree.create("/a", b"old")
     before = tree.get("/a")
     with pytest.raises(BadVersion) as caught:
@@ -279,11 +279,11 @@ def test_multi_does_nothing_if_one_fails(tree: WaitingStore) -> None:
     assert tree.exists("/b") is None
 
 
-def test_multi_may_be_empty(tree: WaitingStore) -> None:
+def test_multi_may_be_empty(tree: StoreClient) -> None:
     assert list(tree.multi([])) == []
 
 
-def test_calls_take_effect_in_their_order(tree: WaitingStore) -> None:
+def test_calls_take_effect_in_their_order(tree: StoreClient) -> None:
     order: list[int] = []
     deferreds: list[Deferred[Any]] = [tree.store.create("/a")]
     deferreds += [tree.store.set("/a", str(number).encode(), number) for number in range(20)]
@@ -300,13 +300,13 @@ def test_calls_take_effect_in_their_order(tree: WaitingStore) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b", "/./a", "/a/..", "/a\0"])
-def test_malformed_paths_are_refused(tree: WaitingStore, path: str) -> None:
+def test_malformed_paths_are_refused(tree: StoreClient, path: str) -> None:
     for call in (lambda: tree.create(path), lambda: tree.get(path), lambda: tree.exists(path)):
         with pytest.raises(InvalidNode):
             call()
 
 
-def test_too_much_data_is_refused(tree: WaitingStore) -> None:
+def test_too_much_data_is_refused(tree: StoreClient) -> None:
     tree.create("/a", bytes(MAX_DATA_BYTES))
     with pytest.raises(InvalidNode):
         tree.set("/a", bytes(MAX_DATA_BYTES + 1))
@@ -315,8 +315,8 @@ def test_too_much_data_is_refused(tree: WaitingStore) -> None:
     assert len(tree.get("/a").data) == MAX_DATA_BYTES
 
 
-def watch_and_do(tree: WaitingStore, read: str, path: str, *changes: tuple[Any, ...]) -> list[WatchEvent]:
-    """Return the events of a watch, set by `read`, after some changes. A read after them lets late events arrive."""
+def watch_and_do(tree: StoreClient, read: str, path: str, *changes: tuple[Any, ...]) -> list[WatchEvent]:
+    """The events that a watch, set by `read`, gets from the changes. A read behind them lets a slow one arrive."""
     events: list[WatchEvent] = []
     getattr(tree, read)(path, events.append)
     for name, *args in changes:
@@ -325,28 +325,28 @@ def watch_and_do(tree: WaitingStore, read: str, path: str, *changes: tuple[Any, 
     return events
 
 
-def test_a_data_watch_fires_once(tree: WaitingStore) -> None:
+def test_a_data_watch_fires_once(tree: StoreClient) -> None:
     tree.create("/a")
     events = watch_and_do(tree, "get", "/a", ("create", "/a/b"), ("set", "/a", b"1"), ("set", "/a", b"2"))
     assert events == [WatchEvent(EventType.CHANGED, "/a")]
 
 
-def test_a_data_watch_sees_the_deletion(tree: WaitingStore) -> None:
+def test_a_data_watch_sees_the_deletion(tree: StoreClient) -> None:
     tree.create("/a")
     assert watch_and_do(tree, "get", "/a", ("delete", "/a")) == [WatchEvent(EventType.DELETED, "/a")]
 
 
-def test_an_existence_watch_sees_the_creation(tree: WaitingStore) -> None:
+def test_an_existence_watch_sees_the_creation(tree: StoreClient) -> None:
     assert watch_and_do(tree, "exists", "/a", ("create", "/a")) == [WatchEvent(EventType.CREATED, "/a")]
 
 
-def test_an_existence_watch_sees_change_and_deletion(tree: WaitingStore) -> None:
+def test_an_existence_watch_sees_change_and_deletion(tree: StoreClient) -> None:
     tree.create("/a")
     assert watch_and_do(tree, "exists", "/a", ("set", "/a", b"")) == [WatchEvent(EventType.CHANGED, "/a")]
     assert watch_and_do(tree, "exists", "/a", ("delete", "/a")) == [WatchEvent(EventType.DELETED, "/a")]
 
 
-def test_a_children_watch_sees_children_come_and_go(tree: WaitingStore) -> None:
+def test_a_children_watch_sees_children_come_and_go(tree: StoreClient) -> None:
     tree.ensure("/a/b")
     children = WatchEvent(EventType.CHILDREN, "/a")
     changes = ("set", "/a", b""), ("set", "/a/b", b""), ("create", "/a/b/deep"), ("create", "/a/c")
@@ -354,12 +354,12 @@ def test_a_children_watch_sees_children_come_and_go(tree: WaitingStore) -> None:
     assert watch_and_do(tree, "children", "/a", ("delete", "/a/c")) == [children]
 
 
-def test_a_children_watch_sees_the_deletion_of_its_node(tree: WaitingStore) -> None:
+def test_a_children_watch_sees_the_deletion_of_its_node(tree: StoreClient) -> None:
     tree.create("/a")
     assert watch_and_do(tree, "children", "/a", ("delete", "/a")) == [WatchEvent(EventType.DELETED, "/a")]
 
 
-def test_each_watch_on_a_node_is_called(tree: WaitingStore) -> None:
+def test_each_watch_on_a_node_is_called(tree: StoreClient) -> None:
     events: list[WatchEvent] = []
     tree.create("/a")
     for _ in range(3):
@@ -369,7 +369,7 @@ def test_each_watch_on_a_node_is_called(tree: WaitingStore) -> None:
     assert len(events) == 3
 
 
-def test_a_failed_read_sets_no_watch_and_a_failed_write_sets_none_off(tree: WaitingStore) -> None:
+def test_a_failed_read_sets_no_watch_and_a_failed_write_sets_none_off(tree: StoreClient) -> None:
     events: list[WatchEvent] = []
     with pytest.raises(NoNode):
         tree.get("/a", events.append)
@@ -384,18 +384,21 @@ def test_a_failed_read_sets_no_watch_and_a_failed_write_sets_none_off(tree: Wait
     assert len(events) == 1
 
 
-def test_no_change_after_the_read_is_missed(tree: WaitingStore) -> None:
+def test_no_change_after_the_read_is_missed(tree: StoreClient) -> None:
     tree.create("/a")
     events: list[WatchEvent] = []
-    pending: list[Deferred[Any]] = [tree.store.set("/a", b"1"), tree.store.get("/a", events.append)]
-    pending.append(tree.store.set("/a", b"2"))
+    pending: list[Deferred[Any]] = [
+        tree.store.set("/a", b"1"),
+        tree.store.get("/a", events.append),
+        tree.store.set("/a", b"2"),
+    ]
     seen = [tree.bench.wait(deferred) for deferred in pending][1]
     tree.exists("/")
     assert seen.data == b"1"
     assert events == [WatchEvent(EventType.CHANGED, "/a")]
 
 
-def test_a_watch_that_raises_harms_nobody(tree: WaitingStore) -> None:
+def test_a_watch_that_raises_harms_nobody(tree: StoreClient) -> None:
     events: list[WatchEvent] = []
     tree.create("/a")
 
@@ -409,7 +412,7 @@ def test_a_watch_that_raises_harms_nobody(tree: WaitingStore) -> None:
     assert len(events) == 1
 
 
-def test_a_watch_may_ask_again(tree: WaitingStore) -> None:
+def test_a_watch_may_ask_again(tree: StoreClient) -> None:
     versions: list[int] = []
     looks: list[Deferred[None]] = []
 
@@ -444,6 +447,6 @@ def test_a_closed_store_says_so(bench: Bench) -> None:
     bench.wait(store.start())
     pending = store.create("/a")
     bench.wait(store.close())
-    assert bench.wait(pending) == "/a"  # earlier calls are done
+    assert bench.wait(pending) == "/a"  # what was asked before is done
     with pytest.raises(StoreClosed):
         bench.wait(store.get("/a"))
