@@ -145,7 +145,7 @@ class TestOffsets:
         assert commit(parts, 7, joined=joined) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition.configure(1)
 
-    def test_too_much_for_one_batch(self, parts: Parts) -> None:
+    def test_a_commit_too_large_for_one_batch_is_refused(self, parts: Parts) -> None:
         result_of(parts.topics.set_topic_configs(TOPIC, {"cleanup.policy": "compact", "max.message.bytes": "100"}))
         result_of(parts.replicas.settled(TOPIC))
         assert commit(parts, 7) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
