@@ -836,7 +836,7 @@ put_varint(Output *output, int64_t value)
     output->start[output->size++] = (uint8_t)rest;
 }
 
-/* Write the length and the bytes of an object with a buffer; None is null. */
+/* The length and the bytes of an object with a buffer; None is null. */
 static int
 put_sized(Output *output, PyObject *object)
 {

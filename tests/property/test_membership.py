@@ -45,7 +45,7 @@ class App:
     reads: set[TopicPartition] = field(default_factory=set)
     polls: bool = True
     alive: bool = True
-    slow: int = 0  # steps that it takes to obey an event
+    slow: int = 0  # steps that it takes to act on an event
     event: Event | None = None
     left: int = 0
     errors: list[Failed] = field(default_factory=list)

@@ -135,7 +135,7 @@ def test_records_that_were_deleted(spark: Any, broker: Address, topic: str, tmp_
     produce(broker.address, topic, range(5, 10))
     with Admin(broker.address) as admin:
         admin.delete_records({TopicPartition(topic, 0): 8})
-    with pytest.raises(Exception, match=r"offset 5 .* is not there.*failOnDataLoss"):
+    with pytest.raises(Exception, match=r"offset 5 .* does not exist.*failOnDataLoss"):
         run(stream(spark, broker.address, topic), tmp_path, rows)
     assert rows == [0, 1, 2, 3, 4]
     run(stream(spark, broker.address, topic, failOnDataLoss="false"), tmp_path, rows)

@@ -35,9 +35,9 @@ def add(accumulator: Accumulator, partition: int | None = None, key: bytes | Non
     return accumulator.add("t", 3, partition, key, bytes(size), 0)
 
 
-def take(queue: SendQueue, now: float, leader: int = 1, room: int = 5) -> list[BatchRequest]:
+def take(queue: SendQueue, now: float, leader: int = 1, slots: int = 5) -> list[BatchRequest]:
     queue.collect()
-    return queue.take(now, lambda _: leader, lambda _: room > 0)
+    return queue.take(now, lambda _: leader, lambda _: slots > 0)
 
 
 def test_lingering_and_sticking() -> None:
@@ -92,7 +92,7 @@ def test_requests_are_bounded_and_shared_by_partitions_in_turn() -> None:
     assert [batch.partition.partition for batch in shipment.batches] == [0], "two are more than 300 bytes"
     (shipment,) = take(queue, 0)
     assert [batch.partition.partition for batch in shipment.batches] == [1]
-    assert not take(queue, 0, room=0)
+    assert not take(queue, 0, slots=0)
 
 
 def test_a_lane_is_held_while_it_failed_and_while_its_leader_moves() -> None:

@@ -23,10 +23,10 @@ class Frames:
         self.filled = self.decoder.filled
 
 
-def socket_pair(room: int = 4 * MOST_BYTES) -> PairTransport:
-    transport = PairTransport(Protocol(), ManualReactor(), room)
+def socket_pair(buffer_bytes: int = 4 * MOST_BYTES) -> PairTransport:
+    transport = PairTransport(Protocol(), ManualReactor(), buffer_bytes)
     transport.getHandle().setblocking(False)
-    transport.peer.setsockopt(1, 7, room)  # SOL_SOCKET, SO_SNDBUF
+    transport.peer.setsockopt(1, 7, buffer_bytes)  # SOL_SOCKET, SO_SNDBUF
     return transport
 
 

@@ -1,4 +1,4 @@
-"""Lag from progress reports as Spark writes them."""
+"""The lag in progress reports of Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_partition_in_two_sources() -> None:
     assert of_progress(both) == {("t", 0): 4}
 
 
-def test_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_lag_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     listener = LagListener()
     progress = report({"t": {"0": 3, "1": 0}}, {"t": {"0": 5, "1": 9}}, name="copy")
     with caplog.at_level(logging.INFO):
@@ -56,12 +56,12 @@ def test_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "query copy is 11 records behind: t-0:2 t-1:9" in caplog.text
 
 
-def test_a_report_that_can_not_be_read_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_report_does_not_end_the_listener(caplog: pytest.LogCaptureFixture) -> None:
     LagListener().onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json="{")))  # type: ignore[arg-type]
     assert "can't read a progress report" in caplog.text
 
 
-def test_gauges_come_and_go() -> None:
+def test_gauges_exist_while_the_query_runs() -> None:
     registry = CollectorRegistry()
     listener = LagListener(registry)
 

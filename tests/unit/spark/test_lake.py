@@ -1,4 +1,4 @@
-"""The lake's commits on a file system in memory that can stop at any call, as a crash of the loader does."""
+"""The lake's commits on a file system in memory that can fail at any call, like a crash of the loader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pylogd.spark.lake import (
 
 
 class Crash(BaseException):
-    """The loader is gone."""
+    """The loader was killed."""
 
 
 class MemoryFiles:
@@ -74,12 +74,12 @@ class MemoryFiles:
             del self.content[name]
 
     def data(self) -> dict[str, bytes]:
-        """What a reader of directories finds."""
+        """Return the files that a reader of directories finds."""
         return {path: data for path, data in self.content.items() if not path.startswith("_")}
 
 
 def stage(files: MemoryFiles, lake: Lake, directory: str, *texts: bytes) -> list[DataFile]:
-    """Write files as Spark would."""
+    """Write files to staging, as Spark does."""
     staging = lake.staging()
     found = []
     for at, text in enumerate(texts):
@@ -90,7 +90,7 @@ def stage(files: MemoryFiles, lake: Lake, directory: str, *texts: bytes) -> list
 
 
 def load_once(files: MemoryFiles, until: int) -> Commit | None:
-    """A loader of a topic whose record n is the text n, from where the lake is to `until`."""
+    """Load records up to `until` of a topic in which the value of record n is the text n."""
     lake = Lake(files)
     start = lake.offsets.get(("t", 0), 0)
     if start >= until:
@@ -118,7 +118,7 @@ def records(files: MemoryFiles) -> list[int]:
     return sorted(int(n) for text in files.data().values() for n in text.split(b","))
 
 
-def test_a_history() -> None:
+def test_the_history_of_a_lake() -> None:
     files = MemoryFiles()
     for until in (3, 5):
         load_once(files, until)
@@ -150,7 +150,7 @@ def test_a_long_history_is_not_read_to_add_to_it() -> None:
 
 
 def steps(action: str) -> Iterator[MemoryFiles]:
-    """The same work, stopped at each of its calls."""
+    """Do the same work and stop it at each of its calls in turn."""
     for stop in range(1, 1000):
         files = MemoryFiles()
         load_once(files, 4)
@@ -211,7 +211,7 @@ def test_opening_a_lake_does_not_disturb_a_loader_at_work() -> None:
     assert records(files) == [0, 1, 2, 3]
 
 
-def test_what_a_dead_loader_leaves_is_no_part_of_the_next_commit() -> None:
+def test_files_of_a_killed_loader_are_not_part_of_the_next_commit() -> None:
     files = MemoryFiles()
     dead = Lake(files)
     stage(files, dead, "topic=t", b"0", b"1")
@@ -222,7 +222,7 @@ def test_what_a_dead_loader_leaves_is_no_part_of_the_next_commit() -> None:
     assert not [path for path in files.content if "staging" in path]
 
 
-def test_two_processes_that_finish_a_commit_do_not_mind_each_other() -> None:
+def test_two_processes_may_complete_the_same_commit() -> None:
     files = MemoryFiles()
 
     class Faster(MemoryFiles):
@@ -240,7 +240,7 @@ def test_two_processes_that_finish_a_commit_do_not_mind_each_other() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"version": 2}', b'{"version": 1, "added": [{}]}'])
-def test_a_document_of_garbage_is_refused(garbage: bytes) -> None:
+def test_an_invalid_document_is_refused(garbage: bytes) -> None:
     files = MemoryFiles()
     load_once(files, 2)
     files.content["_pylogd/commits/" + "2".zfill(20) + ".json"] = garbage
@@ -248,7 +248,7 @@ def test_a_document_of_garbage_is_refused(garbage: bytes) -> None:
         Lake(files)
 
 
-def test_a_file_that_vanished_from_staging_is_said() -> None:
+def test_a_file_missing_from_staging_is_reported() -> None:
     files = MemoryFiles()
     lake = Lake(files)
     added = stage(files, lake, "topic=t", b"0")
@@ -271,7 +271,7 @@ def put(files: MemoryFiles, loading: LoadRange, aside: int = 0) -> Lake:
     return Lake(files)
 
 
-def test_a_topic_that_was_created_again_takes_the_place_of_the_old_one() -> None:
+def test_a_recreated_topic_replaces_the_old_one() -> None:
     files = MemoryFiles()
     t0, t1, u0 = ("t", 0), ("t", 1), ("u", 0)
     begin = {t0: 0, t1: 0, u0: 0}
@@ -303,7 +303,7 @@ def test_a_commit_of_version_1_is_read() -> None:
         list(Lake(files).history())
 
 
-def test_what_is_put_aside_is_committed_with_the_rest() -> None:
+def test_quarantined_files_are_committed_with_the_rest() -> None:
     files = MemoryFiles()
     lake = put(files, LoadRange({("t", 0): 0}, {("t", 0): 5}), aside=2)
     assert [file.path for file in lake.quarantined()] == [

@@ -1,4 +1,4 @@
-"""What the driver asks the brokers, against a broker that answers as it is told."""
+"""The look-ups of the driver, against a fake broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAMPS = (1000, 2000, 3000)
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """Two partitions: three records at 1, 2 and 3 s in the first, of which one is gone; none in the second."""
+    """Two partitions: three records at 1, 2 and 3 s in the first, of which one was deleted; none in the second."""
     with FakeBroker(partitions=2) as broker:
         for stamp in STAMPS:
             broker.append(0, bytes(encode_batch([NewRecord(None, b"v", stamp, ())])))
@@ -56,19 +56,19 @@ def test_partitions(broker: FakeBroker, given: dict[str, str], places: list[Any]
 
 
 @pytest.mark.parametrize(("pattern", "places"), [("rder", 2), ("^o.*s$", 2), ("^rder", 0), ("order$", 0)])
-def test_a_pattern_is_looked_for_anywhere_in_a_name(pattern: str, places: int) -> None:
+def test_a_pattern_may_match_any_part_of_a_name(pattern: str, places: int) -> None:
     with FakeBroker("orders", partitions=2) as broker, offsets(broker, subscribePattern=pattern) as asked:
         assert len(asked.partitions()) == places
 
 
-def test_partitions_are_asked_for_each_time(broker: FakeBroker) -> None:
+def test_partitions_are_looked_up_each_time(broker: FakeBroker) -> None:
     with offsets(broker) as asked:
         assert len(asked.partitions()) == 2
         broker.leader_of[2] = 1
         assert asked.existing()[-1] == ("t", 2)
 
 
-def test_a_topic_or_partition_that_is_not_there(broker: FakeBroker) -> None:
+def test_a_missing_topic_or_partition_is_an_error(broker: FakeBroker) -> None:
     with offsets(broker, subscribe="t,gone") as asked:
         assert asked.existing() == [("t", 0), ("t", 1)]
         with pytest.raises(UnknownTopic):
@@ -95,7 +95,7 @@ def test_a_topic_or_partition_that_is_not_there(broker: FakeBroker) -> None:
         ),
     ],
 )
-def test_where_a_query_begins_and_ends(
+def test_start_and_end_of_a_query(
     broker: FakeBroker, given: dict[str, str], start: tuple[int, int], end: tuple[int, int]
 ) -> None:
     with offsets(broker, **given) as asked:
@@ -114,7 +114,7 @@ def test_a_time_after_the_last_record_is_an_error_unless_said_otherwise(broker: 
 
 @pytest.mark.parametrize("given", ['{"t":{"0":1}}', '{"t":{"0":1,"1":0,"2":0}}', '{"u":{"0":1}}'])
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
-def test_all_partitions_have_to_be_named(broker: FakeBroker, option: str, given: str) -> None:
+def test_all_partitions_must_be_named(broker: FakeBroker, option: str, given: str) -> None:
     with offsets(broker, **{option: given}) as asked, pytest.raises(OptionError, match="specify all TopicPartitions"):
         asked.start(asked.partitions())
 
@@ -128,7 +128,7 @@ def test_offsets_out_of_range(broker: FakeBroker, offset: int, nearest: int) -> 
         assert asked.start(asked.partitions()) == {("t", 0): nearest, ("t", 1): 0}
 
 
-def test_an_end_that_goes_back_is_asked_for_again(broker: FakeBroker) -> None:
+def test_a_lower_end_offset_is_looked_up_again(broker: FakeBroker) -> None:
     def less(_: list_offsets.ListOffsetsRequest) -> list_offsets.ListOffsetsResponse:
         broker.ends[0] -= 1
         try:
@@ -160,8 +160,8 @@ def test_the_ids_and_epochs_of_topics(broker: FakeBroker) -> None:
 @pytest.mark.parametrize(
     ("end", "found"), [(2, {("t", 0): 2}), (3, {}), (9, {}), (-1, {})]
 )  # -1: the leader does not know that epoch
-def test_a_log_that_was_cut_back(broker: FakeBroker, end: int, found: Any) -> None:
-    """Only leaders of another epoch are asked where the one that was known ends."""
+def test_a_truncated_log(broker: FakeBroker, end: int, found: Any) -> None:
+    """Only leaders with another epoch are asked for the end offset of the known one."""
 
     def answer(request: epochs.OffsetForLeaderEpochRequest) -> epochs.OffsetForLeaderEpochResponse:
         (topic,) = request.topics
@@ -179,7 +179,7 @@ def test_a_log_that_was_cut_back(broker: FakeBroker, end: int, found: Any) -> No
         assert asked.truncations(read, {("t", 0): 7, ("t", 1): 0, ("u", 0): 7}) == found
 
 
-def test_nothing_to_ask() -> None:
+def test_no_partitions_need_no_request() -> None:
     options = SourceOptions.for_batch({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with OffsetLookup(options) as asked:
         assert asked.earliest([]) == asked.latest([]) == {}

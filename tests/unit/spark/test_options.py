@@ -1,4 +1,4 @@
-"""Every option of source and sink: its default, its values, and what is refused in the words of Spark's source."""
+"""The options of source and sink: defaults, values, and errors with the texts of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_defaults_of_a_streaming_query() -> None:
     assert options.max_trigger_delay_ms == 15 * 60_000
 
 
-def test_names_are_compared_without_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     given = {"KAFKA.Bootstrap.SERVERS": "here:9092", "SubScribe": "t", "FAILONDATALOSS": "False"}
     options = SourceOptions.for_batch(given)
     assert options.subscription.topics == ("t",)
@@ -105,7 +105,7 @@ def test_an_option_of_batch_queries(options: dict[str, str], field: str, value: 
     assert getattr(SourceOptions.for_batch(BASE | options), field) == value
 
 
-def test_one_time_stamp_comes_before_many_and_these_before_offsets() -> None:
+def test_one_time_stamp_takes_precedence_over_many_and_these_over_offsets() -> None:
     many = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "startingOffsets": "latest"}
     assert SourceOptions.for_stream(BASE | many).start == OffsetBound(timestamps={("t", 0): 5})
     assert SourceOptions.for_stream(BASE | many | {"startingTimestamp": "6"}).start == OffsetBound(timestamp=6)
@@ -171,26 +171,26 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("options", "text"), STREAM_ERRORS)
-def test_what_a_streaming_query_refuses(options: dict[str, str], text: str) -> None:
+def test_options_that_a_streaming_query_refuses(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         SourceOptions.for_stream(BASE | options)
 
 
 @pytest.mark.parametrize(("options", "text"), BATCH_ERRORS)
-def test_what_a_batch_query_refuses(options: dict[str, str], text: str) -> None:
+def test_options_that_a_batch_query_refuses(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         SourceOptions.for_batch(BASE | options)
 
 
 @pytest.mark.parametrize("read", [SourceOptions.for_batch, SourceOptions.for_stream])
 @pytest.mark.parametrize(("options", "text"), ERRORS)
-def test_what_both_refuse(read: object, options: dict[str, str], text: str) -> None:
+def test_options_that_both_refuse(read: object, options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError) as raised:
         read(BASE | options)  # type: ignore[operator]
     assert text in str(raised.value)
 
 
-def test_what_has_to_be_there() -> None:
+def test_required_options() -> None:
     with pytest.raises(OptionError, match=r"Option 'kafka\.bootstrap\.servers' must be specified"):
         SourceOptions.for_batch({"subscribe": "t"})
     base = {"kafka.bootstrap.servers": "here:9092"}
@@ -205,7 +205,7 @@ def test_what_has_to_be_there() -> None:
             SourceOptions.for_batch(base | {"assign": text})
 
 
-def test_what_is_of_no_use_to_a_batch_query_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_in_batch_queries_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         batch(maxOffsetsPerTrigger="1", minOffsetsPerTrigger="1", maxTriggerDelay="1m", kafka__metrics__recorder="x")
     for text in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
@@ -218,12 +218,12 @@ def test_what_is_of_no_use_to_a_batch_query_is_said(caplog: pytest.LogCaptureFix
     ["", "null", "[]", "{", '{"t":[1]}', '{"t":{"x":1}}', '{"t":{"1_0":1}}', '{"t":{"0":"1"}}', '{"t":{"0":1.5}}',
      '{"t":{"0":true}}', '{"t":{"0":9223372036854775808}}', '{"t":1}'],
 )  # fmt: skip
-def test_offsets_that_are_none(text: str) -> None:
+def test_invalid_offsets_are_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"startingOffsets: Expected e\.g\."):
         parse_offsets(text, "startingOffsets")
 
 
-def test_offsets_there_and_back() -> None:
+def test_offsets_survive_parsing_and_printing() -> None:
     offsets = {("b", 0): -1, ("a", 10): 3, ("a", 9): (1 << 63) - 1}
     text = offsets_json(offsets)
     assert text == '{"a":{"9":9223372036854775807,"10":3},"b":{"0":-1}}'
@@ -257,7 +257,7 @@ def test_the_sink() -> None:
         ({"topics": "t"}, "did you mean 'topic'?"),
     ],
 )
-def test_what_the_sink_refuses(options: dict[str, str], text: str) -> None:
+def test_options_that_the_sink_refuses(options: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError) as raised:
         SinkOptions.read({"kafka.bootstrap.servers": "here:9092"} | options)
     assert text in str(raised.value)
@@ -274,12 +274,12 @@ def test_topic_ids() -> None:
 
 
 @pytest.mark.parametrize("given", ["[]", "{", '{"t":5}', '{"t":"xy"}'])
-def test_topic_ids_that_are_none(given: str) -> None:
+def test_invalid_topic_ids_are_refused(given: str) -> None:
     with pytest.raises(OptionError, match="option 'topicIds' must be topic ids by topic"):
         batch(topicIds=given)
 
 
-def test_topics_that_are_created_again() -> None:
+def test_the_choice_for_recreated_topics() -> None:
     assert not stream().restart_recreated
     assert stream(onRecreatedTopic="restart").restart_recreated
     with pytest.raises(OptionError, match="onRecreatedTopic must be 'error' or 'restart', got 'ignore'"):
@@ -288,6 +288,6 @@ def test_topics_that_are_created_again() -> None:
         stream(topicIds="{}")
 
 
-def test_time_stamps_that_are_clamped_are_refused() -> None:
+def test_invalid_timestamps_can_not_be_clamped() -> None:
     with pytest.raises(OptionError, match="invalidTimestamps must be 'error' or 'null', got 'clamp'"):
         batch(invalidTimestamps="clamp")

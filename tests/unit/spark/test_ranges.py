@@ -1,4 +1,4 @@
-"""Which offsets a query reads: nothing twice, nothing left out, and the limits kept."""
+"""The ranges of offsets that a query reads: complete, without overlap, within the limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def ends(spans: dict[tuple[str, int], tuple[int, int]]) -> tuple[dict[tuple[str,
 
 
 @given(SPANS)
-def test_what_lies_between(spans: dict[tuple[str, int], tuple[int, int]]) -> None:
+def test_ranges_between_start_and_end(spans: dict[tuple[str, int], tuple[int, int]]) -> None:
     start, end = ends(spans)
     ranges = ranges_between(start, end)
     assert {(r.topic, r.partition): (r.start, r.size) for r in ranges} == {at: s for at, s in spans.items() if s[1]}
 
 
-def test_between_takes_no_partition_that_has_no_start() -> None:
+def test_a_partition_without_start_is_an_error() -> None:
     with pytest.raises(PlanError, match="t-0 has the end offset 5, but no start offset"):
         ranges_between({}, {("t", 0): 5})
 
@@ -80,12 +80,12 @@ def test_a_limit(spans: dict[tuple[str, int], tuple[int, int]], limit: int) -> N
     assert taken == total if total <= limit else taken <= limit + len(spans)
 
 
-def test_a_limit_is_shared_by_what_waits() -> None:
+def test_a_limit_is_divided_in_proportion_to_the_lag() -> None:
     latest = {("t", 0): 900, ("t", 1): 100, ("t", 2): 50}
     assert limit_records({("t", 2): 50}, latest, 100) == {("t", 0): 90, ("t", 1): 10, ("t", 2): 50}
 
 
-def test_a_partition_that_lost_its_end_gives_nothing_and_goes_back() -> None:
+def test_a_partition_with_a_lower_end_contributes_nothing() -> None:
     assert limit_records({("t", 0): 500, ("t", 1): 0}, {("t", 0): 20, ("t", 1): 90}, 30) == {("t", 0): 20, ("t", 1): 30}
 
 

@@ -1,4 +1,4 @@
-"""One task's reading, against a broker that answers as it is told."""
+"""Reading the range of one task, from a fake broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch(*values: bytes, stamp: int = 5, headers: Any = ()) -> bytes:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """One partition: offsets 0 to 2, a gap as compaction leaves it, 10 to 12."""
+    """One partition: offsets 0 to 2, a gap made by compaction, offsets 10 to 12."""
     with FakeBroker() as broker:
         broker.append(0, batch(b"0", b"1", b"2"))
         broker.ends[0] = 10
@@ -57,11 +57,11 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
         (5, 12, [10, 11]),
     ],
 )
-def test_exactly_what_lies_in_the_range(broker: FakeBroker, start: int, end: int, found: list[int]) -> None:
+def test_exactly_the_records_of_the_range_are_read(broker: FakeBroker, start: int, end: int, found: list[int]) -> None:
     assert offsets(read(task(broker, start, end))) == found
 
 
-def test_the_rest_of_the_range_is_waited_for(broker: FakeBroker) -> None:
+def test_a_task_waits_for_the_rest_of_its_range(broker: FakeBroker) -> None:
     def late(request: Any) -> Any:
         broker.append(0, batch(b"13"))
         return broker._fetch(request)
@@ -88,7 +88,7 @@ def test_columns(broker: FakeBroker, headers: bool) -> None:
         assert plain.to_pylist()[0]["headers"] is None
 
 
-def test_what_retention_took_is_a_loss(broker: FakeBroker) -> None:
+def test_records_deleted_before_the_read_are_a_loss(broker: FakeBroker) -> None:
     broker.starts[0] = 2
     del broker.logs[0][0]
     with pytest.raises(DataLoss, match="offset 0 of t-0 does not exist: the partition begins with 2 and ends with 13"):
@@ -97,7 +97,7 @@ def test_what_retention_took_is_a_loss(broker: FakeBroker) -> None:
     assert offsets(read(task(broker, 0, 2, fail=False))) == []  # nothing of the range is left
 
 
-def test_what_retention_takes_while_it_is_read(broker: FakeBroker) -> None:
+def test_records_deleted_during_the_read_are_a_loss(broker: FakeBroker) -> None:
     def gone(request: Any) -> Any:
         broker.starts[0] = 12
         return broker._fetch(request)
@@ -112,13 +112,13 @@ def test_what_retention_takes_while_it_is_read(broker: FakeBroker) -> None:
 
 
 def test_a_log_that_ends_before_the_range(broker: FakeBroker) -> None:
-    """As a topic that was deleted and made again: nothing below the range is read in its place."""
+    """No records before the range are read instead. The log may be that of a recreated topic."""
     with pytest.raises(DataLoss, match="offset 20 of t-0 does not exist"):
         offsets(read(task(broker, 20, 30)))
     assert offsets(read(task(broker, 20, 30, fail=False))) == []
 
 
-def test_a_topic_that_is_gone(broker: FakeBroker) -> None:
+def test_a_topic_that_no_longer_exists(broker: FakeBroker) -> None:
     broker.topic = "another"
     with pytest.raises(DataLoss, match="topic 't' no longer exists"):
         offsets(read(task(broker, 0, 13)))
@@ -126,7 +126,7 @@ def test_a_topic_that_is_gone(broker: FakeBroker) -> None:
 
 
 def test_a_topic_that_was_created_again(broker: FakeBroker) -> None:
-    """With as many records as the range has: nothing of the new topic is taken for the old one's."""
+    """No record of the new topic is read, although it has as many records as the range."""
     planned = replace(task(broker, 0, 13), topic_id=TOPIC_ID.hex())
     assert offsets(read(planned)) == [0, 1, 2, 10, 11, 12]
     broker.topic_id = b"another topic id"
@@ -140,7 +140,7 @@ def test_a_topic_that_was_created_again(broker: FakeBroker) -> None:
     [(0, 1970), (-62_135_596_800_000, 1), (253_402_300_799_999, 9999)]
     + [(stamp, None) for stamp in (-62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1, -(1 << 63))],
 )
-def test_time_stamps_beyond_those_of_spark(broker: FakeBroker, stamp: int, year: int | None) -> None:
+def test_time_stamps_that_spark_can_not_represent(broker: FakeBroker, stamp: int, year: int | None) -> None:
     broker.append(0, batch(b"good", stamp=1_700_000_000_000))
     broker.append(0, batch(b"a", stamp=stamp))
     strict = task(broker, 13, 15)
@@ -157,7 +157,7 @@ def test_time_stamps_beyond_those_of_spark(broker: FakeBroker, stamp: int, year:
     assert [row["timestamp"].year if row["timestamp"] else None for row in rows] == [2023, year]
 
 
-def test_an_end_that_never_comes(broker: FakeBroker) -> None:
+def test_a_task_fails_if_no_records_arrive(broker: FakeBroker) -> None:
     with pytest.raises(RequestTimedOut, match="Cannot fetch record for offset 13 of t-0 in 100 milliseconds"):
         offsets(read(task(broker, 12, 20, ms=100)))
 
@@ -180,7 +180,7 @@ def test_other_errors_are_raised(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_what_is_held_has_a_limit_however_well_the_backlog_is_compressed(broker: FakeBroker, headers: bool) -> None:
+def test_memory_is_bounded_whatever_the_compression_ratio(broker: FakeBroker, headers: bool) -> None:
     """60 MiB of values that are a few kB in one fetch: a batch for Spark is not larger for it."""
     size, count = 512 * 1024, 120
     squeezed = encode_batch([NewRecord(None, bytes(size), 5, [])], compression=4)

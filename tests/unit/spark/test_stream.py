@@ -1,4 +1,4 @@
-"""The streaming reader's decisions, with brokers that are a dict."""
+"""The decisions of the streaming reader, with dicts in place of brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE = {"kafka.bootstrap.servers": "here:9092", "subscribe": "t"}
 
 
 class FakeOffsets:
-    """What `OffsetLookup` would return, from two dicts; losses are kept, and raised if they have to be."""
+    """An OffsetLookup that answers from dicts. It records losses, and raises them if the options say so."""
 
     def __init__(self, ends: ByPartition, begins: ByPartition | None = None, fail: bool = True) -> None:
         self.log_ends = ends
@@ -120,13 +120,13 @@ def test_the_read_limit() -> None:
     assert both == ReadMaxRows(5)
 
 
-def test_at_most_so_many() -> None:
+def test_at_most_max_offsets_per_trigger() -> None:
     made, _ = reader({("t", 0): 90, ("t", 1): 10})
     assert made.latestOffset({"t": {"0": 0, "1": 0}}, ReadMaxRows(10)) == {"t": {"0": 9, "1": 1}}
     assert made.reportLatestOffset() == {"t": {"0": 90, "1": 10}}
 
 
-def test_at_least_so_many_or_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_least_min_offsets_or_max_trigger_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     made, fake = reader({("t", 0): 3}, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7", maxTriggerDelay="10s")
@@ -145,7 +145,7 @@ def test_at_least_so_many_or_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.latestOffset({"t": {"0": 9}}, ReadMaxRows(7)) == {"t": {"0": 16}}
 
 
-def test_available_now_ends_where_it_was_when_it_began() -> None:
+def test_available_now_ends_at_the_offsets_of_its_start() -> None:
     made, fake = reader({("t", 0): 10}, minOffsetsPerTrigger="100")
     made.prepareForTriggerAvailableNow()
     fake.log_ends = {("t", 0): 99, ("t", 1): 5}
@@ -163,7 +163,7 @@ def test_new_partitions_are_read_from_their_beginning() -> None:
     assert fake.losses == []
 
 
-def test_a_new_partition_that_has_lost_its_beginning() -> None:
+def test_a_new_partition_without_its_first_records_is_a_loss() -> None:
     made, _ = reader({("t", 0): 10, ("t", 1): 4}, begins={("t", 1): 2})
     with pytest.raises(DataLoss, match=r"the new partition t-1 begins with offset 2, not with 0\. Some data may"):
         made.partitions({"t": {"0": 10}}, {"t": {"0": 10, "1": 4}})
@@ -171,7 +171,7 @@ def test_a_new_partition_that_has_lost_its_beginning() -> None:
     assert tasks(list(made.partitions({"t": {"0": 10}}, {"t": {"0": 10, "1": 4}}))) == [(1, 2, 4)]
 
 
-def test_a_partition_that_is_gone() -> None:
+def test_a_partition_that_no_longer_exists_is_a_loss() -> None:
     start = {"t": {"0": 3, "1": 4}}
     made, _ = reader({("t", 0): 10})
     with pytest.raises(DataLoss, match="partition t-1 no longer exists"):
@@ -183,7 +183,7 @@ def test_a_partition_that_is_gone() -> None:
     assert fake.losses == ["partition t-1 no longer exists"] * 3
 
 
-def test_a_partition_that_ends_before_what_was_read() -> None:
+def test_a_partition_that_ends_before_what_was_read_is_a_loss() -> None:
     start = {"t": {"0": 30}}
     made, _ = reader({("t", 0): 10})
     with pytest.raises(DataLoss, match="t-0 ends with 10, but was read to 30"):
@@ -200,7 +200,7 @@ def test_a_partition_that_ends_before_what_was_read() -> None:
 
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(4)])
 def test_the_start_is_decided_once(limit: Any) -> None:
-    """Spark asks for it before it plans the first batch and again when it runs it; the topic goes on meanwhile."""
+    """Spark asks for the start before it plans the first batch and again when it runs it, while records arrive."""
     made, fake = reader({("t", 0): 10})
     fake.start = fake.latest  # type: ignore[method-assign]
     start = made.initialOffset()
@@ -228,7 +228,7 @@ def test_a_query_that_died_in_its_first_batch_reads_the_same_range_again(limit: 
 
 
 def test_a_first_batch_without_records() -> None:
-    """Spark makes one, for nothing is committed; what comes then is read from where it ended."""
+    """Spark runs a first batch without records, since nothing is committed; later records are read from its end."""
     made, fake = reader({("t", 0): 10})
     fake.start = fake.latest  # type: ignore[method-assign]
     start = made.initialOffset()
@@ -241,7 +241,7 @@ def test_a_first_batch_without_records() -> None:
 
 
 def test_nothing_new_is_the_same_offset_though_the_leader_changed() -> None:
-    """Spark compares offsets as text: another one would be a batch without records for each election."""
+    """Spark compares offsets as text: if epochs changed it, each election would cause a batch without records."""
     made, fake = reader({("t", 0): 10})
     fake.ids, fake.epochs = {"t": "aa"}, {("t", 0): 3}
     end = made.latestOffset({"t": {"0": 4}}, ReadAllAvailable())
@@ -298,7 +298,7 @@ def test_a_topic_that_is_created_again_before_its_batch_is_read() -> None:
     assert lenient.partitions(start, end) == []
 
 
-def test_a_log_that_was_cut_back_is_a_loss_though_it_is_longer_by_now() -> None:
+def test_a_truncated_log_is_a_loss_even_if_it_is_longer_now() -> None:
     made, fake = reader({("t", 0): 10})
     fake.epochs = {("t", 0): 3}
     start = read_to(made, fake, "aa")
@@ -313,7 +313,7 @@ def test_a_log_that_was_cut_back_is_a_loss_though_it_is_longer_by_now() -> None:
     assert len(fake.losses) == 1
 
 
-def test_the_reader_travels_without_its_connections() -> None:
+def test_the_reader_is_pickled_without_its_connections() -> None:
     made, fake = reader({("t", 0): 1})
     again = pickle.loads(pickle.dumps(made))
     assert again._offsets is None
@@ -363,18 +363,18 @@ PARTITION, OFFSET, STAMP = ("partition",), ("offset",), ("timestamp",)
         ([LessThan(OFFSET, -5)], []),
     ],
 )
-def test_filters_that_are_seen_to(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], found: Any) -> None:
+def test_filters_that_the_source_applies(monkeypatch: pytest.MonkeyPatch, filters: list[Filter], found: Any) -> None:
     assert planned(monkeypatch, filters) == ([], found)
 
 
-def test_filters_that_spark_has_to_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_that_spark_must_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     others: list[Filter] = [StringContains(("topic",), "t"), EqualTo(("value",), b"x"), GreaterThan(PARTITION, 0)]
     assert planned(monkeypatch, others) == (others, [(0, 0, 100), (1, 0, 50)])
     late: list[Filter] = [GreaterThan(STAMP, datetime.fromtimestamp(0.06, UTC)), LessThan(STAMP, datetime.now(UTC))]
     assert planned(monkeypatch, late) == (late, [(0, 60, 100)])
 
 
-def test_a_start_behind_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_after_its_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeOffsets({("t", 0): 5}, begins={("t", 0): 7})
     monkeypatch.setattr(source, "OffsetLookup", lambda _: fake)
     with pytest.raises(PlanError, match="The start offset 7 of t-0 is greater than its end offset 5"):
