@@ -225,16 +225,9 @@ class Accumulator:
     # Taking records
 
     def add(
-        self,
-        topic: str,
-        partitions: int,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Sequence[Header] = (),
-        encoded: bytes = b"",
-    ) -> Batch:
+        self, topic: str, partitions: int, partition: int | None, key: bytes | None, value: bytes | None,
+        timestamp: int, headers: Sequence[Header] = (), encoded: bytes = b"",
+    ) -> Batch:  # fmt: skip
         """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
         `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError or ValueError
