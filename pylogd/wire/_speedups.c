@@ -836,6 +836,18 @@ put_varint(Output *output, int64_t value)
     output->start[output->size++] = (uint8_t)rest;
 }
 
+/* Bytes behind their length. */
+static int
+put_bytes(Output *output, const void *bytes, Py_ssize_t size)
+{
+    if (reserve(output, 10 + size) < 0)
+        return -1;
+    put_varint(output, size);
+    memcpy(output->start + output->size, bytes, (size_t)size);
+    output->size += size;
+    return 0;
+}
+
 /* The length and the bytes of an object with a buffer; None is null. */
 static int
 put_sized(Output *output, PyObject *object)
@@ -847,23 +859,11 @@ put_sized(Output *output, PyObject *object)
         put_varint(output, -1);
         return 0;
     }
-    if (PyBytes_CheckExact(object)) {
-        Py_ssize_t size = PyBytes_GET_SIZE(object);
-        if (reserve(output, 10 + size) < 0)
-            return -1;
-        put_varint(output, size);
-        memcpy(output->start + output->size, PyBytes_AS_STRING(object), (size_t)size);
-        output->size += size;
-        return 0;
-    }
+    if (PyBytes_CheckExact(object))
+        return put_bytes(output, PyBytes_AS_STRING(object), PyBytes_GET_SIZE(object));
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0)
         return -1;
-    int done = reserve(output, 10 + view.len);
-    if (done == 0) {
-        put_varint(output, view.len);
-        memcpy(output->start + output->size, view.buf, (size_t)view.len);
-        output->size += view.len;
-    }
+    int done = put_bytes(output, view.buf, view.len);
     PyBuffer_Release(&view);
     return done;
 }
@@ -872,15 +872,8 @@ put_sized(Output *output, PyObject *object)
 static int
 put_text(Output *output, PyObject *text)
 {
-    if (PyUnicode_Check(text) && PyUnicode_IS_COMPACT_ASCII(text)) {
-        Py_ssize_t size = PyUnicode_GET_LENGTH(text);
-        if (reserve(output, 10 + size) < 0)
-            return -1;
-        put_varint(output, size);
-        memcpy(output->start + output->size, PyUnicode_1BYTE_DATA(text), (size_t)size);
-        output->size += size;
-        return 0;
-    }
+    if (PyUnicode_Check(text) && PyUnicode_IS_COMPACT_ASCII(text))
+        return put_bytes(output, PyUnicode_1BYTE_DATA(text), PyUnicode_GET_LENGTH(text));
     PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
     if (encoded == NULL)
         return -1;

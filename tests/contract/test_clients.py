@@ -455,6 +455,8 @@ def test_statistics(face: Face, topic: str) -> None:
     found = producer.metrics()
     assert (found.client_id, found.record_send_total, found.record_error_total) == ("measured", 100, 0)
     assert found.record_send_rate > 0 and found.batch_size_avg > 100
+    assert found.records_per_request_avg > 1
+    assert 0 <= found.record_queue_time_avg <= found.record_queue_time_max
     assert found.buffer_available_bytes == found.buffer_total_bytes
     assert {partition: each.record_send_total for partition, each in found.partitions.items()} == {
         (topic, 0): 50, (topic, 1): 50,

@@ -72,14 +72,6 @@ def check_headers(headers: Sequence[Header]) -> list[Header]:
     return checked
 
 
-def headers_to_bytes(headers: Sequence[Header]) -> bytes:
-    """Return headers encoded. Raises TypeError for a key that is no str, a value that is no bytes."""
-    try:
-        return _encode_headers(headers)
-    except (AttributeError, TypeError, ValueError):
-        return _encode_headers(check_headers(headers))  # which says what is wrong
-
-
 def to_bytes(content: Any, what: str) -> bytes:
     """Return a key or value as bytes. Raises TypeError with `what` it is."""
     if isinstance(content, bytes | bytearray | memoryview):
@@ -225,16 +217,9 @@ class Accumulator:
     # Taking records
 
     def add(
-        self,
-        topic: str,
-        partitions: int,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Sequence[Header] = (),
-        encoded: bytes = b"",
-    ) -> Batch:
+        self, topic: str, partitions: int, partition: int | None, key: bytes | None, value: bytes | None,
+        timestamp: int, headers: Sequence[Header] = (), encoded: bytes = b"",
+    ) -> Batch:  # fmt: skip
         """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
         `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError or ValueError
@@ -252,7 +237,10 @@ class Accumulator:
         if timestamp.__class__ is not int or not -1 <= timestamp <= MAX_TIMESTAMP:
             check_timestamp(timestamp)
         if headers:
-            encoded = headers_to_bytes(headers)
+            try:
+                encoded = _encode_headers(headers)
+            except (AttributeError, TypeError, ValueError):
+                encoded = _encode_headers(check_headers(headers))  # which says what is wrong
         size += len(encoded)
         if partition is None and (key is not None or self._asks_keyless):
             hashed = self._is_murmur2 and key is not None

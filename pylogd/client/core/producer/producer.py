@@ -67,7 +67,34 @@ class ProducerCore:
         network = NetworkMeters(options.client_id, options.metrics_sample_window) if meters is None else meters
         self.meters = ProducerMeters(network, options.buffer_memory)
         self.statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self.metrics)
-        self.accumulator = Accumulator(
+        self.accumulator = self._make_accumulator(monotonic)
+        self.queue = SendQueue(
+            self.accumulator, idempotent=options.is_idempotent, retry=options.retry, backoff=options.backoff,
+            max_request_bytes=max(options.max_request_bytes, options.batch_bytes),
+            on_result=self._note_result, on_retry=self.meters.retried,
+        )  # fmt: skip
+        self.partitions: dict[str, int] = {}
+        self.in_flight = 0  # produce requests
+        #: why no more records are accepted, once that is so
+        self.failure: PylogdError | None = None
+        self._metadata = metadata
+        self._updater = MetadataUpdater(
+            metadata, max_age=options.metadata_max_age, timeout=options.request_timeout, backoff=options.backoff,
+            on_topic=self._topic_learned,
+        )  # fmt: skip
+        self._is_ready = is_ready
+        self._guard = guard if guard is not None else nullcontext()
+        self._learned: dict[str, int] = {}
+        self._unknown: dict[str, PylogdError] = {}
+        self._results: list[tuple[Batch, BatchResult]] = []
+        self._in_flight: dict[int, int] = {}
+        self._leaderless: list[tuple[TopicPartition, PylogdError]] = []
+        self._id_pause, self._id_not_before, self._asking_id = options.backoff(), 0.0, False
+        self._stopped = False
+
+    def _make_accumulator(self, monotonic: Callable[[], float]) -> Accumulator:
+        options = self.options
+        return Accumulator(
             batch_bytes=options.batch_bytes,
             batch_records=options.batch_records,
             linger=options.linger_ms / 1000,
@@ -78,36 +105,6 @@ class ProducerCore:
             with_leader=self._with_leader,
             monotonic=monotonic,
         )
-        self.queue = SendQueue(
-            self.accumulator,
-            idempotent=options.is_idempotent,
-            retry=options.retry,
-            max_request_bytes=max(options.max_request_bytes, options.batch_bytes),
-            backoff=options.backoff,
-            on_result=self._note_result,
-            on_retry=self.meters.retried,
-        )
-        self.partitions: dict[str, int] = {}
-        self.in_flight = 0  # produce requests
-        #: why no more records are accepted, once that is so
-        self.failure: PylogdError | None = None
-        self._metadata = metadata
-        self._updater = MetadataUpdater(
-            metadata,
-            max_age=options.metadata_max_age,
-            timeout=options.request_timeout,
-            backoff=options.backoff,
-            on_topic=self._topic_learned,
-        )
-        self._is_ready = is_ready
-        self._guard = guard if guard is not None else nullcontext()
-        self._learned: dict[str, int] = {}
-        self._unknown: dict[str, PylogdError] = {}
-        self._results: list[tuple[Batch, BatchResult]] = []
-        self._in_flight: dict[int, int] = {}
-        self._leaderless: list[tuple[TopicPartition, PylogdError]] = []
-        self._id_pause, self._id_not_before, self._asking_id = options.backoff(), 0.0, False
-        self._stopped = False
 
     # Records
 
@@ -330,8 +327,8 @@ class ProducerCore:
 
     def _measure(self, call: Call, batches: Sequence[Batch]) -> None:
         """Record a request that was answered, and how long its batches had waited before it."""
-        began = -self.options.delivery_timeout  # before the deadline
-        waited = [call.sent_at - batch.deadline - began for batch in batches if batch.error is None]
+        timeout = self.options.delivery_timeout  # from a batch's first record to its deadline
+        waited = [call.sent_at - (batch.deadline - timeout) for batch in batches if batch.error is None]
         self.meters.sent(sum(batch.count for batch in batches), waited)
 
     def _ended(self, request: BatchRequest) -> None:
