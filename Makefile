@@ -100,9 +100,9 @@ COVERED := $(addprefix tests/unit/,wire log client) \
 coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by unit and property tests, each with a floor
 	@mkdir -p .cache
 	@COVERAGE_FILE=.cache/coverage PYLOGD_TEST_INSTALLED=1 $(BIN)/coverage run $(BIN)/pytest -q $(COVERED)
-	@for room in $(COVERAGE_FLOORS); do \
+	@for part in $(COVERAGE_FLOORS); do \
 		COVERAGE_FILE=.cache/coverage $(BIN)/coverage report --skip-covered --show-missing \
-			--include="*/pylogd/$${room%:*}/*" --fail-under="$${room#*:}" || failed=1; \
+			--include="*/pylogd/$${part%:*}/*" --fail-under="$${part#*:}" || failed=1; \
 	done; test -z "$$failed"
 
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
