@@ -178,7 +178,7 @@ def following(scale: Scale) -> list[Figure]:
         found.add("a follower applies, by the clock", "MB/s", rate, at_least=300)
         found.add("a follower applies, of its processor time", "MB/s", follower)
         found.add("its leader sends, of its processor time", "MB/s", leader)
-        say(f"{rate:.0f} MB/s; {follower:.0f} MB for a second of the follower's, {leader:.0f} of the leader's")
+        say(f"{rate:.0f} MB/s; {follower:.0f} MB per processor second of the follower, {leader:.0f} of the leader")
     return found.list()
 
 
@@ -361,10 +361,10 @@ def main() -> None:
     """Run the rows and write the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description="a cluster on this machine")
     parser.add_argument("--only", default="", help="only the rows whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="one small round: a look, nothing is written")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of which the median counts (5)")
-    parser.add_argument("--folder", type=Path, help="where the data goes (a folder under .cache)")
-    parser.add_argument("--list", action="store_true", help="the rows, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="one small round, for an impression; writes nothing")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (5); the median counts")
+    parser.add_argument("--folder", type=Path, help="folder for data (one under .cache)")
+    parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
     options = parser.parse_args()
     rows = {name: measure for name, measure in ROWS.items() if options.only in name}
     if options.list or not rows:

@@ -52,9 +52,9 @@ def main() -> None:
         child = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         print(f"log          {before / MB:,.0f} MB, {options.records:,} records, {options.keys:,} keys")
         print(f"compacted    {log.size / MB:,.0f} MB left")
-        print(f"time         {seconds:.2f} s, {cpu:.2f} s of processor here, {child:.2f} s in the process that cleans")
+        print(f"time         {seconds:.2f} s, {cpu:.2f} s of processor here, {child:.2f} s in the child process")
         print(f"throughput   {cleaned / seconds / MB:,.0f} MB/s of log in {rounds} rounds")
-        print(f"offset map   {offset_map.nbytes / MB:,.0f} MB for {offset_map.capacity:,} keys, 24 bytes an entry")
+        print(f"offset map   {offset_map.nbytes / MB:,.0f} MB for {offset_map.capacity:,} keys, 24 bytes each")
         print(
             f"peak memory  {_peak_mb():,.0f} MB, before the compaction {rss:,.0f} MB, of which a dict to compare with"
         )
@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--value-bytes", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=16, help="records a batch")
+    parser.add_argument("--batch", type=int, default=16, help="records per batch")
     parser.add_argument("--codec", default="none")
     parser.add_argument("--segment-bytes", type=int, default=256 << 20)
     parser.add_argument("--dedupe-buffer-bytes", type=int, default=128 << 20)

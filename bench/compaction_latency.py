@@ -32,7 +32,7 @@ _MOST_SECONDS = 60.0
 def main() -> None:
     """Fill the topic, measure with and without compaction in turns, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=400_000, help="of 1 KiB, over a quarter as many keys")
+    parser.add_argument("--records", type=int, default=400_000, help="records of 1 KiB, with a quarter as many keys")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, default=None)
     options = parser.parse_args()

@@ -68,7 +68,7 @@ async def _by_line(reactor: Any, folder: Path, count: int, sent: int) -> None:
     before = tracemalloc.take_snapshot()
     after = await deferToThread(_meanwhile, port, count, sent, tracemalloc.take_snapshot)
     lines = after.compare_to(before, "lineno")
-    print(f"{sum(line.size_diff for line in lines) / count:8,.0f} bytes of Python's objects, of which")
+    print(f"{sum(line.size_diff for line in lines) / count:8,.0f} bytes of Python objects, of which")
     for line in lines:
         if line.size_diff >= _LEAST_BYTES * count:
             frame = line.traceback[0]

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where the brokers keep their data; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for the brokers' data; by default a temporary one")
     parser.add_argument("--json", action="store_true", help="print the medians as JSON")
     arguments = parser.parse_args()
     rounds = [measure(arguments.partitions, arguments.topics, arguments.folder) for _ in range(arguments.rounds)]
@@ -192,7 +192,7 @@ class _Gone:
     def wait(self) -> None:
         """Return once the node is deleted."""
         if not self._gone.wait(WAIT_SECONDS):
-            raise RuntimeError("a node of ZooKeeper stays")
+            raise RuntimeError("a node of ZooKeeper was not deleted in time")
 
 
 def until_controller(zookeeper: KazooClient, old: int) -> float:
@@ -290,7 +290,7 @@ def answer(connection: socket.socket, request: bytes) -> int:
     while left:
         chunk = connection.recv(min(left, 1 << 20))
         if not chunk:
-            raise RuntimeError("the broker hung up")
+            raise RuntimeError("the broker closed the connection")
         left -= len(chunk)
     return int(size)
 

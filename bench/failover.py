@@ -82,7 +82,7 @@ def kill(cluster: LocalCluster, names: list[str], each: int) -> dict[str, float]
         begin = time.monotonic()
         cluster.kill(victim)
         if not gone.wait(WAIT_SECONDS):
-            raise RuntimeError("the registration of the killed broker stays")
+            raise RuntimeError("the registration of the killed broker was not deleted in time")
         admins = [Admin(address) for address in left]
         for admin in admins:
             wait_until(lambda admin=admin: led(admin, victim), "all have a leader")

@@ -69,10 +69,10 @@ class Beside:
 def main() -> None:
     """Measure, and print or write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--idle", default="1000,10000", help="numbers of idle partitions, with commas")
+    parser.add_argument("--idle", default="1000,10000", help="numbers of idle partitions, separated by commas")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--sends", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where the brokers keep their data; a temporary one by default")
+    parser.add_argument("--folder", type=Path, help="folder for the brokers' data; by default a temporary one")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     arguments = parser.parse_args()
     counts = [0, *(int(number) for number in arguments.idle.split(","))]

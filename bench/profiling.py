@@ -122,9 +122,9 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Profile the requests and write the tables, or store the results for a later comparison."""
     parser = argparse.ArgumentParser(prog="python -m bench.profiling", description="requests by function")
-    parser.add_argument("--requests", type=int, default=5000, help="of each kind (5000)")
-    parser.add_argument("--output", type=Path, default=HERE / "PROFILE.md", help="where the tables go")
-    parser.add_argument("--keep", action="store_true", help=f"write {BEFORE.name}: what later runs are compared with")
+    parser.add_argument("--requests", type=int, default=5000, help="number of requests of each kind (5000)")
+    parser.add_argument("--output", type=Path, default=HERE / "PROFILE.md", help="file for the tables")
+    parser.add_argument("--keep", action="store_true", help=f"write {BEFORE.name}, for comparison with later runs")
     said = parser.parse_args(arguments)
     found = _measure(said.requests)
     if said.keep:

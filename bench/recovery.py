@@ -88,7 +88,7 @@ def main() -> None:
     """Run as the command line says, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--batch", type=int, action="append", help="bytes of a batch; may be given more than once")
+    parser.add_argument("--batch", type=int, action="append", help="bytes per batch; repeatable")
     arguments = parser.parse_args()
     runs = [measure(arguments.megabytes << 20, size) for size in arguments.batch or _BATCHES]
     for run in runs:

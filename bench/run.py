@@ -140,7 +140,7 @@ class Run:
                 continue
             minutes = (time.monotonic() - begun) / 60
             if minutes > budget:
-                say(f"{budget:g} minutes are over: the same command goes on from here")
+                say(f"{budget:g} minutes are over: run the same command again to continue")
                 return
             say(f"[{number}/{len(steps)}, {minutes:.1f} min] {experiment.group}: {experiment.name}: {name}")
             self.results.put(experiment, name, self.measure(experiment, name))
@@ -155,16 +155,16 @@ def raise_limits() -> None:
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.run", description="pylogd beside its peers")
-    parser.add_argument("--quick", action="store_true", help="a look in under 10 minutes, kept under .cache")
-    parser.add_argument("--only", default="", help="peers and words of experiments' names, with commas between")
-    parser.add_argument("--again", action="store_true", help="measure anew what is there already")
+    parser.add_argument("--quick", action="store_true", help="a short run of under 10 minutes, kept under .cache")
+    parser.add_argument("--only", default="", help="peers and words of experiments' names, separated by commas")
+    parser.add_argument("--again", action="store_true", help="measure again what has results")
     parser.add_argument("--budget", type=float, help="begin nothing more after so many minutes (--quick: 9)")
     parser.add_argument("--rounds", type=int, help="rounds of which the median counts (what each experiment says)")
     parser.add_argument("--scale", type=float, help="a factor for the number of messages (1)")
     parser.add_argument("--seconds", type=float, help="how long a round lasts, about (what each experiment says)")
     parser.add_argument("--folder", type=Path, help="where the brokers' data goes (a folder under .cache)")
     parser.add_argument("--list", action="store_true", help="print what would be measured, and end")
-    parser.add_argument("--report", action="store_true", help="measure nothing, write the report of what is there")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write the report from existing results")
     return parser.parse_args(arguments)
 
 

@@ -228,11 +228,11 @@ class Bench:
 def main() -> None:
     """Run the rows and write the tables."""
     parser = argparse.ArgumentParser(description="pylogd beside the bare ceiling")
-    parser.add_argument("--quick", action="store_true", help="one round of a tenth of the size: a look, not a result")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of which the median counts (5)")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth of the size, for an impression")
+    parser.add_argument("--repeats", type=int, default=5, help="number of rounds (5); the median counts")
     parser.add_argument("--only", default="", help="only the rows whose name contains this")
     parser.add_argument("--peers", default="ceiling,pylogd", help="which brokers (ceiling,pylogd)")
-    parser.add_argument("--folder", type=Path, help="where the data goes (a folder under .cache)")
+    parser.add_argument("--folder", type=Path, help="folder for data (one under .cache)")
     options = parser.parse_args()
     build()
     folder = options.folder or CLIENT.parent
@@ -248,7 +248,7 @@ def main() -> None:
     table = tables(WORKLOADS, bench.results, about, options.quick, repeats)
     print(table)
     if options.only or options.quick:
-        bench.say("a part or a quick look: bench/SMOKE.md is left as it was")
+        bench.say("only a part or a quick run: bench/SMOKE.md is not written")
         return
     (HERE / "SMOKE.md").write_text(table)
     everything = {"machine": about, "repeats": repeats} | asdict(bench.results)

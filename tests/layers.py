@@ -1,6 +1,6 @@
-"""The rules for imports between the packages of pylogd, and the import graph that they are checked against.
+"""Rules for imports between the packages of pylogd, and the import graph that they are checked against.
 
-`tests/unit/test_layers.py` checks the rules; `tools/generate_room_table.py` writes the table in ARCHITECTURE.md from
+`tests/unit/test_layers.py` checks the rules; `tools/generate_package_table.py` writes the table in ARCHITECTURE.md from
 them. Imports are read from the sources with `ast`, so those in functions and under TYPE_CHECKING count like any other.
 """
 
@@ -19,7 +19,7 @@ PACKAGE = Path(pylogd.__file__).parent
 
 
 class Twisted(Enum):
-    """How much of Twisted a room may import."""
+    """How much of Twisted a package may import."""
 
     NEVER = "no"
     NAMES = "names"
@@ -27,22 +27,23 @@ class Twisted(Enum):
 
 
 class Rule(NamedTuple):
-    """What the modules of a room may import besides the room itself and `EVERYWHERE`."""
+    """What the modules of a package may import besides the package itself and `EVERYWHERE`."""
 
     imports: tuple[str, ...] = ()
     twisted: Twisted = Twisted.NAMES
-    #: modules of the room that may import all of Twisted nevertheless
+    #: modules of the package that may import all of Twisted nevertheless
     reactor: tuple[str, ...] = ()
 
 
-#: Rooms that every other one may import.
+#: Modules that every package may import.
 EVERYWHERE = ("errors", "clock", "machine")
 #: What `Twisted.NAMES` allows: names for what is passed in. Nothing in them touches a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
 )  # fmt: skip
 _NEVER = Twisted.NEVER
-#: Room -> its rule, from the bottom up. A package inside a room, such as `wire.messages`, has the room's rule.
+#: Package, or module outside of packages, -> its rule, from the bottom up. A package inside of another, such as
+#: `wire.messages`, has the rule of the outer one.
 RULES: Mapping[str, Rule] = {
     "errors": Rule(twisted=_NEVER),
     "clock": Rule(twisted=_NEVER),
@@ -85,14 +86,14 @@ RULES: Mapping[str, Rule] = {
 }  # fmt: skip
 
 
-def within(module: str, rooms: tuple[str, ...]) -> bool:
-    """Return whether `module` is one of `rooms` or inside one."""
-    return any(module == room or module.startswith(room + ".") for room in rooms)
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    """Return whether `module` is one of `packages` or inside one."""
+    return any(module == package or module.startswith(package + ".") for package in packages)
 
 
-def room_of(module: str) -> str:
-    """Return the room whose rule holds for a module of pylogd, named without `pylogd.`; "" if there is none."""
-    return max((room for room in RULES if within(module, (room,))), key=len, default="")
+def ruled_by(module: str) -> str:
+    """Return the entry of `RULES` for a module of pylogd, named without `pylogd.`; "" if there is none."""
+    return max((name for name in RULES if within(module, (name,))), key=len, default="")
 
 
 def modules(root: Path) -> dict[str, Path]:

@@ -1,11 +1,11 @@
-"""The whole suite in two parts at a time: `python tests/parts.py PYTEST [ARGUMENT ...]`, as `make test` runs it.
+"""Run the test suite as two parts at the same time: `python tests/parts.py PYTEST [ARGUMENT ...]`, as `make test` does.
 
-One part mostly waits: for sessions to expire, leaders to move, processes to be killed and come back. The other one
-works. Side by side they take little more than the longer of them. Every file belongs to exactly one part, by
-`part_of`; pytest's `--part` option runs one by itself.
+One part mostly waits: for sessions to expire, leaders to change, processes to end and start. The other part works.
+Together they take little longer than the longer one. Each file belongs to one part (`part_of`); pytest's option
+`--part` runs one part alone.
 
-The working part writes to the terminal as it goes; the waiting part's report follows, whole, once both have ended. The
-exit status is the first that is not 0. Whatever ends this, both parts are told to stop, and waited for.
+The working part writes to the terminal; the waiting part's report follows once both have ended. The exit status is the
+first that is not 0. Whatever ends this process, both parts are stopped and waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOP_SECONDS = 60.0
 
 
 def part_of(path: Path) -> str:
-    """The part that a test file belongs to. All that starts a Spark is in one, so that there is one at a time."""
+    """Return the part of a test file. All tests with Spark are in one part, so that one Spark runs at a time."""
     folder, *rest = path.relative_to(TESTS).parts
     if folder in ("chaos", "crash"):
         return WAITING
@@ -33,7 +33,7 @@ def part_of(path: Path) -> str:
 
 
 def main(command: Sequence[str]) -> int:
-    """Run both parts by `command`; the exit status."""
+    """Run both parts with `command`. Return the exit status."""
     started = time.monotonic()
     running: dict[str, subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryFile() as report:
@@ -45,7 +45,7 @@ def main(command: Sequence[str]) -> int:
                     stdout=report if aside else None, stderr=report if aside else None, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
             codes = {part: running[part].wait() for part in reversed(PARTS)}
-        except KeyboardInterrupt:  # the terminal has told them too: a second time would cut their clearing up short
+        except KeyboardInterrupt:  # the terminal interrupts the parts too; a second time would end their cleanup
             _end(running.values(), tell=False)
             raise
         finally:
@@ -60,7 +60,7 @@ def main(command: Sequence[str]) -> int:
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]], *, tell: bool) -> None:
-    """Have them end as Ctrl-C does, so that fixtures stop what they have started."""
+    """End the parts as Ctrl-C does, so that fixtures stop what they have started."""
     for process in processes:
         if tell and process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Faults of the machine under one process: a wall clock that steps, a disk that fails, what a power loss would leave.
+"""Simulate faults of the machine for one process: steps of the wall clock, a failing disk, a loss of power.
 
 Strategy: a small library (`preload.c`), compiled at its first use, stands between a process and the C library
 (`LD_PRELOAD`). It shifts what the wall clock says, fails writes and syncs below one directory, and notes which bytes of
@@ -31,7 +31,7 @@ def _compiler() -> str | None:
 
 
 def why_not() -> str:
-    """Why no process can be given these faults here; empty if one can."""
+    """Return why these faults can't be simulated here; "" if they can."""
     if not sys.platform.startswith("linux"):
         return "LD_PRELOAD is used as Linux has it"
     return "" if _compiler() else "there is no C compiler (cc, gcc or clang)"
@@ -39,7 +39,7 @@ def why_not() -> str:
 
 @functools.cache
 def _library() -> Path:
-    """The compiled library; it is removed when this process ends."""
+    """Return the compiled library, which is removed when this process ends."""
     compiler = _compiler()
     assert compiler is not None
     folder = tempfile.mkdtemp(prefix="pylogd-preload-")
@@ -53,7 +53,7 @@ def _library() -> Path:
 
 
 class Preload:
-    """The faults of one process, and of those that it starts. They stay as they are over its restarts."""
+    """The faults of one process and its children. They stay the same over restarts."""
 
     def __init__(self, folder: Path, name: str, failing: Path | None = None) -> None:
         """Keep the library's files in `folder`, named after `name`. `failing`: the directory that `fail` is about."""
@@ -66,7 +66,7 @@ class Preload:
 
     @property
     def prefix(self) -> list[str]:
-        """The command that runs another command with these faults, in the same process."""
+        """Return the command that runs another command with these faults, in the same process."""
         named = {
             "LD_PRELOAD": _library(), "PYLOGD_TEST_CONTROL": self._control, "PYLOGD_TEST_SYNCED": self._synced,
             "PYLOGD_TEST_FAILING": self._failing,
@@ -74,12 +74,12 @@ class Preload:
         return ["env", *(f"{key}={value}" for key, value in named.items() if value is not None)]
 
     def step(self, seconds: float) -> None:
-        """Put the wall clock of the process so far ahead of the machine's; negative: behind it."""
+        """Set how many seconds the wall clock of the process is ahead of the machine's; negative for behind."""
         self.step_seconds = seconds
         self._write()
 
     def fail(self, failing: bool) -> None:
-        """Have writes and syncs below the directory fail with EIO from now on, or no longer."""
+        """Let writes and syncs below the directory fail with EIO from now on, or succeed again."""
         self.failed = failing
         self._write()
 
@@ -91,7 +91,7 @@ class Preload:
             os.close(fd)
 
     def lose_power(self, folders: list[Path], rng: random.Random) -> int:
-        """Cut the files of a process that was killed as a power loss may have left them; how many bytes are gone.
+        """Truncate the files of a killed process as a loss of power may leave them. Return how many bytes are lost.
 
         What was synced stays. Of what was written later a random part stays, from the file's start on; mostly none.
         Names of files stay. Both are more than a file system promises, so whoever survives a real loss survives this.
@@ -111,7 +111,7 @@ class Preload:
         return lost
 
     def _durable(self) -> dict[int, int]:
-        """By inode, how many bytes from a file's start were synced last."""
+        """Return by inode how many bytes from a file's start have been synced."""
         durable: dict[int, int] = {}
         if self._synced.exists():
             for line in self._synced.read_text().splitlines():

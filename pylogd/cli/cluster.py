@@ -78,7 +78,7 @@ def cluster(ctx: click.Context, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
-    """Show the controller, the leaders of each broker, and the replicas that are not in sync.
+    """Show controller, leaders and replicas that are not in sync.
 
     In a pipe, a line for each partition with replicas that are not in sync: topic, partition, leader, replicas, in-sync
     replicas, eligible replicas, last known eligible replicas.
@@ -121,7 +121,10 @@ def describe(under_replicated: bool, as_json: bool, bootstrap: str) -> None:
               "committed records. These are lost.")  # fmt: skip
 @bootstrap_option
 def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
-    """Elect the preferred replicas of the given partitions as leaders, or of all partitions."""
+    """Elect the preferred replicas as leaders.
+
+    Without arguments, of all partitions.
+    """
     wanted = [_partition_of(text) for text in partitions] or None
     with connect(bootstrap) as connected, Admin(connected) as admin:
         outcome = admin.elect_leaders(wanted, unclean=unclean)
@@ -139,7 +142,9 @@ def elect(partitions: Sequence[str], unclean: bool, bootstrap: str) -> None:
 @click.argument("directory")
 @bootstrap_option
 def reopen(broker: int, directory: str, bootstrap: str) -> None:
-    """Let BROKER use its log DIRECTORY again after it failed or was full, without a restart.
+    """Use a repaired log directory again.
+
+    BROKER uses its log DIRECTORY again, after it failed or was full, without a restart.
 
     Repair the disk first. The logs in the directory are recovered as after a crash, and then copy what they lack from
     the other replicas.
@@ -161,7 +166,9 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
 def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
-    """Run a test cluster of brokers and ZooKeeper on this machine, until Ctrl-C or SIGTERM.
+    """Run a test cluster on this machine.
+
+    Starts brokers and ZooKeeper, and stops them at Ctrl-C or SIGTERM.
 
     Standard output has a line for ZooKeeper and for each broker, with its process id, and then the bootstrap servers.
     If a broker ends, by kill -9 for instance, that is reported and the others continue. Not for production. Needs Java

@@ -1,10 +1,10 @@
-"""The table of broker settings: Kafka's names and defaults (release 4.0), descriptions in our words.
+"""The table of broker settings, with Kafka's names and defaults (release 4.0).
 
-Strategy: literal lists, in the order of the reference manual (`storage` has the part that is about logs); all else
-(validation, DescribeConfigs, `docs/settings.md`, `etc/pylogd.toml`) is derived from them. A setting stands here only if
-the broker obeys it.
+Strategy: literal lists, in the order of the reference manual (`storage` has the settings of logs). Validation,
+DescribeConfigs, `docs/settings.md` and `etc/pylogd.toml` are derived from them. The table has only settings that the
+broker uses.
 
-Where a default differs from Kafka's, or the name is ours because Kafka has none, the description says so.
+If a default differs from Kafka's, or Kafka has no such setting, the description says so.
 """
 
 from __future__ import annotations
@@ -411,5 +411,5 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     }
 )
 
-#: Older or alternative names that people type, and what they are called here: only for hints in messages.
+#: Older or alternative names, and the names here; used only for hints in messages.
 FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType({"broker.id": "node.id", "log.dir": "log.dirs"})

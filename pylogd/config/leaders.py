@@ -1,4 +1,4 @@
-"""The table of broker settings that are about who leads: the controller's duties, and a broker that stops.
+"""The table of broker settings of leadership: the controller's checks, and controlled shutdown.
 
 A part of the table in `broker`, which says how to read it.
 """

@@ -1,4 +1,4 @@
-"""Listener addresses as people write them, and as Twisted wants them.
+"""Parse listener addresses, and make Twisted's endpoint descriptions from them.
 
 Three spellings of a listener: Kafka's `NAME://host:port`, plain `host:port`, and a Twisted endpoint string
 (`tcp:9092:interface=127.0.0.1`, `systemd:domain=INET:index=0`). IPv6 hosts stand in brackets. Must not know: Twisted
@@ -29,7 +29,7 @@ _MAX_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address: where to listen, or (with an empty `endpoint`) what to tell clients.
+    """One address: where to listen or, with an empty `endpoint`, what to tell clients.
 
     `host` is without brackets, empty for every interface or for one that only the endpoint knows; `port` 0 is chosen
     when the endpoint is bound. `endpoint` is a Twisted server endpoint description.
@@ -42,7 +42,7 @@ class Listener:
 
     @property
     def wildcard(self) -> bool:
-        """Whether the host stands for every interface, and so can't be told to a client."""
+        """Whether the host stands for all interfaces, and so is no address for clients."""
         return self.host in ("", "0.0.0.0", "::")
 
     def __str__(self) -> str:
@@ -72,7 +72,10 @@ def parse_listeners(texts: Iterable[str], setting: str = "listeners") -> tuple[L
 def parse_advertised(
     texts: Iterable[str], listeners: tuple[Listener, ...], setting: str = "advertised.listeners"
 ) -> tuple[Listener, ...]:
-    """Parse what clients are told; each must carry the name of a listener (the first one's, if it has none)."""
+    """Parse the addresses that clients are told. Each has the name of a listener, by default the first one's.
+
+    Raises ConfigError.
+    """
     advertised: list[Listener] = []
     names = [listener.name for listener in listeners]
     for text in texts:
@@ -81,7 +84,7 @@ def parse_advertised(
         if name not in names:
             raise ConfigError(f'{setting}: "{text}" names no listener; listeners are {", ".join(names)}', setting)
         if parsed.wildcard:
-            raise ConfigError(f'{setting}: "{text}" is no address that a client could connect to', setting)
+            raise ConfigError(f'{setting}: "{text}" is not an address for clients', setting)
         advertised.append(Listener(name, parsed.host, parsed.port))
     _check_distinct([listener.name for listener in advertised], "name", setting)
     return tuple(advertised)
@@ -132,4 +135,4 @@ def _free_name(taken: set[str]) -> str:
 def _check_distinct(values: list[str], what: str, setting: str) -> None:
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise ConfigError(f'{setting}: the {what} "{value}" stands there twice', setting)
+            raise ConfigError(f'{setting}: the {what} "{value}" is used twice', setting)

@@ -1,4 +1,4 @@
-"""The table of broker settings that are about replication: followers, in-sync sets, throttles.
+"""The table of broker settings of replication: followers, in-sync sets, throttles.
 
 A part of the table in `broker`, which says how to read it.
 """
@@ -14,7 +14,7 @@ _STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DYNAMIC: Final = Mode.DYNAMIC
 _FOLLOWERS: Final = "Followers"
 
-#: What `replica.selector.class` may say: nobody is sent elsewhere, or to a replica in the client's rack.
+#: Values of `replica.selector.class`: consumers read from the leader, or from a replica in their rack.
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 REPLICATION_SETTINGS: Final = [

@@ -1,13 +1,12 @@
-"""The settings in force: layers of values over the tables' defaults.
+"""The effective settings: layers of values over the tables' defaults.
 
-Strategy: values come from four layers, the highest that has one wins: dynamic for this broker, dynamic for all
-brokers, static (command line over file), default. The effective values are worked out once, at load and at each
-dynamic change, so that a look-up is one dict access. A setting that is unset falls back to its synonyms, converted to
-its unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
+Strategy: there are four layers, and the first that has a value decides: dynamic for this broker, dynamic for all
+brokers, static (command line over file), default. The effective values are computed once, at load and at each dynamic
+change, so that a look-up is one dict access. A setting that is unset takes the value of its synonym, converted to its
+unit (`log.retention.ms` is `log.retention.hours` in milliseconds).
 
-Rules: everything is checked before anything is used; a change that fails leaves the settings as they were. The file may
-be read again while the broker runs (`read_again`, `replace_static`): of it only what could also be changed dynamically
-is put in force.
+Rules: all values are checked before any is used; a change that fails leaves the settings unchanged. The file may be
+reloaded while the broker runs (`read_again`, `replace_static`); this applies only settings that may change at run time.
 
 Must not know: where dynamic and topic overrides are kept (`metadata.configs`), who listens, the reactor.
 """
@@ -44,13 +43,13 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-#: Values by name from each source, the one that wins first.
+#: Values by name from each source, in order of precedence.
 Layers: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, Value]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place where a value could come from, under the name that it has there."""
+    """A setting and a source that could supply the value of another setting."""
 
     name: str
     value: str | None
@@ -59,10 +58,10 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What came of static settings that were read again, by name.
+    """The result of reloading static settings, by name.
 
-    `changed`: the values in force before and after. `pending`: those in force and those that the next start will use.
-    `overruled`: dynamic settings with another static value, which a dynamic one still overrules.
+    `changed`: the effective values before and after. `pending`: the effective values, and those of the next start.
+    `overruled`: settings whose new static value has no effect, because a dynamic value overrides it.
     """
 
     changed: Mapping[str, tuple[Value, Value]]
@@ -72,8 +71,9 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting as DescribeConfigs shows it. `value` is None if unset or sensitive; synonyms are in order of
-    precedence, the first is the one in force.
+    """A setting as DescribeConfigs shows it.
+
+    `value` is None if unset or sensitive. Synonyms are in order of precedence; the first supplies the effective value.
     """
 
     name: str
@@ -87,12 +87,14 @@ class ConfigEntry:
 
 
 class Settings:
-    """All settings of one broker. Read with `settings["log.segment.bytes"]` or, for type checkers, `integer(name)`,
-    `number(name)`, `flag(name)`, `text(name)` and `words(name)`.
+    """All settings of one broker.
+
+    Read one with `settings["log.segment.bytes"]` or, for type checkers, with `integer(name)`, `number(name)`,
+    `flag(name)`, `text(name)` or `words(name)`.
     """
 
     def __init__(self, file: Mapping[str, object] | None = None, overrides: Mapping[str, object] | None = None) -> None:
-        """Check and layer the given values; raises `ConfigError`. `overrides` win over `file`."""
+        """Check the given values; `overrides` take precedence over `file`. Raises ConfigError."""
         self._path: Path | None = None
         self._overrides = dict(overrides or {})
         static = _parse_all(file or {})
@@ -107,7 +109,7 @@ class Settings:
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-        """The settings in a TOML file (or none), with overrides from the command line; raises `ConfigError`."""
+        """Return the settings of a TOML file (or none) with overrides from the command line. Raises ConfigError."""
         if path is None:
             return cls(None, overrides)
         settings = cls(read_file(Path(path)), overrides)
@@ -116,11 +118,11 @@ class Settings:
 
     @property
     def path(self) -> Path | None:
-        """The file that was loaded."""
+        """The file that was loaded, None if there was none."""
         return self._path
 
     def read_again(self) -> Settings:
-        """Load the same file, below the same command line, as a start would now. Raises `ConfigError`. Reads a file."""
+        """Load the same file with the same command line again. Waits for the disk. Raises ConfigError."""
         return Settings.load(self._path, self._overrides)
 
     def __getitem__(self, name: str) -> Any:
@@ -130,31 +132,31 @@ class Settings:
         return iter(SETTINGS)
 
     def integer(self, name: str) -> int:
-        """The value of an INT, SHORT or LONG setting that can't be unset."""
+        """Return the value of an INT, SHORT or LONG setting that can't be unset."""
         value = self._effective[name]
         assert isinstance(value, int), name
         return value
 
     def number(self, name: str) -> float:
-        """The value of a DOUBLE setting."""
+        """Return the value of a DOUBLE setting."""
         value = self._effective[name]
         assert isinstance(value, float), name
         return value
 
     def flag(self, name: str) -> bool:
-        """The value of a BOOLEAN setting."""
+        """Return the value of a BOOLEAN setting."""
         value = self._effective[name]
         assert isinstance(value, bool), name
         return value
 
     def text(self, name: str) -> str | None:
-        """The value of a STRING setting, None if unset."""
+        """Return the value of a STRING setting, None if unset."""
         value = self._effective[name]
         assert value is None or isinstance(value, str), name
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The members of a LIST setting, none if unset."""
+        """Return the members of a LIST setting, () if unset."""
         value = self._effective[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
@@ -166,7 +168,7 @@ class Settings:
 
     @property
     def advertised_listeners(self) -> tuple[Listener, ...]:
-        """What clients are told, by listener name; empty if nothing but the listeners themselves is to be told."""
+        """The addresses that clients are told, by listener name; empty for those of the listeners themselves."""
         return parse_advertised(self.words("advertised.listeners"), self.listeners)
 
     @property
@@ -179,11 +181,11 @@ class Settings:
 
     @property
     def zookeeper_security(self) -> ZooKeeperSecurity:
-        """The credentials for ZooKeeper, its TLS and its ACLs."""
+        """Credentials, TLS and ACLs of the ZooKeeper connection."""
         return zookeeper_security(self._effective)
 
     def origin(self, name: str) -> str:
-        """Where the value in force comes from, in words for a user."""
+        """Return the source of the effective value, in words for a user."""
         source = self._candidates(SETTINGS[name])[0].source
         if source is ConfigSource.STATIC_BROKER:
             return "command line" if name in self._from_command_line else "configuration file"
@@ -192,8 +194,9 @@ class Settings:
     # -- topics
 
     def check_topic(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
-        """The overrides of a topic in canonical spelling; raises `ConfigError` for an unknown name, a bad value or
-        values that contradict each other or the broker's.
+        """Return the overrides of a topic in canonical spelling.
+
+        Raises ConfigError for an unknown name, a bad value, or values that contradict each other or the broker's.
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
@@ -204,8 +207,9 @@ class Settings:
         return checked
 
     def topic_config(self, overrides: Mapping[str, str]) -> dict[str, Value]:
-        """Every topic setting by name, typed: the topic's overrides over the broker's values. Names that this release
-        does not know are passed over (a newer one may have stored them); raises `ConfigError` for a bad value.
+        """Return every topic setting by name, typed: the topic's overrides over the broker's values.
+
+        Unknown names are ignored, because a newer release may have stored them. Raises ConfigError for a bad value.
         """
         values = dict(self._topic_defaults)
         for name, raw in overrides.items():
@@ -215,11 +219,11 @@ class Settings:
         return values
 
     def log_config_values(self, overrides: Mapping[str, str]) -> dict[str, Value]:
-        """`topic_config` with names as Python identifiers: `segment_bytes` and so on."""
+        """Return `topic_config` with names as Python identifiers, such as `segment_bytes`."""
         return {name.replace(".", "_"): value for name, value in self.topic_config(overrides).items()}
 
     def describe_topic(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-        """Every topic setting as DescribeConfigs shows it."""
+        """Return every topic setting as DescribeConfigs shows it."""
         values = self.topic_config(overrides)
         entries = []
         for name, setting in TOPIC_SETTINGS.items():
@@ -237,7 +241,7 @@ class Settings:
     # -- this broker
 
     def describe(self) -> list[ConfigEntry]:
-        """Every broker setting as DescribeConfigs shows it."""
+        """Return every broker setting as DescribeConfigs shows it."""
         entries = []
         for setting in SETTINGS.values():
             synonyms = self._candidates(setting)
@@ -247,8 +251,9 @@ class Settings:
 
     @staticmethod
     def check_dynamic(overrides: Mapping[str, str | None]) -> dict[str, str]:
-        """Broker overrides in canonical spelling; raises `ConfigError` for one that is unknown, fixed until the next
-        start, or bad.
+        """Return dynamic broker settings in canonical spelling.
+
+        Raises ConfigError for one that is unknown, that needs a restart, or that has a bad value.
         """
         checked: dict[str, str] = {}
         for name, raw in overrides.items():
@@ -261,26 +266,26 @@ class Settings:
         return checked
 
     def set_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
-        """Replace the dynamic layers, tell subscribers, and return the names whose value in force changed.
+        """Replace the dynamic layers and notify subscribers. Return the names whose effective value changed.
 
-        Raises `ConfigError`, with nothing changed, if a value is bad.
+        Raises ConfigError, with nothing changed, if a value is bad.
         """
-        return self._put_in_force(*self.try_dynamic(all_brokers, this_broker))
+        return self._apply(*self.try_dynamic(all_brokers, this_broker))
 
     def replace_static(self, fresh: Settings) -> Replaced:
-        """Put those static values of `fresh` in force that may change at run time, and tell subscribers.
+        """Apply the static values of `fresh` that may change at run time, and notify subscribers.
 
-        Raises `ConfigError`, with nothing changed, if they contradict the dynamic ones.
+        Raises ConfigError, with nothing changed, if they contradict the dynamic ones.
         """
         dynamic = {name for name, setting in SETTINGS.items() if setting.mode is Mode.DYNAMIC}
         static = {name: value for name, value in self._static.items() if name not in dynamic}
         static.update((name, value) for name, value in fresh._static.items() if name in dynamic)
-        before, stays = self._effective, self._static
-        (_, mine), (_, everybodys) = self._layers[:2]
-        layers, effective = _checked_layers(mine, everybodys, static)
+        before, old = self._effective, self._static
+        (_, own), (_, shared) = self._layers[:2]
+        layers, effective = _checked_layers(own, shared, static)
         self._static = static
-        changed = self._put_in_force(layers, effective)
-        moved = {name for name in dynamic if static.get(name) != stays.get(name)}
+        changed = self._apply(layers, effective)
+        moved = {name for name in dynamic if static.get(name) != old.get(name)}
         return Replaced(
             {name: (before[name], effective[name]) for name in sorted(changed)},
             {
@@ -288,10 +293,10 @@ class Settings:
                 for name in SETTINGS
                 if name not in dynamic and fresh._effective[name] != before[name]
             },
-            frozenset(name for name in moved if name in mine or name in everybodys),
+            frozenset(name for name in moved if name in own or name in shared),
         )
 
-    def _put_in_force(self, layers: Layers, effective: dict[str, Value]) -> frozenset[str]:
+    def _apply(self, layers: Layers, effective: dict[str, Value]) -> frozenset[str]:
         changed = frozenset(name for name, value in effective.items() if value != self._effective[name])
         self._layers, self._effective = layers, effective
         self._topic_defaults = _topic_defaults(layers)
@@ -301,16 +306,16 @@ class Settings:
         return changed
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
-        """Call `listener` with the names of broker settings that a change at run time altered; returns the undoing."""
+        """Call `listener` with the names of settings that change at run time. Return a function that ends this."""
         self._subscribers.append(listener)
         return lambda: self._subscribers.remove(listener)
 
     def try_dynamic(
         self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]
     ) -> tuple[Layers, dict[str, Value]]:
-        """What `set_dynamic` would put in force; raises what it would raise."""
-        mine, everybodys = self.check_dynamic(this_broker), self.check_dynamic(all_brokers)
-        return _checked_layers(_parse_all(mine), _parse_all(everybodys), self._static)
+        """Return what `set_dynamic` would apply. Raises what it would raise."""
+        own, shared = self.check_dynamic(this_broker), self.check_dynamic(all_brokers)
+        return _checked_layers(_parse_all(own), _parse_all(shared), self._static)
 
     def _candidates(self, setting: Setting) -> list[ConfigSynonym]:
         names = [setting.name, *(name for name, _ in setting.synonyms)]

@@ -1,4 +1,4 @@
-"""Reading settings from a TOML file and from `NAME=VALUE` words.
+"""Read settings from a TOML file and from `NAME=VALUE` words.
 
 A file may spell a name quoted (`"log.segment.bytes" = 1`), dotted (`log.segment.bytes = 1`) or below a table (`[log]`).
 Must not know: which settings exist.
@@ -13,7 +13,7 @@ from pylogd.config.values import ConfigError
 
 
 def read_file(path: Path) -> dict[str, object]:
-    """The settings in a TOML file, by dotted name; raises `ConfigError` if it can't be read or parsed."""
+    """Return the settings of a TOML file by dotted name. Raises ConfigError if it can't be read or parsed."""
     import tomllib  # noqa: PLC0415 - for those who have a file
 
     try:
@@ -34,12 +34,15 @@ def read_file(path: Path) -> dict[str, object]:
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
-    """The settings in `NAME=VALUE` words, as given to `--set`; the last of equal names wins."""
+    """Return the settings of `NAME=VALUE` words, as given to `--set`; the last of equal names counts.
+
+    Raises ConfigError.
+    """
     out: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f'"{word}" sets nothing: write NAME=VALUE')
+            raise ConfigError(f'"{word}" is not a setting with a value: write NAME=VALUE')
         out[name.strip()] = value.strip()
     return out
 

@@ -1,4 +1,4 @@
-"""The table of broker settings that are about logs: files, retention, flushing, compaction.
+"""The table of broker settings of logs: files, retention, flushing, compaction.
 
 A part of the table in `broker`, which says how to read it. Most of these have a twin that a topic may set (`topic`).
 """

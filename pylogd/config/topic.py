@@ -1,7 +1,7 @@
 """The table of topic settings, each with the broker settings that it falls back to.
 
 Strategy: a topic setting has no default of its own. Its default, type, bounds and choices are those of its broker
-synonym, so nothing is written twice; where a synonym is in coarser units, `Setting.synonyms` carries the factor
+synonym, so nothing is written twice; if a synonym is in coarser units, `Setting.synonyms` has the factor
 (Kafka's `ServerTopicConfigSynonyms`).
 """
 
@@ -17,14 +17,14 @@ from pylogd.config.values import Mode, Setting, Value
 
 
 def fallback_value(factor: int, value: Value) -> Value:
-    """A synonym's value in the unit of the setting that falls back to it; negative numbers mean "no limit"."""
+    """Return a synonym's value in the unit of the setting that takes it. Negative numbers mean "no limit"."""
     if factor == 1 or not isinstance(value, int):
         return value
     return value * factor if value >= 0 else -1
 
 
 def _shipped_default(setting: Setting) -> Value:
-    """The default of a broker setting, through its synonyms where it has none of its own."""
+    """Return the default of a broker setting, or of its first synonym that has one."""
     candidates = [
         setting.default,
         *(fallback_value(factor, SETTINGS[name].default) for name, factor in setting.synonyms),

@@ -1,8 +1,8 @@
-"""What a setting is: its type, its default, what it accepts, and how its value is read and written.
+"""A setting: its type, its default, the values that it accepts, and how they are parsed and formatted.
 
-Strategy: one small class, `Setting`, checks and converts one value; the tables (`broker`, `topic`) only list instances
-of it; `settings` puts layers of values on top of each other. Values come as TOML values or as the text that a command
-line or an AlterConfigs request carries; both end as the same Python value.
+Strategy: the class `Setting` checks and converts one value; the tables (`broker`, `topic`) only list instances of it;
+`settings` combines layers of values. A value may come as a TOML value, or as the text of a command line or of an
+AlterConfigs request; both become the same Python value.
 
 Rules: a bad value is a `ConfigError` of one line that names the setting, the value and what is allowed. A default is
 written once, in its table.
@@ -29,9 +29,9 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class ConfigError(PylogdError):
-    """A setting that can't be obeyed: unknown, malformed, out of range, or in conflict with another.
+    """A setting that is unknown, malformed, out of range, or in conflict with another.
 
-    `str()` is one line for a user; `setting` is the name in question, or None when no single one is to blame.
+    `str()` is one line for a user. `setting` is its name, None if the error concerns several.
     """
 
     def __init__(self, message: str, setting: str | None = None) -> None:
@@ -73,9 +73,9 @@ class Setting:
     """One setting.
 
     `minimum` and `maximum` are inclusive and bound numbers; `choices` bounds text and the members of lists.
-    `nullable` settings have None as a meaningful value ("take it from elsewhere"). `synonyms` are the broker settings
-    that a topic setting, or a setting in finer units, falls back to, most specific first, each with the factor that
-    turns its value into this one's unit.
+    A `nullable` setting may be unset, which is None. `synonyms` are the broker settings that supply the value of an
+    unset topic setting, or of an unset setting in finer units, in order of precedence, each with the factor that
+    converts its value to the unit of this setting.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What the setting accepts, in words, for messages and for the reference."""
+        """The accepted values, in words, for messages and for the reference."""
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         if self.choices:
@@ -117,7 +117,7 @@ class Setting:
         return "a list separated by commas" if self.type is ConfigType.LIST else "text"
 
     def parse(self, raw: object) -> Value:
-        """The typed value of `raw` (a TOML value or text); raises `ConfigError`."""
+        """Return the typed value of a TOML value or of text. Raises ConfigError."""
         if raw is None:
             if self.nullable:
                 return None
@@ -135,7 +135,7 @@ class Setting:
         return raw
 
     def format(self, value: Value) -> str | None:
-        """The value as text, in the spelling of DescribeConfigs: `parse(format(v)) == v`."""
+        """Return a value as text, in the spelling of DescribeConfigs: `parse(format(v)) == v`."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -154,7 +154,7 @@ class Setting:
     def _parse_integer(self, raw: object) -> int:
         if isinstance(raw, int) and not isinstance(raw, bool):
             return raw
-        # int() also takes "1_000" and Unicode digits, and is slow for very long text: none of these is a setting.
+        # int() also accepts "1_000" and Unicode digits, and is slow for very long text; settings have none of these.
         if isinstance(raw, str) and len(raw) <= 32:
             text = raw.strip()
             if text.isascii() and text.removeprefix("-").removeprefix("+").isdigit():

@@ -1,4 +1,4 @@
-"""The settings of a ZooKeeper connection, and what they mean for kazoo.
+"""The settings of a ZooKeeper connection, and the arguments for kazoo that they make.
 
 Strategy: the connect string and the security settings become plain values here, so that the broker's store and the
 command line connect in one way. Must not know: kazoo (its arguments are only a dict here), the tree.
@@ -131,7 +131,7 @@ ZOOKEEPER_SETTINGS: Final = [
 
 
 class Connect(NamedTuple):
-    """A connect string in parts: `hosts` is `host:port,...`; `chroot` begins with a slash, or is empty."""
+    """The parts of a connect string: `hosts` is `host:port,...`; `chroot` starts with a slash, or is empty."""
 
     hosts: str
     chroot: str
@@ -139,7 +139,7 @@ class Connect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperSecurity:
-    """How to prove who we are, and to keep others out. Files are PEM; see the settings of the same names."""
+    """Credentials, TLS and ACLs of a connection. Files are PEM; see the settings of the same names."""
 
     digest: str | None = None
     sasl_mechanism: str | None = None
@@ -153,7 +153,7 @@ class ZooKeeperSecurity:
     set_acl: bool = False
 
     def kazoo_arguments(self) -> dict[str, Any]:
-        """The arguments of `KazooClient` that say the same, but for the ACL."""
+        """Return the same as arguments for `KazooClient`, without the ACL."""
         arguments: dict[str, Any] = {}
         if self.digest is not None:
             arguments["auth_data"] = [("digest", self.digest)]
@@ -178,12 +178,12 @@ class ZooKeeperSecurity:
 
     @property
     def acl_scheme(self) -> str:
-        """The scheme that ACLs of `set_acl` are for: that of the credentials."""
+        """The scheme of ACLs for `set_acl`: that of the credentials."""
         return "sasl" if self.sasl_mechanism is not None else "digest"
 
 
 def parse_connect(text: str) -> Connect:
-    """Take a connect string apart; raises `ConfigError`."""
+    """Split a connect string into its parts. Raises ConfigError."""
     hosts, slash, rest = text.partition("/")
     chroot = (slash + rest).rstrip("/")
     found = [_HOST.fullmatch(host.strip()) for host in hosts.split(",")]
@@ -195,7 +195,7 @@ def parse_connect(text: str) -> Connect:
 
 
 def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
-    """The security part of the settings; raises `ConfigError` for what can't be obeyed."""
+    """Return the security part of the settings. Raises ConfigError if it is incomplete or contradictory."""
 
     def value(name: str) -> Any:
         return values[_PREFIX + name]
@@ -222,7 +222,7 @@ def zookeeper_security(values: Mapping[str, Any]) -> ZooKeeperSecurity:
 
 
 def check_zookeeper(values: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the settings contradict themselves or each other."""
+    """Raise ConfigError if the settings contradict each other."""
     zookeeper_security(values)
     if values["zookeeper.connect"]:
         parse_connect(values["zookeeper.connect"])

@@ -7,9 +7,9 @@ partition, so that changes can be found by identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
@@ -140,11 +140,27 @@ def _stamp(node: Node | None) -> Stamp:
     return NO_NODE if node is None else (node.stat.created, node.stat.version)
 
 
-def _get_or_none(store: IMetadataStore, path: str) -> Deferred[Node | None]:
+class _Read:
+    """A node being read. `await` returns it or raises; a failure that nobody awaits is not logged as unhandled.
+
+    Nobody awaits a read if another one, started with it, has failed before.
+    """
+
+    def __init__(self, reading: Deferred[Node | None]) -> None:
+        self._outcome: Deferred[Callable[[], Node | None]] = reading.addCallbacks(
+            lambda node: lambda: node, lambda failure: failure.raiseException
+        )
+
+    def __await__(self) -> Generator[Any, Any, Node | None]:
+        outcome = yield from self._outcome.__await__()
+        return outcome()
+
+
+def _get_or_none(store: IMetadataStore, path: str) -> _Read:
     async def ask() -> Node | None:
         try:
             return await store.get(path)
         except NoNode:
             return None
 
-    return Deferred.fromCoroutine(ask())
+    return _Read(Deferred.fromCoroutine(ask()))

@@ -47,7 +47,7 @@ class Ledger:
     end: int = 0
     places: dict[int, int] = field(default_factory=lambda: {0: 0})  # offset -> byte
 
-    def extend(self, log: bytes, high_watermark: int) -> None:
+    def extend(self, log: bytes | bytearray, high_watermark: int) -> None:
         """A replica shows up to `high_watermark`, which is more than anybody has yet."""
         at = len(self.data)
         for header, view in iter_batches(memoryview(log)[at:], allow_partial=True):

@@ -18,7 +18,7 @@ from tests.layers import (
     import_graph,
     imports,
     modules,
-    room_of,
+    ruled_by,
     within,
 )
 
@@ -31,10 +31,10 @@ KNOWN_CIRCLES: set[frozenset[str]] = {
 
 
 @pytest.mark.parametrize("name", MODULES, ids=[name or "pylogd" for name in MODULES])
-def test_a_module_imports_only_what_its_room_may(name: str) -> None:
-    room = room_of(name)
-    rule = RULES[room] if name else RULES["errors"]
-    own = (room, *rule.imports, *EVERYWHERE)
+def test_a_module_imports_only_what_its_package_may(name: str) -> None:
+    package = ruled_by(name)
+    rule = RULES[package] if name else RULES["errors"]
+    own = (package, *rule.imports, *EVERYWHERE)
     faults = []
     for imported in imports(f"pylogd.{name}".rstrip("."), MODULES[name]):
         target = imported.removeprefix("pylogd.")
@@ -46,25 +46,26 @@ def test_a_module_imports_only_what_its_room_may(name: str) -> None:
     assert not faults, f"pylogd.{name} may not import {', '.join(sorted(set(faults)))}"
 
 
-def test_every_module_is_in_a_room() -> None:
-    homeless = [name for name in MODULES if name and not room_of(name)]
+def test_every_module_has_a_rule() -> None:
+    without = [name for name in MODULES if name and not ruled_by(name)]
     parts = {".".join(name.split(".")[:2]) for name in MODULES if name.startswith("client.")}
-    assert homeless == []
+    assert without == []
     assert parts <= set(RULES), "each part of the client has a rule of its own"
 
 
-def test_every_room_named_in_the_rules_exists() -> None:
+def test_every_module_named_in_the_rules_exists() -> None:
     named = {*RULES, *EVERYWHERE, *(name for rule in RULES.values() for name in (*rule.imports, *rule.reactor))}
     assert sorted(named - set(MODULES) - {"protocol"}) == []
 
 
 def test_the_rules_make_layers() -> None:
-    """No room may import one that may import it."""
-    rooms = {
-        room: {room_of(name) for name in rule.imports} - {room} | (set() if room in EVERYWHERE else set(EVERYWHERE))
-        for room, rule in RULES.items()
+    """No package may import one that may import it."""
+    packages = {
+        package: {ruled_by(name) for name in rule.imports} - {package}
+        | (set() if package in EVERYWHERE else set(EVERYWHERE))
+        for package, rule in RULES.items()
     }
-    assert circles(rooms) == set()
+    assert circles(packages) == set()
 
 
 def test_no_modules_import_each_other() -> None:
@@ -89,10 +90,10 @@ def test_a_circle_is_found(tmp_path: Path, first: str, second: str) -> None:
 
 
 def test_the_table_in_the_architecture_is_current() -> None:
-    tool = CHECKOUT / "tools" / "generate_room_table.py"
+    tool = CHECKOUT / "tools" / "generate_package_table.py"
     spec = importlib.util.spec_from_file_location(tool.stem, tool)
     assert spec is not None and spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     text = (CHECKOUT / "ARCHITECTURE.md").read_text("utf-8")
-    assert generator.with_table(text) == text, "run python tools/generate_room_table.py"
+    assert generator.with_table(text) == text, "run python tools/generate_package_table.py"

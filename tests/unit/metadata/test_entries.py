@@ -1,0 +1,56 @@
+"""Reading the nodes of several topics from a store that fails."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from zope.interface import implementer
+
+from pylogd.metadata.entries import read_nodes
+from pylogd.metadata.errors import NoNode, StoreClosed
+from tests.fakes.metadata import result_of
+
+
+@implementer(ILogObserver)
+class Log:
+    """What was logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, event: Any) -> None:
+        self.lines.append(str(formatEvent(event)))
+
+
+class Store:
+    """As much of a store as is read from."""
+
+    def __init__(self, closed: bool) -> None:
+        self.closed = closed
+
+    def get(self, path: str) -> Deferred[Any]:
+        return fail(StoreClosed("closed")) if self.closed else fail(NoNode(path)) if "gone" in path else succeed(path)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_reads_that_nobody_awaits_are_not_logged(closed: bool) -> None:
+    """When one of several reads fails, the others, which fail as well, are no errors of their own."""
+    log = Log()
+    globalLogPublisher.addObserver(log)
+    try:
+        store: Any = Store(closed)
+        reading: Any = Deferred.fromCoroutine(read_nodes(store, ["a", "b", "gone"]))
+        if closed:
+            with pytest.raises(StoreClosed):
+                result_of(reading)
+        else:
+            assert list(result_of(reading)) == ["a", "b"]
+        del reading
+        gc.collect()
+    finally:
+        globalLogPublisher.removeObserver(log)
+    assert log.lines == []
