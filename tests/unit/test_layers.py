@@ -13,11 +13,12 @@ import pylogd
 PACKAGE = Path(pylogd.__file__).parent
 
 #: What every room may import.
-EVERYWHERE = ("clock",)
+EVERYWHERE = ("clock", "machine")
 #: room -> what of pylogd it may import besides itself. Rooms not named here may import anything.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
     "clock": (),
+    "machine": (),
     "config": ("errors",),
     "protocol": (),
     "wire": ("errors", "protocol"),

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 from pylogd.client.blocking.background import Background
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
-from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.errors import ClientError, Closed
-from pylogd.client.core.group.sharing import Listener, Told
+from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.consumer import EventedConsumer, Partitions
-from pylogd.client.evented.group import BrokerGroup, Group
+from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
@@ -52,12 +52,12 @@ class _Consumer(EventedConsumer):
         """Take in what has come."""
         self._loop.turn(0.0)  # type: ignore[attr-defined]
 
-    def call_listener(self, told: Told, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
+    def call_listener(self, callback: RebalanceCallback, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
         """Call a listener in the application's thread."""
         lock = self._loop.lock  # type: ignore[attr-defined]
         lock.release()
         try:
-            told(partitions)
+            callback(partitions)
         finally:
             lock.acquire()
         return None
@@ -92,7 +92,7 @@ class Consumer:
             close = self.cluster.close if self._own_cluster else _nothing
             weakref.finalize(self, self._background.let_end, close)
 
-    def _make_group(self, on_event: Callable[[], None]) -> Group:
+    def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
         options, driver = self.options, self.cluster.evented.driver
         if options.coordinator == "zookeeper":  # it brings Twisted along, so it is imported only here
             from pylogd.client.blocking.zookeeper_group import ZooKeeperGroup  # noqa: PLC0415
@@ -156,11 +156,11 @@ class Consumer:
         self,
         topics: str | Iterable[str] | re.Pattern[str],
         *,
-        on_assign: Told | None = None,
-        on_revoke: Told | None = None,
-        on_lost: Told | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern.
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
         `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
@@ -168,7 +168,7 @@ class Consumer:
         """
         self._check_process()
         with self._loop.lock:
-            self._consumer.subscribe(topics, Listener(on_assign, on_revoke, on_lost))
+            self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
         self._loop.wake()
         self._start()
 
@@ -176,8 +176,10 @@ class Consumer:
         """Leave the group, with what was processed committed."""
         self._loop.run(self._consumer.unsubscribe())
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset` in a partition that is assigned."""
+    def seek(self, partition: tuple[str, int], offset: Offset) -> None:
+        """Go on at `offset` in a partition that is assigned. An `OffsetAndMetadata` with a leader epoch is checked
+        against the log before anything is read from there.
+        """
         with self._loop.lock:
             self._consumer.seek(partition, offset)
 
@@ -320,11 +322,11 @@ class Consumer:
         once it is asked for more. The consumer is polled for them; call `close` to end them.
         """
         counts = {topics: count} if isinstance(topics, str) else dict(topics)
-        share, group = self._consumer.in_group()
+        assignment, group = self._consumer.in_group()
         streams = Streams(self, counts, group.stream_of, lambda: group.may_fetch)
-        share.progress = streams.progress
+        assignment.progress = streams.progress
         with self._loop.lock:
-            self._consumer.subscribe(counts, Listener(streams.assigned, streams.revoked))
+            self._consumer.subscribe(counts, RebalanceListener(streams.assigned, streams.revoked))
         streams.start()
         return streams.by_topic
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
@@ -61,7 +61,7 @@ class MessageStream:
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
         self._present: TopicPartition | None = None
-        self._handed = Handed()
+        self._handed = PolledRecords()
         self._cut = False  # the rest of what is being handed out is not ours any more
         self._ended = False
         self._error: PylogdError | None = None
@@ -88,7 +88,7 @@ class MessageStream:
         with self._changed:
             if self._present is not None and not self._cut:
                 self._progress[self._present] = self._handed.end
-            self._present, self._cut, self._handed = None, False, Handed()
+            self._present, self._cut, self._handed = None, False, PolledRecords()
             while not self._chunks and not self._ended:
                 self._changed.wait()
             if not self._chunks:
@@ -96,7 +96,7 @@ class MessageStream:
                     raise self._error
                 return False
             self._present, records = chunk = self._chunks.popleft()
-            self._handed = Handed([chunk])
+            self._handed = PolledRecords([chunk])
             was_full = self.full
             self._waiting -= len(records)
             room_again = was_full and not self.full

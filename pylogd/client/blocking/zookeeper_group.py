@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
+from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
-from pylogd.client.core.group.sharing import Topics
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked

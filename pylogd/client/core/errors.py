@@ -6,9 +6,13 @@ place that says whether trying again may help.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import (
     BrokerUnavailable,
     ClientError,
+    ErrorCode,
     InvalidReply,
     KafkaError,
     RequestTimedOut,
@@ -24,6 +28,8 @@ __all__ = [
     "CorruptRecords",
     "DeliveryFailed",
     "InvalidReply",
+    "LogTruncation",
+    "RebootstrapRequired",
     "RequestTimedOut",
     "UnknownTopic",
     "UnsupportedByBroker",
@@ -43,6 +49,37 @@ class CorruptRecords(ClientError):
         self.next_offset = next_offset
 
 
+class LogTruncation(KafkaError):
+    """Records that were read are no longer in the log: an unclean election has truncated it (KIP-320).
+
+    `divergent_offsets` has for each partition the first offset that is not as it was read, with the leader epoch of the
+    record in front of it, or None if the leader can't tell. `seek` to it to go on, or as the application needs.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        divergent_offsets: Mapping[TopicPartition, OffsetAndMetadata | None] | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.divergent_offsets = dict(divergent_offsets or {})
+
+    def __reduce__(self) -> tuple[type[KafkaError], tuple[object, ...]]:
+        return type(self), (self.code, self.message, self.divergent_offsets)
+
+    @classmethod
+    def of(
+        cls, positions: Mapping[TopicPartition, int], divergences: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> LogTruncation:
+        """Return the error for partitions by their positions, and where the logs diverge from what was read."""
+        texts = []
+        for partition, found in divergences.items():
+            where = "before that" if found is None else f"at offset {found.offset}"
+            texts.append(f"{partition} was read up to offset {positions[partition]}, and its log was truncated {where}")
+        return cls(ErrorCode.OFFSET_OUT_OF_RANGE, "; ".join(texts), divergences)
+
+
 class UnknownTopic(KafkaError):
     """There is no topic of this name. Not worth another try, unlike a partition that is on its way."""
 
@@ -50,6 +87,15 @@ class UnknownTopic(KafkaError):
     def retriable(self) -> bool:
         """Never."""
         return False
+
+
+class RebootstrapRequired(KafkaError):
+    """The brokers that are known are to be forgotten; the bootstrap servers are asked next (KIP-1102)."""
+
+    @property
+    def retriable(self) -> bool:
+        """Always: another broker is asked."""
+        return True
 
 
 class DeliveryFailed(ClientError):

@@ -13,7 +13,8 @@ import random
 from collections.abc import Iterable, Sequence
 
 from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.errors import BrokerUnavailable, UnknownTopic, is_retriable
+from pylogd.client.core.call import BrokerKey
+from pylogd.client.core.errors import BrokerUnavailable, RebootstrapRequired, UnknownTopic, is_retriable
 from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition, parse_address
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.metadata import (
@@ -26,10 +27,8 @@ from pylogd.wire.messages.metadata import (
 _CAN_ASK_NOT_TO_CREATE = 4  # the version of Metadata
 _ALL_IS_NULL = 1
 
-#: a broker by its id, or by its address while that is all that is known
-Key = int | tuple[str, int]
-#: where a broker listens: (key, host, port)
-Place = tuple[Key, str, int]
+#: Where a broker listens: its key, host and port.
+BrokerAddress = tuple[BrokerKey, str, int]
 
 #: the metadata said otherwise: ask again before the next try
 _STALE = frozenset(
@@ -60,10 +59,17 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
 class Metadata:
     """The brokers that are up, by id, and the topics that were asked for, by name."""
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False) -> None:
-        """`auto_create_topics`: whether to ask for a topic may create it."""
+    def __init__(
+        self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False, rebootstraps: bool = True
+    ) -> None:
+        """`auto_create_topics`: whether a request for a topic may create it. `rebootstraps`: whether the bootstrap
+        servers are asked again where the known brokers do not help (KIP-899).
+        """
         self.bootstrap = list(bootstrap)
         self.auto_create_topics = auto_create_topics
+        self.rebootstraps = rebootstraps
+        #: a broker has answered that everything known is to be forgotten (KIP-1102)
+        self.rebootstrap_required = False
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.brokers: dict[int, Broker] = {}
@@ -94,6 +100,9 @@ class Metadata:
 
     def learn_each(self, response: MetadataResponse) -> dict[str, KafkaError]:
         """Take an answer in, and return the errors of its topics by name. Raises KafkaError if it is no answer."""
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED and self.rebootstraps:
+            self.rebootstrap_required = True
+            raise RebootstrapRequired(ErrorCode.REBOOTSTRAP_REQUIRED)
         if response.error_code:
             raise KafkaError(error_for(response.error_code))
         self.cluster_id = response.cluster_id
@@ -126,26 +135,35 @@ class Metadata:
             raise BrokerUnavailable(f"broker {node_id} is not among the brokers that are up")
         return found
 
-    def places(self) -> list[Place]:
-        """Where to try, in this order, when any broker will do."""
-        places: list[Place] = [(broker.node_id, broker.host, broker.port) for broker in self.brokers.values()]
-        random.shuffle(places)
-        return [*places, *(((host, port), host, port) for host, port in self.bootstrap)]
+    def addresses(self) -> list[BrokerAddress]:
+        """Where to try, in this order, when any broker will do: the known brokers, then the bootstrap servers."""
+        known: list[BrokerAddress] = [(broker.node_id, broker.host, broker.port) for broker in self.brokers.values()]
+        random.shuffle(known)
+        if known and not self.rebootstraps:
+            return known
+        return [*known, *(((host, port), host, port) for host, port in self.bootstrap)]
 
-    def partition(self, place: TopicPartition) -> Partition | None:
+    def rebootstrap(self) -> None:
+        """Forget all brokers and topics: what is known is asked of the bootstrap servers again."""
+        self.rebootstrap_required = False
+        self.controller_id = -1
+        self.brokers.clear()
+        self.topics.clear()
+
+    def partition(self, partition: TopicPartition) -> Partition | None:
         """A partition that has a leader; None if its topic is not known.
 
         Raises KafkaError: LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION for one that its topic does not have.
         """
-        topic = self.topics.get(place.topic)
+        topic = self.topics.get(partition.topic)
         if topic is None:
             return None
-        for found in topic.partitions[place.partition : place.partition + 1] or topic.partitions:
-            if found.index == place.partition:
+        for found in topic.partitions[partition.partition : partition.partition + 1] or topic.partitions:
+            if found.index == partition.partition:
                 if found.leader < 0:
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place}: it has no leader at the moment")
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: it has no leader at the moment")
                 return found
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
 
     def forget(self, topic: str) -> None:
         """A topic is to be asked for again when it is next needed."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.network import ConnectionOptions
@@ -20,6 +21,9 @@ class ClientOptions:
         doubles from the first to the second.
     connections_max_idle: a connection that was not used for so long is closed.
     metadata_max_age: metadata that is older is asked for again.
+    metadata_recovery_strategy: "rebootstrap" asks the bootstrap servers again where no known broker answers, or one
+        answers that the client has to; with "none" only known brokers are asked (KIP-899).
+    metadata_recovery_rebootstrap_trigger: without metadata for so long, known brokers are forgotten first (KIP-1102).
     retry_backoff, retry_backoff_max: the pause between two tries of a request, doubling likewise.
     """
 
@@ -30,8 +34,19 @@ class ClientOptions:
     reconnect_backoff_max: float = 1.0
     connections_max_idle: float = 540.0
     metadata_max_age: float = 300.0
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger: float = 300.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: an unknown value."""
+        check_choice(self.metadata_recovery_strategy, ("rebootstrap", "none"), "metadata_recovery_strategy")
+
+    @property
+    def rebootstraps(self) -> bool:
+        """Whether the bootstrap servers are asked again where the known brokers do not help."""
+        return self.metadata_recovery_strategy == "rebootstrap"
 
     @classmethod
     def of(cls, options: Self | None, settings: dict[str, Any]) -> Self:
@@ -52,8 +67,15 @@ class ClientOptions:
             reconnect_backoff=self.reconnect_backoff,
             reconnect_backoff_max=self.reconnect_backoff_max,
             connections_max_idle=self.connections_max_idle,
+            rebootstrap_trigger=self.metadata_recovery_rebootstrap_trigger if self.rebootstraps else None,
         )
 
     def backoff(self) -> Backoff:
         """The pauses between the tries of one thing."""
         return Backoff(self.retry_backoff, self.retry_backoff_max)
+
+
+def check_choice(value: str, allowed: Sequence[str], name: str) -> None:
+    """Raise ValueError unless an option has one of the allowed values."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

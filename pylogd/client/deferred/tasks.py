@@ -1,4 +1,4 @@
-"""Work that goes on beside its caller, and what a caller waits for."""
+"""Coroutines that run in the background of a client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -43,31 +42,3 @@ class Tasks:
     def _failed(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
             log.failure("a task of the client failed", failure)
-
-
-class Bell:
-    """Ends the wait of whoever waits for something to happen, or for a time."""
-
-    def __init__(self, reactor: Any) -> None:
-        """`reactor` has the time."""
-        self._reactor = reactor
-        self._waiting: list[Deferred[None]] = []
-
-    def ring(self) -> None:
-        """Something happened: those who wait go on."""
-        waiting, self._waiting = self._waiting, []
-        for deferred in waiting:
-            deferred.callback(None)
-
-    async def wait(self, until: float) -> None:
-        """Wait for it to ring, at most until a time of the reactor's clock."""
-        rung: Deferred[None] = Deferred()
-        self._waiting.append(rung)
-        timer: IDelayedCall = self._reactor.callLater(max(0.0, until - self._reactor.seconds()), self.ring)
-        try:
-            await rung
-        finally:
-            if rung in self._waiting:
-                self._waiting.remove(rung)
-            if timer.active():
-                timer.cancel()

@@ -42,7 +42,9 @@ class EventedCluster:
         """
         self.options = options
         self.loop = loop
-        self.metadata = Metadata(parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics)
+        self.metadata = Metadata(
+            parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics, rebootstraps=options.rebootstraps
+        )
         self.network = Network(self.metadata, options.connection)
         self.driver = Driver(self.network, loop)
         self.retry_timeout = retry_timeout

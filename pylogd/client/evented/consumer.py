@@ -12,24 +12,23 @@ processed when the next one is made; in an iteration, a record counts as process
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, find_offsets
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.partitions import PartitionsCore
-from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import ClientError, Closed, RequestTimedOut
-from pylogd.client.core.group.member_model import Failed, Revoke
-from pylogd.client.core.group.sharing import COMMIT_SECONDS, Holdings, Listener, Told, Topics
+from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallback, RebalanceListener, Topics
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.bell import Bell
 from pylogd.client.evented.driver import Driver
-from pylogd.client.evented.group import Group
+from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Promise
+from pylogd.client.evented.notifier import Notifier
+from pylogd.client.evented.rebalancing import Rebalancing
 from pylogd.client.evented.streams import Streams
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
@@ -53,7 +52,7 @@ class EventedConsumer:
         driver: Driver,
         calls: Calls,
         options: ConsumerOptions,
-        make_group: Callable[[Callable[[], None]], Group] | None,
+        make_group: Callable[[Callable[[], None]], ConsumerGroup] | None,
         warn: Callable[[str], None],
     ) -> None:
         """`make_group(on_event)` makes the group, if there is to be one; `warn` logs a line."""
@@ -61,24 +60,24 @@ class EventedConsumer:
         self._driver = driver
         self._loop = driver.loop
         self._calls = calls
-        self._warn = warn
-        self._bell = Bell(driver.loop)
+        self._notifier = Notifier(driver.loop)
         self.group = None if make_group is None else make_group(self._ring)
         self.core = PartitionsCore(
             options, driver.network.metadata, None if self.group is None else self.group.look_up,
-            on_found=self._found, soon=driver.turn,
+            on_found=self._starts_found, soon=driver.turn, warn=warn,
         )  # fmt: skip
         self.reader = self.core.reader
-        self.share: Holdings | None = None
+        self.rebalancing: Rebalancing | None = None
         if self.group is not None:
-            self.share = Holdings(
+            assignment = GroupAssignment(
                 self.group, self.reader, self.core.starts, commits=options.auto_commit == "after",
                 interval=options.auto_commit_interval, now=driver.loop.now(),
             )  # fmt: skip
-        self._handed = Handed()
+            self.rebalancing = Rebalancing(self.group, assignment, self.core, self.call_listener, warn)
+        self._polled = PolledRecords()
         self._polling = self._woken = self._refused = self.closing = False
         self._looked_at = self._yielded_at = 0.0
-        self._unplaced = 0  # partitions that had no position at the last turn
+        self._without_position = 0  # partitions that had no position at the last turn
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
@@ -91,24 +90,25 @@ class EventedConsumer:
         self._ring()
         deadline = self._loop.now() + timeout
         try:
-            if self.share is not None and self.group is not None:
-                progress = self._progress_at_end(self.share, processed)
-                try:
-                    if self.options.auto_commit == "after":
-                        self.share.commit_soon(self.share.unsaved(progress))
-                    if self.share.assigned:
-                        await self._tell(self.share.listener.revoked, sorted(self.share.assigned))
-                finally:
-                    await self.group.close(max(0.0, deadline - self._loop.now()))
+            if self.rebalancing is not None:
+                await self._leave_group(self.rebalancing, deadline, processed)
         finally:
             self._driver.remove(self)
             if self.group is not None:
                 self.group.stop()
 
-    def _progress_at_end(self, share: Holdings, processed: bool) -> dict[TopicPartition, int]:
-        """What is processed for sure."""
-        handed = self._handed.begun or not processed
-        return {**share.progress(), **(self._handed.unprocessed(last_is_done=False) if handed else {})}
+    async def _leave_group(self, rebalancing: Rebalancing, deadline: float, processed: bool) -> None:
+        assignment = rebalancing.assignment
+        progress = dict(assignment.progress())
+        if self._polled.begun or not processed:
+            progress.update(self._polled.unprocessed(last_is_done=False))
+        try:
+            if self.options.auto_commit == "after":
+                assignment.commit_soon(assignment.unsaved(progress))
+            if assignment.assigned:
+                await rebalancing.tell(assignment.listener.revoked, sorted(assignment.assigned))
+        finally:
+            await rebalancing.group.close(max(0.0, deadline - self._loop.now()))
 
     # What to read, and from where
 
@@ -123,7 +123,7 @@ class EventedConsumer:
         """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
         where they were, and new ones from where they start.
         """
-        if self.share is not None and self.share.subscribed:
+        if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
             raise ValueError("the group assigns, as this consumer has subscribed; unsubscribe first")
         given = {TopicPartition(*p): o for p, o in partitions.items()} if isinstance(partitions, Mapping) else {}
         wanted = [TopicPartition(*partition) for partition in partitions]
@@ -141,7 +141,7 @@ class EventedConsumer:
         self.core.starts.add(fresh)
         self._driver.soon()
         if fresh and not self.core.starts.has_group:  # a wrong name is an error here and now
-            await self._until_placed(fresh, self._call_seconds)
+            await self._until_positioned(fresh, self._call_seconds)
 
     @property
     def _call_seconds(self) -> float:
@@ -149,43 +149,45 @@ class EventedConsumer:
         patience = self.options.retry_timeout
         return 60.0 if patience is None else patience
 
-    async def _until_placed(self, partitions: Sequence[TopicPartition], timeout: float) -> None:
+    async def _until_positioned(self, partitions: Sequence[TopicPartition], timeout: float) -> None:
         deadline = self._loop.now() + timeout
         starts = self.core.starts
         while not starts.waiting.isdisjoint(partitions) and self._loop.now() < deadline:
             self.core.raise_error()
-            await self._bell.wait(deadline)
+            await self._notifier.wait(deadline)
 
-    def subscribe(self, topics: Topics | str, listener: Listener) -> None:
+    def subscribe(self, topics: Topics | str, listener: RebalanceListener) -> None:
         """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern."""
-        share, group = self.in_group()
-        if self.reader.positions and not share.subscribed:
+        assignment, group = self.in_group()
+        if self.reader.positions and not assignment.subscribed:
             raise ValueError("partitions are assigned by hand; assign none first")
-        share.listener = listener
-        share.subscribed = True
+        assignment.listener = listener
+        assignment.subscribed = True
         group.subscribe([topics] if isinstance(topics, str) else topics)
 
     async def unsubscribe(self) -> None:
         """Leave the group, with what was processed committed."""
-        share, group = self.in_group()
-        await self._give_up(share, sorted(share.assigned))
-        share.subscribed = False
+        assignment, group = self.in_group()
+        assert self.rebalancing is not None
+        await self.rebalancing.give_up(sorted(assignment.assigned))
+        assignment.subscribed = False
         await group.leave()
 
-    def in_group(self) -> tuple[Holdings, Group]:
+    def in_group(self) -> tuple[GroupAssignment, ConsumerGroup]:
         """Return what belongs to the group. Raises ValueError without one, Closed."""
         self._check_open()
-        if self.share is None or self.group is None:
+        if self.rebalancing is None:
             raise ValueError("this needs a group: Consumer(..., group_id=...)")
-        return self.share, self.group
+        return self.rebalancing.assignment, self.rebalancing.group
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset` in a partition that is assigned."""
-        place = TopicPartition(*partition)
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative")
-        self.core.check_assigned(place)
-        self.core.move(place, offset)
+    def seek(self, partition: tuple[str, int], offset: Offset) -> None:
+        """Go on at `offset` in a partition that is assigned; one with a leader epoch is validated first (KIP-320)."""
+        chosen = TopicPartition(*partition)
+        found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if found.offset < 0:
+            raise ValueError(f"offset {found.offset} is negative")
+        self.core.check_assigned(chosen)
+        self.core.move(chosen, found.offset, found.leader_epoch)
         self._driver.soon()
 
     async def seek_to(self, partitions: Sequence[tuple[str, int]], *, first: bool) -> None:
@@ -204,16 +206,17 @@ class EventedConsumer:
 
     async def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record that `poll` hands out, or that would be if it were there."""
-        place = TopicPartition(*partition)
-        self.core.check_assigned(place)
+        chosen = TopicPartition(*partition)
+        self.core.check_assigned(chosen)
         self._driver.soon()
-        await self._until_placed([place], self._call_seconds)
-        return self.reader.position(place)
+        await self._until_positioned([chosen], self._call_seconds)
+        return self.reader.position(chosen)
 
     def _forget(self, partition: TopicPartition) -> None:
-        self.core.forget(partition)
-        if self.share is not None:
-            self.share.forget([partition])
+        if self.rebalancing is not None:
+            self.rebalancing.forget(partition)
+        else:
+            self.core.forget(partition)
 
     # Offsets
 
@@ -252,18 +255,20 @@ class EventedConsumer:
 
     async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
         """Commit these offsets, or all that was handed out, of an iteration up to and with the present record."""
-        share, group = self.in_group()
-        chosen = self._to_commit(share, offsets)
+        assignment, group = self.in_group()
+        chosen = self._to_commit(assignment, offsets)
         if not wait:
-            share.commit_soon(chosen)
+            assignment.commit_soon(chosen)
         elif chosen:
             await group.commit(chosen, timeout)
-            share.note_committed(chosen)
+            assignment.note_committed(chosen)
 
-    def _to_commit(self, share: Holdings, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(
+        self, assignment: GroupAssignment, offsets: Offsets | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
-            unprocessed = self._handed.unprocessed(last_is_done=True) if self._handed.begun else {}
-            return share.unsaved({**share.progress(), **unprocessed})
+            unprocessed = self._polled.unprocessed(last_is_done=True) if self._polled.begun else {}
+            return assignment.unsaved({**assignment.progress(), **unprocessed})
         return {
             TopicPartition(*p): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             for p, offset in offsets.items()
@@ -277,10 +282,10 @@ class EventedConsumer:
         self._begin_poll()
         try:
             chunks = await self._read(timeout, lambda: self.reader.gather(limit))
-            if chunks and self.share is not None:
+            if chunks and self.rebalancing is not None:
                 begins = {partition: records[0].offset for partition, records in reversed(chunks)}
-                self._handed = Handed(begins=begins)  # not the records, which are cheaper if they are soon freed
-                await self._commit_before(self.share, begins)
+                self._polled = PolledRecords(begins=begins)  # not the records, which are cheaper if they are soon freed
+                await self.rebalancing.commit_before(begins, self._call_seconds)
         finally:
             self._end_poll()
         return chunks
@@ -293,18 +298,18 @@ class EventedConsumer:
         try:
             chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
             begins = {partition: position for partition, position, _ in reversed(chunks)}
-            self._handed = Handed(begins=begins)
-            if chunks and self.share is not None:
-                await self._commit_before(self.share, begins)
+            self._polled = PolledRecords(begins=begins)
+            if chunks and self.rebalancing is not None:
+                await self.rebalancing.commit_before(begins, self._call_seconds)
         finally:
             self._end_poll()
         return [(partition, columns) for partition, _, columns in chunks]
 
-    def iterate(self, chunks: list[Chunk]) -> Handed:
+    def iterate(self, chunks: list[Chunk]) -> PolledRecords:
         """Return the records of a poll, one by one; `look_between` is to be called now and then."""
-        self._handed = Handed(chunks)
+        self._polled = PolledRecords(chunks)
         self._looked_at = self._loop.now()
-        return self._handed
+        return self._polled
 
     def look_between(self) -> bool:
         """Between two records of an iteration: show life and commit. False: the rest is not to be handed out.
@@ -312,18 +317,19 @@ class EventedConsumer:
         What is not handed out is read again behind the next `poll`, if it still is this consumer's then.
         """
         now = self._loop.now()
-        if self.share is None or self.group is None or now - self._looked_at < _CALLBACK_PERIOD:
+        if self.rebalancing is None or now - self._looked_at < _CALLBACK_PERIOD:
             return not self.closing
         self._looked_at = now
-        self.group.polled(False)
-        unprocessed = self._handed.unprocessed(last_is_done=True)
-        self.share.commit_if_due(now, {**self.share.progress(), **unprocessed})
-        if not self.group.has_event and self.group.may_fetch and not self.closing:
+        assignment, group = self.rebalancing.assignment, self.rebalancing.group
+        group.polled(False)
+        unprocessed = self._polled.unprocessed(last_is_done=True)
+        assignment.commit_if_due(now, {**assignment.progress(), **unprocessed})
+        if not group.has_event and group.may_fetch and not self.closing:
             return True
         for partition, offset in unprocessed.items():
             if partition in self.reader.positions:
-                self.core.move(partition, offset)
-        self._handed = Handed()
+                self.core.rewind(partition, offset)
+        self._polled = PolledRecords()
         return False
 
     async def records(self, timeout: float) -> AsyncIterator[Record]:
@@ -348,12 +354,12 @@ class EventedConsumer:
 
     def make_streams(self, counts: Mapping[str, int]) -> Streams:
         """Subscribe, and share what the group gives this consumer among streams; `run` of the result feeds them."""
-        share, group = self.in_group()
+        assignment, group = self.in_group()
         streams = Streams(
             self._loop, self.poll_chunks, self.pause, self.wakeup, lambda: group.may_fetch, group.stream_of, counts
         )
-        share.progress = streams.progress
-        self.subscribe(counts, Listener(streams.assigned, streams.revoked))
+        assignment.progress = streams.progress
+        self.subscribe(counts, RebalanceListener(streams.assigned, streams.revoked))
         return streams
 
     def wakeup(self) -> None:
@@ -370,7 +376,7 @@ class EventedConsumer:
         self._refused = True
 
     def _ring(self) -> None:
-        self._bell.ring()
+        self._notifier.notify()
 
     def _check_open(self) -> None:
         if self.closing or self._refused:
@@ -381,7 +387,7 @@ class EventedConsumer:
         if self._polling:
             raise ClientError("another poll of this consumer is in progress")
         self._polling = True
-        self._handed = Handed()
+        self._polled = PolledRecords()
         if self.group is not None:
             self.group.polled(True)
 
@@ -395,7 +401,8 @@ class EventedConsumer:
         deadline = self._loop.now() + timeout
         while True:
             self._check_open()
-            await self._look_around()
+            if self.rebalancing is not None:
+                await self.rebalancing.handle_events(self._loop.now())
             self.core.raise_error()
             chunks = gather() if self._may_hand_out else []
             if chunks:
@@ -409,7 +416,7 @@ class EventedConsumer:
                 return gather() if self._may_hand_out else []
             if not (self.core.fetcher.ready and self._may_hand_out) and not self.core.has_error and not self._has_event:
                 wakes = self.group is None or (self.group.wakes and self._may_hand_out)
-                await self._bell.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
+                await self._notifier.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
 
     def pump(self) -> None:
         """Take in what has come, if the loop runs only while somebody calls it."""
@@ -422,80 +429,16 @@ class EventedConsumer:
     def _has_event(self) -> bool:
         return self.group is not None and self.group.has_event
 
-    # What the group decides
-
-    async def _look_around(self) -> None:
-        """Carry out what the coordinator decided, and commit from time to time."""
-        if self.share is None or self.group is None:
-            return
-        share, group = self.share, self.group
-        while group.has_event and (event := group.next_event()) is not None:
-            if isinstance(event, Failed):
-                group.done(event)
-                raise event.error
-            try:
-                if isinstance(event, Revoke):
-                    await self._give_up(share, sorted(event.partitions), lost=event.lost)
-                else:
-                    added = sorted(event.added)
-                    share.take_on(added)
-                    await self._tell(share.listener.assigned, added)
-            finally:
-                group.done(event)
-        share.commit_if_due(self._loop.now())
-
-    async def _give_up(self, share: Holdings, partitions: list[TopicPartition], *, lost: bool = False) -> None:
-        """Read these no more: commit what is processed, tell the listener, then stop."""
-        try:
-            if not lost and self.options.auto_commit == "after" and self.group is not None:
-                positions = share.progress()
-                offsets = share.unsaved({p: positions[p] for p in partitions if p in positions})
-                try:
-                    if offsets:
-                        await self.group.commit(offsets, COMMIT_SECONDS)
-                        share.note_committed(offsets)
-                except PylogdError as error:
-                    self._warn(f"partitions were given up with offsets that could not be committed: {error}; "
-                               f"their next owner reads from what was committed before")  # fmt: skip
-            await self._tell(share.listener.when_gone(lost), partitions)
-        finally:
-            for partition in partitions:
-                self._forget(partition)
-
-    async def _tell(self, told: Told | None, partitions: list[TopicPartition]) -> None:
-        """Call the application's listener, which may be a coroutine function."""
-        if told is not None:
-            outcome = self.call_listener(told, partitions)
-            if inspect.isawaitable(outcome):
-                await outcome
-
-    def call_listener(self, told: Told, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
+    def call_listener(self, callback: RebalanceCallback, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
         """Call a listener; a face may do it in its own way."""
-        found: Awaitable[Any] | None = told(partitions)
+        found: Awaitable[Any] | None = callback(partitions)
         return found
 
-    async def _commit_before(self, share: Holdings, begins: Mapping[TopicPartition, int]) -> None:
-        """With auto_commit "before": what can't be committed is not handed out."""
-        if self.options.auto_commit != "before" or self.group is None:
-            return
-        positions = self.reader.positions
-        try:
-            chosen = {partition: OffsetAndMetadata(positions[partition]) for partition in begins}
-            await self.group.commit(chosen, self._call_seconds)
-            share.note_committed(chosen)
-        except BaseException:
-            for partition, offset in begins.items():
-                self.core.move(partition, offset)
-            raise
-
-    def _found(self, committed: dict[TopicPartition, int], reset: dict[TopicPartition, int]) -> None:
-        """Positions were found for partitions that start."""
-        share, group = self.share, self.group
-        if share is None or group is None:
-            return
-        share.placed(committed)
-        if share.subscribed and not group.wakes and reset:  # so that a later owner starts there too
-            share.commit_soon({partition: OffsetAndMetadata(offset) for partition, offset in reset.items()})
+    def _starts_found(
+        self, committed: dict[TopicPartition, OffsetAndMetadata], reset: dict[TopicPartition, int]
+    ) -> None:
+        if self.rebalancing is not None:
+            self.rebalancing.note_start(committed, reset)
 
     # What the driver calls
 
@@ -510,10 +453,10 @@ class EventedConsumer:
     def settle(self) -> None:
         """Wake whoever waits, if there is something for it."""
         waiting = len(self.core.starts.waiting)
-        placed, self._unplaced = waiting != self._unplaced, waiting
+        found, self._without_position = waiting != self._without_position, waiting
         can_read = self.core.fetcher.ready and self._may_hand_out
-        if can_read or placed or self.core.has_error or self._has_event or self._woken or self._refused:
-            self._bell.ring()
+        if can_read or found or self.core.has_error or self._has_event or self._woken or self._refused:
+            self._notifier.notify()
 
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""

@@ -13,17 +13,18 @@ from typing import Protocol
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import Closed, RequestTimedOut
+from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, MemberSettings, State
-from pylogd.client.core.group.participation import Lookup, Offsets, Participation
-from pylogd.client.core.group.sharing import Topics
+from pylogd.client.core.group.member_model import Event, MemberSettings
+from pylogd.client.core.group.member_states import MemberState
+from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.client.evented.bell import Bell
 from pylogd.client.evented.driver import Driver
+from pylogd.client.evented.notifier import Notifier
 from pylogd.errors import PylogdError
 
 
-class Group(Protocol):
+class ConsumerGroup(Protocol):
     """A consumer's part in a group, by whatever coordinator."""
 
     #: whether an event ends a wait; else events have to be looked for now and then
@@ -111,7 +112,7 @@ class BrokerGroup:
         self._part = Participation(
             settings, stable=stable, request_timeout=request_timeout, on_event=on_event, unheard=unheard
         )
-        self._changed = Bell(driver.loop)
+        self._changed = Notifier(driver.loop)
         self._stopped = False
         driver.add(self)
 
@@ -147,7 +148,7 @@ class BrokerGroup:
     def polled(self, polling: bool) -> None:
         """The application is alive, and until it says otherwise `polling`."""
         self._part.polled(polling, self._loop.now())
-        if polling and self._part.member.state is State.AWAY:
+        if polling and self._part.member.state is MemberState.AWAY:
             self._driver.soon()
 
     def next_event(self) -> Event | None:
@@ -188,7 +189,7 @@ class BrokerGroup:
     ) -> None:
         """Ask for what the group has committed."""
 
-        def answered(lookup: Lookup) -> None:
+        def answered(lookup: OffsetLookup) -> None:
             if lookup.error is not None:
                 done(None, lookup.error)
             else:
@@ -197,7 +198,7 @@ class BrokerGroup:
         if self._stopped:
             done(None, Closed("the consumer is closed"))
             return
-        self._part.look_up(Lookup(partitions, answered))
+        self._part.look_up(OffsetLookup(partitions, answered))
         self._driver.soon()
 
     async def close(self, timeout: float) -> None:
@@ -208,7 +209,7 @@ class BrokerGroup:
             await self._changed.wait(deadline)
         self._part.leave(self._loop.now())
         self._driver.soon()
-        while self.member.state is not State.OUT and self._loop.now() < deadline:
+        while self.member.state is not MemberState.OUT and self._loop.now() < deadline:
             await self._changed.wait(deadline)
         self.stop()
 
@@ -218,7 +219,7 @@ class BrokerGroup:
             self._stopped = True
             self._driver.remove(self)
             self._part.fail_lookups(Closed("the consumer is closed"))
-            self._changed.ring()
+            self._changed.notify()
 
     def _check(self) -> None:
         if self._stopped:
@@ -236,7 +237,7 @@ class BrokerGroup:
 
     def settle(self) -> None:
         """Let those who wait look again."""
-        self._changed.ring()
+        self._changed.notify()
 
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""

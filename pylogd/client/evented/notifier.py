@@ -5,7 +5,7 @@ from __future__ import annotations
 from pylogd.client.evented.loop import Loop, Promise
 
 
-class Bell:
+class Notifier:
     """Ends the wait of whoever waits for something to happen, or for a time."""
 
     def __init__(self, loop: Loop) -> None:
@@ -13,14 +13,14 @@ class Bell:
         self._loop = loop
         self._waiting: list[Promise[None]] = []
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something happened: those who wait go on."""
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.succeed(None)
 
     async def wait(self, until: float) -> None:
-        """Wait for `ring`, at most until a time of the loop's clock."""
+        """Wait for `notify`, at most until a time of the loop's clock."""
         promise: Promise[None] = self._loop.promise()
         self._waiting.append(promise)
         timer = self._loop.later(max(0.0, until - self._loop.now()), lambda: promise.succeed(None))

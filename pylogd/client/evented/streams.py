@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.evented.loop import Loop, Promise
@@ -37,7 +37,7 @@ class MessageStream(AsyncIterator[Record]):
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
         self._present: TopicPartition | None = None
-        self._handed = Handed()
+        self._handed = PolledRecords()
         self._records: Iterator[Record] = iter(self._handed)
         self._changed: Promise[None] | None = None
         self._ended = False
@@ -66,11 +66,11 @@ class MessageStream(AsyncIterator[Record]):
     def _finish_chunk(self) -> None:
         if self._present is not None:
             self._progress[self._present] = self._handed.end
-        self._present, self._handed = None, Handed()
+        self._present, self._handed = None, PolledRecords()
 
     def _open_chunk(self) -> None:
         self._present, records = chunk = self._chunks.popleft()
-        self._handed = Handed([chunk])
+        self._handed = PolledRecords([chunk])
         self._records = iter(self._handed)
         was_full = self.full
         self._waiting -= len(records)
@@ -95,7 +95,7 @@ class MessageStream(AsyncIterator[Record]):
         self._chunks = deque(chunk for chunk in self._chunks if chunk[0] not in partitions)
         self._waiting = sum(len(records) for _, records in self._chunks)
         if self._present in partitions:
-            self._present, self._handed = None, Handed()
+            self._present, self._handed = None, PolledRecords()
             self._records = iter(self._handed)
         for partition in partitions:
             self._progress.pop(partition, None)

@@ -57,12 +57,12 @@ class GroupView:
 
     @property
     def members(self) -> dict[str, dict[str, int]]:
-        """Consumer -> topic -> number of its streams."""
+        """For each consumer, the number of its streams by topic."""
         return {name: wants.streams(self._partitions) for name, wants in self._members.items()}
 
     @property
     def partitions(self) -> dict[str, list[int]]:
-        """Topic -> its partitions, of the topics that are subscribed to; none while a topic does not exist."""
+        """The partitions of each subscribed topic; none while the topic does not exist."""
         return self._partitions
 
     @property
@@ -71,7 +71,7 @@ class GroupView:
         return bool(self._stale)
 
     def forget(self) -> None:
-        """Nothing that was read is certain, and the watches may be gone: read everything at the next `refresh`."""
+        """Read everything at the next `refresh`: what was read may be outdated, and watches may be gone."""
         self._round += 1
         self._watched.clear()
         self._stale = {self._paths.ids, BROKERS}
@@ -81,7 +81,7 @@ class GroupView:
             self._stale.add(TOPICS)
 
     async def refresh(self) -> None:
-        """Read what changed. Raises what the store raises; what was not read then is still to be read."""
+        """Read what changed. After an error of the store, the next call reads what is left."""
         stale, self._stale = self._stale, set()
         try:
             if BROKERS in stale:
@@ -105,7 +105,7 @@ class GroupView:
             await self._missing(BROKERS)
 
     async def _read_topics(self) -> Sequence[str]:
-        """Learn which topics the pattern means; those that are new. Topics that are gone are dropped."""
+        """Find the topics that match the pattern, return the new ones, and drop those that are gone."""
         names: Sequence[str] = ()
         try:
             names = await self._watching(TOPICS, self._store.children)

@@ -9,7 +9,7 @@ from typing import Literal
 from pylogd.client.core.group.assignors import Assignor, find_assignors
 from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.options import ClientOptions, check_choice
 
 ResetTo = Literal["earliest", "latest", "none"]
 Offset = int | OffsetAndMetadata
@@ -62,10 +62,11 @@ class ConsumerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         """Raises ValueError: an unknown value, or options that contradict each other."""
-        _check(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-        _check(self.auto_commit, ("after", "before", "off"), "auto_commit")
-        _check(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
-        _check(self.coordinator, ("broker", "zookeeper"), "coordinator")
+        super().__post_init__()
+        check_choice(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
+        check_choice(self.auto_commit, ("after", "before", "off"), "auto_commit")
+        check_choice(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        check_choice(self.coordinator, ("broker", "zookeeper"), "coordinator")
         find_assignors(self.assignors)
         if self.coordinator == "zookeeper" and (self.group_id is None or not self.zookeeper):
             raise ValueError("the ZooKeeper coordinator needs a group_id, and zookeeper='HOST:PORT[/chroot]'")
@@ -91,8 +92,3 @@ class ConsumerOptions(ClientOptions):
             self.heartbeat_interval, self.max_poll_interval, self.metadata_max_age, self.request_timeout,
             self.client_rack,
         )  # fmt: skip
-
-
-def _check(value: str, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -1,7 +1,8 @@
-"""From what was fetched to what is handed out: positions, and records in the order of each partition.
+"""Decode what was fetched and hand it out: positions, and records in the order of each partition.
 
 Strategy: a batch is decoded when its turn comes, whole; what exceeds the limit of a call waits decoded for the next
-call. The position is the offset of the next record to hand out, and is all that says what was read.
+call. The position is the offset of the next record to hand out; nothing else says what was read. Beside it stands the
+leader epoch of the last batch that was handed out, by which a truncation of the log is found (`validation`).
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
 transactions are not. Damage is reported when everything in front of it has been handed out, and the position stays in
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.columns import decode_batches
-from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher
+from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, Fetcher
 from pylogd.client.core.errors import CorruptRecords, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.wire.exceptions import InvalidRecordBatch
@@ -34,23 +35,23 @@ ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
-    """What is being read of a partition: batches, and records that are decoded already. `taken`: of its batches with
-    records, the last that was looked at.
+class _OpenBatches:
+    """Batches of a partition that are being read. `decoded` are records that wait to be handed out, `last` is the
+    header of the last batch with records that was looked at.
     """
 
     fetched: FetchedBatches
-    left: list[Record] = field(default_factory=list)
-    taken: BatchHeader | None = None
+    decoded: list[Record] = field(default_factory=list)
+    last: BatchHeader | None = None
 
 
-class Handed:
-    """What was handed out last, and how much of it was passed on by an iteration: the rest is not processed."""
+class PolledRecords:
+    """The records of one poll, and how many of them an iteration has passed on: the rest is not processed."""
 
     def __init__(
         self, chunks: Iterable[Chunk] = (), begins: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Nothing was passed on yet. `begins`: instead of records, where they begin."""
+        """Nothing was passed on yet. `begins` stands for records that are not kept: the first offset of each."""
         self._waiting = deque(chunks)
         self._begins = begins
         self._records: list[Record] = []
@@ -84,22 +85,37 @@ class Handed:
 
 
 class Reader:
-    """Positions of the partitions that are read, and the records that have come for them."""
+    """Positions of the partitions that are read, and the records that were fetched for them.
+
+    `epochs` has the leader epoch of the record in front of each position, where it is known. A later record's may stand
+    there: the log has it only if it has the position too.
+    """
 
     def __init__(self, fetcher: Fetcher, take: Callable[[], FetchedBatches | None], *, check_crcs: bool = True) -> None:
-        """`take` is where batches come from."""
+        """`take` returns the next batches that were fetched, or None."""
         self.positions: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self._fetcher = fetcher
         self._take = take
         self._check_crcs = check_crcs
-        self._open: _Open | None = None
-        self._aside: dict[TopicPartition, _Open] = {}
+        self._open: _OpenBatches | None = None
+        self._aside: dict[TopicPartition, _OpenBatches] = {}
 
-    def move(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
+    def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
+        """Go on at `offset`; `epoch` is the leader epoch of the record in front of it. A known epoch is validated
+        before anything is fetched, unless the position is known to be `valid`.
+        """
         self._close(partition)
         self.positions[partition] = offset
-        self._fetcher.move(partition, offset)
+        if epoch == UNKNOWN_EPOCH:
+            self.epochs.pop(partition, None)
+        else:
+            self.epochs[partition] = epoch
+        self._fetcher.move(partition, offset, epoch, valid=valid)
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at the position, or at an offset before it that was read already: fetch again what follows."""
+        self.move(partition, offset, self.epochs.get(partition, UNKNOWN_EPOCH), valid=True)
 
     def position(self, partition: TopicPartition) -> int:
         """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
@@ -112,6 +128,7 @@ class Reader:
         """Read a partition no more."""
         self._close(partition)
         self.positions.pop(partition, None)
+        self.epochs.pop(partition, None)
         self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
@@ -125,9 +142,9 @@ class Reader:
         return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
 
     def drop_paused(self) -> None:
-        """Drop what came of paused partitions, which is fetched again when they go on: others need the room."""
+        """Drop the batches of paused partitions, which are fetched again when they go on: others need the buffers."""
         for partition in self.paused():
-            self.move(partition, self.positions[partition])
+            self.rewind(partition, self.positions[partition])
 
     def _close(self, partition: TopicPartition) -> None:
         if self._open is not None and self._open.fetched.fetch.partition == partition:
@@ -149,19 +166,21 @@ class Reader:
                 break  # hand out what is good; the position is at the damage, where the next call finds it again
             except BaseException:  # Ctrl-C: nobody will get these
                 for partition, records in reversed(chunks):
-                    self.move(partition, records[0].offset)
+                    self.rewind(partition, records[0].offset)
                 raise
             if found is None:
                 break
-            more = found.left
+            more = found.decoded
             if len(more) > limit:
-                found.left = more[limit:]
+                found.decoded = more[limit:]
                 more = more[:limit]
             else:
-                found.left = []
+                found.decoded = []
             limit -= len(more)
             partition = found.fetched.fetch.partition
             self.positions[partition] = more[-1].offset + 1
+            assert found.last is not None
+            self.epochs[partition] = found.last.leader_epoch
             if chunks and chunks[-1][0] == partition:
                 chunks[-1][1].extend(more)
             else:
@@ -176,8 +195,8 @@ class Reader:
         while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.fetch.partition
             position = self.positions[partition]
-            if found.left:  # decoded as objects, by a call of another kind
-                self.move(partition, position)
+            if found.decoded:  # decoded as objects, by a call of another kind
+                self.rewind(partition, position)
                 continue
             try:
                 name, index = partition
@@ -186,12 +205,14 @@ class Reader:
                     topic=name, partition=index, max_bytes=max_bytes,
                 )  # fmt: skip
             except CorruptRecords:
-                self.move(partition, position)
+                self.rewind(partition, position)
                 if not chunks:
                     raise
                 break
-            if found.taken is not None and columns.next_offset < found.taken.next_offset:
-                self.move(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
+            if found.last is not None:
+                self.epochs[partition] = found.last.leader_epoch
+            if found.last is not None and columns.next_offset < found.last.next_offset:
+                self.rewind(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
             else:
                 self.positions[partition] = max(self.positions[partition], columns.next_offset)
                 if columns.ended:
@@ -201,7 +222,7 @@ class Reader:
                 max_bytes -= columns.records.nbytes
         return chunks
 
-    def _next_open(self) -> _Open | None:
+    def _next_open(self) -> _OpenBatches | None:
         if self._open is None:
             for partition in self._aside:
                 if not self._fetcher.partitions[partition].paused:
@@ -210,14 +231,14 @@ class Reader:
             else:
                 fetched = self._take()
                 if fetched is not None:
-                    self._open = _Open(fetched)
+                    self._open = _OpenBatches(fetched)
         return self._open
 
-    def _finish(self, found: _Open) -> None:
+    def _finish(self, found: _OpenBatches) -> None:
         self._fetcher.used(found.fetched)
         self._open = None
 
-    def _readable(self, found: _Open) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def _readable(self, found: _OpenBatches) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches that hold records for consumers; the position passes the others."""
         fetched = found.fetched
         partition = fetched.fetch.partition
@@ -228,19 +249,20 @@ class Reader:
                 raise self._damage(partition, header, error) from error
             if skipped or header.is_control:
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
+                self.epochs[partition] = header.leader_epoch
             else:
-                found.taken = header
+                found.last = header
                 yield header, batch
 
-    def _open_next(self) -> _Open | None:
+    def _open_next(self) -> _OpenBatches | None:
         """Decode batches that have come until there are records to hand out; None if nothing is left."""
         while (found := self._next_open()) is not None:
-            if found.left:
+            if found.decoded:
                 return found
             partition = found.fetched.fetch.partition
             for header, batch in self._readable(found):
-                found.left = self._decode(partition, header, batch)
-                if found.left:
+                found.decoded = self._decode(partition, header, batch)
+                if found.decoded:
                     return found
             self._finish(found)
         return None
@@ -260,8 +282,9 @@ class Reader:
             records = [record for record in records if record.offset >= position]
         if not records:
             self.positions[partition] = header.next_offset
+            self.epochs[partition] = header.leader_epoch
         return records
 
     def _damage(self, partition: TopicPartition, header: BatchHeader, error: InvalidRecordBatch) -> CorruptRecords:
-        self.move(partition, self.positions[partition])
+        self.rewind(partition, self.positions[partition])
         return CorruptRecords(*partition, header.base_offset, header.next_offset, str(error))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 from pylogd.client.core.backoff import Backoff
@@ -24,27 +25,28 @@ from pylogd.client.core.group import commits
 from pylogd.client.core.group.commits import CommitQueue
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke, State
+from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke
+from pylogd.client.core.group.member_states import REBALANCING
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
-#: connections to the coordinator: answers to JoinGroup and SyncGroup wait for other members, and come in order
-_JOINING, _GROUP = "joining", "group"
+#: A connection to the coordinator that the members of one client share, for requests that are answered at once.
+_GROUP = "group"
+_NUMBERS = count(1)
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Found = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 @dataclass(slots=True, eq=False)
-class Lookup:
+class OffsetLookup:
     """Offsets that somebody waits for: of some partitions, or of all. `on_done` is called once, with `done` set."""
 
     partitions: list[TopicPartition] | None
-    on_done: Callable[[Lookup], None]
+    on_done: Callable[[OffsetLookup], None]
     done: bool = False
     offsets: Found = field(default_factory=dict)
     error: PylogdError | None = None
@@ -54,7 +56,7 @@ class Lookup:
 
 
 @dataclass(slots=True, eq=False)
-class Awaited:
+class PendingCommit:
     """A commit that somebody waits for, and what went wrong with it."""
 
     partitions: frozenset[TopicPartition]
@@ -86,10 +88,13 @@ class Participation:
         self._request_timeout = request_timeout
         self._on_event = on_event
         self._unheard = unheard
-        self._awaited: list[Awaited] = []
+        self._awaited: list[PendingCommit] = []
         self._commit_not_before = 0.0
         self._commit_backoff = Backoff()
-        self._lookups: list[Lookup] = []
+        self._lookups: list[OffsetLookup] = []
+        # Answers to JoinGroup and SyncGroup wait for other members, and a connection answers in order: each member has
+        # one of its own, so that it never waits for another member of the same client.
+        self._joining = f"joining {next(_NUMBERS)}"
         self._last_poll = 0.0
         self._polling = False
 
@@ -126,23 +131,23 @@ class Participation:
             self.queue.drop(event.partitions)
         self.member.done(event, now)
 
-    def begin_commit(self, offsets: Offsets) -> Awaited:
+    def begin_commit(self, offsets: Offsets) -> PendingCommit:
         """Commit, for somebody who waits until the queue no longer holds these; `end_commit` has to follow."""
-        awaited = Awaited(frozenset(offsets))
+        awaited = PendingCommit(frozenset(offsets))
         self._awaited.append(awaited)
         self.queue.put(offsets)
         return awaited
 
-    def end_commit(self, awaited: Awaited) -> None:
+    def end_commit(self, awaited: PendingCommit) -> None:
         """Nobody waits for it any more, and what did not go out does not."""
         self.queue.drop(awaited.partitions)
         self._awaited.remove(awaited)
 
-    def look_up(self, lookup: Lookup) -> None:
+    def look_up(self, lookup: OffsetLookup) -> None:
         """Ask what the group has committed."""
         self._lookups.append(lookup)
 
-    def forget(self, lookup: Lookup) -> None:
+    def forget(self, lookup: OffsetLookup) -> None:
         """Nobody waits for it any more."""
         if lookup in self._lookups:
             self._lookups.remove(lookup)
@@ -173,12 +178,13 @@ class Participation:
         if member.coordinator is None and (committing or lookups):
             member.find_coordinator()
         calls = []
-        while (ask := member.next_ask(now)) is not None:
+        while (request := member.next_request(now)) is not None:
             calls.append(
                 Call(
-                    ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
-                    self._coordinator() if ask.to_coordinator else None,
-                    _JOINING if ask.waits else _GROUP if ask.to_coordinator else "", exclusive=ask.waits,
+                    request.api, request.build, partial(member.answered, request), partial(member.failed, request),
+                    request.timeout, self._coordinator() if request.to_coordinator else None,
+                    self._joining if request.waits else _GROUP if request.to_coordinator else "",
+                    exclusive=request.waits,
                 )
             )  # fmt: skip
         if member.coordinator is not None:
@@ -207,7 +213,7 @@ class Participation:
 
     def _commit_due(self) -> float | None:
         """When the next commit may go out."""
-        if not self.queue.ready or (self.subscribed and self.member.state in _REBALANCING):
+        if not self.queue.ready or (self.subscribed and self.member.state in REBALANCING):
             return None
         return self._commit_not_before
 
@@ -244,7 +250,7 @@ class Participation:
             self.member.commit_refused(code, identity, now)
         if not errors:
             self._commit_backoff.reset()
-        elif self.member.state in _REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
+        elif self.member.state in REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
             self.queue.failed()
             return
         for partition, code in self.queue.answered(errors).items():
@@ -271,7 +277,7 @@ class Participation:
 
     # Look-ups
 
-    def _lookup_call(self, lookup: Lookup) -> Call:
+    def _lookup_call(self, lookup: OffsetLookup) -> Call:
         lookup.in_flight = True
 
         def answered(response: Any, now: float) -> None:
@@ -302,7 +308,7 @@ class Participation:
             highest=commits.FETCH_UNTIL,
         )
 
-    def _finish(self, lookup: Lookup, error: PylogdError | None) -> None:
+    def _finish(self, lookup: OffsetLookup, error: PylogdError | None) -> None:
         lookup.done, lookup.error = True, error
         self.forget(lookup)
         lookup.on_done(lookup)

@@ -1,0 +1,130 @@
+"""Declare state machines as tables, and follow them.
+
+States and events are enums whose values say in one sentence what each means. A table says to which state an event leads
+from each state; `tools/generate_machine_docs.py` writes all tables of the package, as diagrams, to
+docs/state-machines.md.
+
+    class DoorState(Enum):
+        CLOSED = "Nobody can pass."
+        OPEN = "Anybody can pass."
+
+    class DoorEvent(Enum):
+        PUSHED = "Somebody pushed the door."
+
+    DOOR = MachineTable(
+        "Door", "Lets people in and out.", DoorState.CLOSED,
+        {DoorState.CLOSED: {DoorEvent.PUSHED: DoorState.OPEN}, DoorState.OPEN: {DoorEvent.PUSHED: DoorState.CLOSED}},
+    )
+
+    door = DOOR.machine()
+    door.handle(DoorEvent.PUSHED)       # door.state is DoorState.OPEN
+
+Rules: a machine holds its state and nothing else; its owner does the work that belongs to a state. An event that a
+state's row does not name is an error of the program. A table is checked when it is made: each state has a row and can
+be reached, and each event leads somewhere.
+
+Why not Automat, which Twisted depends on: an input of it calls synchronous outputs, while most states here are a
+coroutine that waits; its transitions can be listed only by private attributes; and what it costs, in the broker's start
+and for each event, is in bench/PROFILE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class UnexpectedEvent(Exception):
+    """An event that the machine's table does not allow in its present state."""
+
+
+class MachineTable(Generic[S, E]):
+    """The transitions of one kind of machine.
+
+    title, summary: for the documentation. initial: the state in which machines begin.
+    transitions: for each state, to which state each event leads. A state with an empty row is final.
+    everywhere: events that lead to the same state from every state, unless a row says otherwise.
+    """
+
+    __slots__ = ("_rows", "everywhere", "initial", "summary", "title", "transitions")
+
+    def __init__(
+        self,
+        title: str,
+        summary: str,
+        initial: S,
+        transitions: Mapping[S, Mapping[E, S]],
+        everywhere: Mapping[E, S] = MappingProxyType({}),
+    ) -> None:
+        """Raises ValueError for a state without a row, a state that can't be reached, or an event that is not used."""
+        self.title = title
+        self.summary = summary
+        self.initial = initial
+        self.transitions = transitions
+        self.everywhere = everywhere
+        self._rows: dict[S, dict[E, S]] = {state: {**everywhere, **row} for state, row in transitions.items()}
+        self._check()
+
+    def machine(self) -> Machine[S, E]:
+        """Return a machine in the initial state."""
+        return Machine(self)
+
+    def next(self, state: S, event: E) -> S:
+        """Return the state to which `event` leads from `state`. Raises UnexpectedEvent."""
+        try:
+            return self._rows[state][event]
+        except KeyError:
+            raise UnexpectedEvent(f"{self.title}: no transition from {state.name} by {event.name}") from None
+
+    def allows(self, state: S, event: E) -> bool:
+        """Return whether `event` may happen in `state`."""
+        return event in self._rows[state]
+
+    def __iter__(self) -> Iterator[tuple[S, E, S]]:
+        """Iterate over (state, event, next state), without those of `everywhere`."""
+        for state, row in self.transitions.items():
+            for event, target in row.items():
+                yield state, event, target
+
+    def _check(self) -> None:
+        missing = set(type(self.initial)) - set(self._rows)
+        reached, new = set[S](), {self.initial, *self.everywhere.values()}
+        while new:
+            reached |= new
+            new = {target for state in new for target in self._rows.get(state, {}).values()} - reached
+        used = {event for row in self._rows.values() for event in row}
+        unused = {event for kind in {type(event) for event in used} for event in kind.__members__.values()} - used
+        if missing or len(reached) < len(self._rows) or unused:
+            faults: dict[str, frozenset[Enum]] = {
+                "states without a row": frozenset(missing),
+                "states that can't be reached": frozenset(set(self._rows) - reached),
+                "events that are not used": frozenset(unused),
+            }
+            text = "; ".join(
+                f"{what}: {', '.join(sorted(one.name for one in found))}" for what, found in faults.items() if found
+            )
+            raise ValueError(f"{self.title}: {text}")
+
+
+class Machine(Generic[S, E]):
+    """One machine: `state` is where it is in its table."""
+
+    __slots__ = ("_table", "state")
+
+    def __init__(self, table: MachineTable[S, E]) -> None:
+        self._table = table
+        self.state = table.initial
+
+    def handle(self, event: E) -> S:
+        """Follow `event` and return the new state. Raises UnexpectedEvent, in which case the state stays."""
+        self.state = self._table.next(self.state, event)
+        return self.state
+
+    def allows(self, event: E) -> bool:
+        """Return whether `event` may happen now."""
+        return self._table.allows(self.state, event)
