@@ -166,7 +166,7 @@ class Fetcher:
         self._busy: set[int] = set()
         self._nodes: set[int] = set()
         self._sessions: dict[int, FetchSession] = {}
-        self._leader_changed: list[TopicPartition] = []
+        self.leader_changed: list[TopicPartition] = []
         # A connection of its own: an answer that waits for records delays whatever is behind it.
         self._purpose = f"fetch {next(_NUMBERS)}"
 
@@ -304,7 +304,7 @@ class Fetcher:
         if leader.leader_epoch != fetch.leader_epoch:
             if fetch.offset_epoch != UNKNOWN_EPOCH and leader.leader_epoch != UNKNOWN_EPOCH:
                 fetch.validating = True
-                self._leader_changed.append(fetch.partition)
+                self.leader_changed.append(fetch.partition)
                 return None
             fetch.leader_epoch = leader.leader_epoch
         self._nodes.add(leader.leader)
@@ -312,7 +312,7 @@ class Fetcher:
 
     def take_leader_changed(self) -> list[TopicPartition]:
         """Return the partitions whose positions have to be validated before they are fetched again."""
-        changed, self._leader_changed = self._leader_changed, []
+        changed, self.leader_changed = self.leader_changed, []
         return [p for p in changed if (fetch := self.partitions.get(p)) is not None and fetch.validating]
 
     def _call(self, node: int, fetches: list[PartitionFetch], metadata: Metadata) -> Call:

@@ -128,8 +128,10 @@ class PartitionsCore:
         calls = self._updater.due(self._missing_topics(), now)
         calls += self.starts.turn(now)
         calls += self.fetcher.calls(now, self._metadata)
-        self._validate_changed()
-        calls += self.validator.turn(now)
+        if self.fetcher.leader_changed:
+            self._validate_changed()
+        if self.validator.waiting:
+            calls += self.validator.turn(now)
         return calls
 
     def next_time(self, now: float) -> float | None:
@@ -167,7 +169,7 @@ class PartitionsCore:
     def _validate_changed(self) -> None:
         """Have positions validated under a new leader. What was fetched from the former one is fetched again."""
         for partition in self.fetcher.take_leader_changed():
-            epoch = self.reader.epochs.get(partition, UNKNOWN_EPOCH)
+            epoch = self.reader.epoch(partition)
             position = self.reader.positions[partition]
             self.reader.rewind(partition, position)
             if epoch != UNKNOWN_EPOCH:

@@ -37,12 +37,13 @@ ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 @dataclass(slots=True, eq=False)
 class _OpenBatches:
     """Batches of a partition that are being read. `decoded` are records that wait to be handed out, `last` is the
-    header of the last batch with records that was looked at.
+    header of the last batch with records that was looked at, `epoch` the leader epoch of the last batch of any kind.
     """
 
     fetched: FetchedBatches
     decoded: list[Record] = field(default_factory=list)
     last: BatchHeader | None = None
+    epoch: int = UNKNOWN_EPOCH
 
 
 class PolledRecords:
@@ -85,16 +86,12 @@ class PolledRecords:
 
 
 class Reader:
-    """Positions of the partitions that are read, and the records that were fetched for them.
-
-    `epochs` has the leader epoch of the record in front of each position, where it is known. A later record's may stand
-    there: the log has it only if it has the position too.
-    """
+    """Positions of the partitions that are read, and the records that were fetched for them."""
 
     def __init__(self, fetcher: Fetcher, take: Callable[[], FetchedBatches | None], *, check_crcs: bool = True) -> None:
         """`take` returns the next batches that were fetched, or None."""
         self.positions: dict[TopicPartition, int] = {}
-        self.epochs: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
         self._fetcher = fetcher
         self._take = take
         self._check_crcs = check_crcs
@@ -107,15 +104,23 @@ class Reader:
         """
         self._close(partition)
         self.positions[partition] = offset
-        if epoch == UNKNOWN_EPOCH:
-            self.epochs.pop(partition, None)
-        else:
-            self.epochs[partition] = epoch
+        self._epochs[partition] = epoch
         self._fetcher.move(partition, offset, epoch, valid=valid)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Go on at the position, or at an offset before it that was read already: fetch again what follows."""
-        self.move(partition, offset, self.epochs.get(partition, UNKNOWN_EPOCH), valid=True)
+        self.move(partition, offset, self.epoch(partition), valid=True)
+
+    def epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch of the record in front of the position, or UNKNOWN_EPOCH.
+
+        It may be that of a record behind the position, which the log has only if it has the position too.
+        """
+        found = self._aside.get(partition)
+        if self._open is not None and self._open.fetched.fetch.partition == partition:
+            found = self._open
+        known = self._epochs.get(partition, UNKNOWN_EPOCH)
+        return known if found is None else max(known, found.epoch)
 
     def position(self, partition: TopicPartition) -> int:
         """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
@@ -128,7 +133,7 @@ class Reader:
         """Read a partition no more."""
         self._close(partition)
         self.positions.pop(partition, None)
-        self.epochs.pop(partition, None)
+        self._epochs.pop(partition, None)
         self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
@@ -179,8 +184,6 @@ class Reader:
             limit -= len(more)
             partition = found.fetched.fetch.partition
             self.positions[partition] = more[-1].offset + 1
-            assert found.last is not None
-            self.epochs[partition] = found.last.leader_epoch
             if chunks and chunks[-1][0] == partition:
                 chunks[-1][1].extend(more)
             else:
@@ -209,8 +212,6 @@ class Reader:
                 if not chunks:
                     raise
                 break
-            if found.last is not None:
-                self.epochs[partition] = found.last.leader_epoch
             if found.last is not None and columns.next_offset < found.last.next_offset:
                 self.rewind(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
             else:
@@ -235,6 +236,7 @@ class Reader:
         return self._open
 
     def _finish(self, found: _OpenBatches) -> None:
+        self._epochs[found.fetched.fetch.partition] = found.epoch
         self._fetcher.used(found.fetched)
         self._open = None
 
@@ -243,13 +245,13 @@ class Reader:
         fetched = found.fetched
         partition = fetched.fetch.partition
         for header, batch in fetched.batches:
+            found.epoch = header.leader_epoch
             try:
                 skipped = fetched.aborted is not None and fetched.aborted.skips(header, batch)
             except InvalidRecordBatch as error:
                 raise self._damage(partition, header, error) from error
             if skipped or header.is_control:
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
-                self.epochs[partition] = header.leader_epoch
             else:
                 found.last = header
                 yield header, batch
@@ -282,7 +284,6 @@ class Reader:
             records = [record for record in records if record.offset >= position]
         if not records:
             self.positions[partition] = header.next_offset
-            self.epochs[partition] = header.leader_epoch
         return records
 
     def _damage(self, partition: TopicPartition, header: BatchHeader, error: InvalidRecordBatch) -> CorruptRecords:

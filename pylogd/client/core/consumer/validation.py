@@ -69,7 +69,7 @@ class PositionValidator:
         self._on_valid = on_valid
         self._on_truncated = on_truncated
         self._on_error = on_error
-        self._waiting: dict[TopicPartition, FetchPosition] = {}
+        self.waiting: dict[TopicPartition, FetchPosition] = {}
         self._in_flight: set[FetchPosition] = set()
         self._backoff = Backoff()
         self._not_before = 0.0
@@ -77,11 +77,11 @@ class PositionValidator:
 
     def add(self, partition: TopicPartition, offset: int, epoch: int) -> None:
         """Validate a position; `discard` ends that without a result."""
-        self._waiting[partition] = FetchPosition(offset, epoch)
+        self.waiting[partition] = FetchPosition(offset, epoch)
 
     def discard(self, partition: TopicPartition) -> None:
         """Forget a partition: its position was changed, or it is no longer read."""
-        self._waiting.pop(partition, None)
+        self.waiting.pop(partition, None)
 
     def reset(self) -> None:
         """Forget what is in flight: no answer will come."""
@@ -89,10 +89,10 @@ class PositionValidator:
 
     def turn(self, now: float) -> list[Call]:
         """Return a request to each leader with positions to validate."""
-        if not self._waiting or now < self._not_before:
+        if not self.waiting or now < self._not_before:
             return []
         by_leader: dict[int, dict[TopicPartition, tuple[FetchPosition, int]]] = {}
-        for partition, position in self._waiting.items():
+        for partition, position in self.waiting.items():
             if position in self._in_flight:
                 continue
             try:
@@ -111,7 +111,7 @@ class PositionValidator:
 
     def next_time(self, now: float) -> float | None:
         """When `turn` has something to do, if nothing happens before."""
-        return self._not_before if self._waiting and self._not_before > now else None
+        return self._not_before if self.waiting and self._not_before > now else None
 
     def _is_outdated(self, leader: Partition, position: FetchPosition, now: float) -> bool:
         """Whether the metadata is older than the position. It stays older for a topic that was made anew."""
@@ -144,7 +144,7 @@ class PositionValidator:
     def _ended(self, positions: Mapping[TopicPartition, tuple[FetchPosition, int]]) -> list[TopicPartition]:
         """Return the partitions of a request whose positions are still those that were asked about."""
         self._in_flight.difference_update(position for position, _ in positions.values())
-        return [partition for partition, (position, _) in positions.items() if self._waiting.get(partition) is position]
+        return [partition for partition, (position, _) in positions.items() if self.waiting.get(partition) is position]
 
     def _answered(
         self,
@@ -175,7 +175,7 @@ class PositionValidator:
             self._on_truncated(found, leader_epoch)
 
     def _valid(self, partition: TopicPartition, leader_epoch: int) -> None:
-        del self._waiting[partition]
+        del self.waiting[partition]
         self._backoff.reset()
         self._on_valid(partition, leader_epoch)
 

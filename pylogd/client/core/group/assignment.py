@@ -91,8 +91,8 @@ class GroupAssignment:
 
     def with_epochs(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return offsets to commit, with the leader epochs by which a later reader finds a truncated log (KIP-320)."""
-        epochs = self._reader.epochs
-        return {p: OffsetAndMetadata(offset, leader_epoch=epochs.get(p, -1)) for p, offset in progress.items()}
+        epoch = self._reader.epoch
+        return {p: OffsetAndMetadata(offset, leader_epoch=epoch(p)) for p, offset in progress.items()}
 
     def unsaved(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets of the progress that are not committed yet."""
