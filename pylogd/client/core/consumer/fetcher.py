@@ -56,7 +56,7 @@ _NUMBERS = count(1)
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Waits and sizes as Kafka's fetch.* settings. `read_committed`: leave out what transactions took back."""
+    """Waits and sizes, as Kafka's fetch.* settings. `read_committed`: leave out records of aborted transactions."""
 
     min_bytes: int = 1
     max_wait_ms: int = 500
@@ -80,8 +80,8 @@ class PartitionFetch:
     """The next fetch of a partition.
 
     `offset` is the next to fetch, `offset_epoch` the leader epoch of the record in front of it; the log is known to
-    have both under `leader_epoch`. While `validating`, it is found out whether it has them under a newer one. `error`
-    is the last answer's, until somebody has dealt with it.
+    have both under `leader_epoch`. While `validating`, a newer leader is asked whether its log has them. `error` is
+    that of the last answer, until it has been dealt with.
     """
 
     partition: TopicPartition
@@ -104,7 +104,7 @@ class PartitionFetch:
 class FetchedBatches:
     """Whole batches of one partition, as views of the answer's bytes. Records before `offset` were not asked for.
 
-    `aborted` is for `AbortedTransactions.skips`, where transactions matter. `size` in bytes counts against the buffers.
+    `aborted` is set where records of aborted transactions are left out. `size` in bytes counts against the buffers.
     """
 
     fetch: PartitionFetch
@@ -117,9 +117,9 @@ class FetchedBatches:
 
 @dataclass(slots=True, eq=False)
 class FetchInFlight:
-    """A fetch request to a broker: its partitions with their generations, and the bytes that it may bring.
+    """A fetch request to a broker: its partitions with their generations, and the bytes that its answer may have.
 
-    `by_answer` finds a partition of the answer, by topic (name or id) and number.
+    `by_answer` maps partitions as the answer names them, by topic (name or id) and number.
     """
 
     node: int
@@ -130,15 +130,15 @@ class FetchInFlight:
 
 
 class AbortedTransactions:
-    """Which batches of an answer belong to transactions that were aborted (KIP-98)."""
+    """Tells which batches of an answer belong to aborted transactions (KIP-98)."""
 
     def __init__(self, transactions: Iterable[Any]) -> None:
-        """`transactions` as in the answer: a producer id, and the offset where its transaction begins."""
+        """`transactions` are the answer's: a producer id and the first offset of its transaction."""
         self._ahead = deque(sorted((t.first_offset, t.producer_id) for t in transactions))
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether to leave out this batch, the next one in order. Raises InvalidRecordBatch."""
+        """Return whether to leave out a batch; batches come in order. Raises InvalidRecordBatch."""
         while self._ahead and self._ahead[0][0] <= header.last_offset:
             self._producers.add(self._ahead.popleft()[1])
         if header.producer_id not in self._producers:
@@ -155,13 +155,13 @@ class Fetcher:
     """The partitions that are fetched, the requests for them, and the batches that nobody has taken yet."""
 
     def __init__(self, settings: FetchSettings, request_timeout: float) -> None:
-        """Nothing is fetched until there are partitions. `request_timeout` in seconds, beyond the broker's wait."""
+        """Nothing is fetched yet. `request_timeout` in seconds is added to the time that the broker may wait."""
         self.settings = settings
         self._timeout = request_timeout + settings.max_wait_ms / 1000
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._ready: deque[FetchedBatches] = deque()
-        self._held = 0  # bytes that came and are not used up
-        self._expected = 0  # bytes that may come
+        self._held = 0  # bytes that were received and are not used up
+        self._expected = 0  # bytes that the requests in flight may bring
         self._generation = 0
         self._busy: set[int] = set()
         self._nodes: set[int] = set()
@@ -196,11 +196,11 @@ class Fetcher:
                 self.used(fetched)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Fetch no more of a partition for now, and keep what has come."""
+        """Stop, or go on, fetching a partition; what was fetched is kept."""
         self.partitions[partition].paused = paused
 
     def failed_partition(self) -> PartitionFetch | None:
-        """A fetch whose last answer was an error that nobody dealt with yet."""
+        """Return a fetch whose last answer was an error that has not been dealt with, or None."""
         for fetch in self.partitions.values():
             if fetch.error is not None:
                 return fetch
@@ -215,7 +215,7 @@ class Fetcher:
         for fetch in self.partitions.values():
             fetch.in_flight = None
 
-    # What has come
+    # What was fetched
 
     @property
     def starved(self) -> bool:
@@ -224,11 +224,11 @@ class Fetcher:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something."""
+        """Whether `take` would return batches."""
         return any(not fetched.fetch.paused for fetched in self._ready)
 
     def take(self) -> FetchedBatches | None:
-        """The next batches that have come, if any have. `used` has to follow when they are used up or dropped."""
+        """Return the next batches, or None. Call `used` once they are used up or dropped."""
         for fetched in self._ready:
             if not fetched.fetch.paused:
                 self._ready.remove(fetched)
@@ -236,14 +236,14 @@ class Fetcher:
         return None
 
     def used(self, fetched: FetchedBatches) -> None:
-        """The batches are not needed any more: their bytes no longer count."""
+        """Record that batches are no longer needed: their bytes no longer count against the buffers."""
         self._held -= fetched.size
         fetched.size = 0
 
-    # Asking
+    # Requests
 
     def due(self, now: float) -> list[PartitionFetch]:
-        """The partitions to ask for now, if their broker has no request in flight."""
+        """Return the partitions that can be fetched now, if their broker has no request in flight."""
         return [
             fetch
             for fetch in self.partitions.values()
@@ -451,7 +451,7 @@ def _leader(metadata: Metadata, partition: TopicPartition) -> Partition:
     except KafkaError as error:
         metadata.note(error)
         raise
-    if found is None:  # forgotten since
+    if found is None:  # a change of leader was noticed meanwhile
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its leader is not known")
     return found
 

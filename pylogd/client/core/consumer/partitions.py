@@ -79,12 +79,14 @@ class PartitionsCore:
             raise ValueError(f"{partition} is not assigned")
 
     def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
-        """Read a partition from `offset` on; with the leader epoch of the record in front of it, only if it is so."""
+        """Read a partition from `offset` on. `epoch` is the leader epoch of the record in front of it, if known; then
+        the position is validated before anything is fetched.
+        """
         self._release(partition)
         self.reader.move(partition, offset, epoch)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Read again from an offset that was handed out, or from the position: what follows it was not processed."""
+        """Read again from the position, or from an offset before it: what follows was not processed."""
         self._release(partition)
         self.reader.rewind(partition, offset)
 
@@ -94,7 +96,7 @@ class PartitionsCore:
         self.reader.forget(partition)
 
     def _release(self, partition: TopicPartition) -> None:
-        """Drop what is known of the present position of a partition."""
+        """Forget what belongs to the present position of a partition."""
         self.starts.discard(partition)
         self.validator.discard(partition)
         self._failing_since.pop(partition, None)
@@ -228,7 +230,7 @@ class PartitionsCore:
                 self._error = self._error or error
 
     def _is_final(self, fetch: PartitionFetch, error: PylogdError, now: float) -> bool:
-        """Whether an error is raised: trying again does not help, or has not for `retry_timeout` seconds."""
+        """Return whether to raise an error: it is not retriable, or was retried for `retry_timeout` seconds."""
         since, at = self._failing_since.get(fetch.partition, (now, -1))
         if at != fetch.offset:  # it has made progress since
             since = now
@@ -241,5 +243,5 @@ class PartitionsCore:
 
 
 def is_out_of_range(error: PylogdError | None) -> bool:
-    """Whether a read failed because the log does not have, or no longer has, what was asked for."""
+    """Return whether a fetch failed because the log does not have the offset."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -5,8 +5,8 @@ call. The position is the offset of the next record to hand out; nothing else sa
 leader epoch of the last batch that was handed out, by which a truncation of the log is found (`validation`).
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
-transactions are not. Damage is reported when everything in front of it has been handed out, and the position stays in
-front of it. What is paused is put aside and not lost. One thread at a time; no I/O, no clock.
+transactions are not. A damaged batch is reported once everything in front of it has been handed out, and the position
+stays in front of it. Batches of paused partitions are kept. One thread at a time; no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pylogd.wire.records import BatchHeader, Record, decode_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: records of one partition, in order
+#: Records of one partition, in order.
 Chunk = tuple[TopicPartition, list[Record]]
-#: the same as columns, with the position that they were read from
+#: The same as columns, with the position that they were read from.
 ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 
 
@@ -60,7 +60,7 @@ class PolledRecords:
         self.begun = False
 
     def __iter__(self) -> Iterator[Record]:
-        """The records, one by one."""
+        """Iterate over the records."""
         self.begun = True
         while self._waiting:
             self._records = self._waiting.popleft()[1]
@@ -69,12 +69,12 @@ class PolledRecords:
 
     @property
     def end(self) -> int:
-        """The offset behind the records that are, or were, passed on."""
+        """The offset behind the records that the iteration is at."""
         return self._records[-1].offset + 1
 
     def unprocessed(self, *, last_is_done: bool) -> dict[TopicPartition, int]:
-        """The first offset of each partition that is not processed, where there is one. Whether the record that was
-        passed on last is processed, only the caller knows.
+        """Return the first offset of each partition that is not processed, where there is one. The caller knows whether
+        the record that was passed on last is processed.
         """
         first = dict(self._begins)
         first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
@@ -108,7 +108,7 @@ class Reader:
         self._fetcher.move(partition, offset, epoch, valid=valid)
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at the position, or at an offset before it that was read already: fetch again what follows."""
+        """Fetch again from the position, or from an offset before it that was read already."""
         self.move(partition, offset, self.epoch(partition), valid=True)
 
     def epoch(self, partition: TopicPartition) -> int:
@@ -123,10 +123,10 @@ class Reader:
         return known if found is None else max(known, found.epoch)
 
     def position(self, partition: TopicPartition) -> int:
-        """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
+        """Return the offset of the next record. Raises RequestTimedOut if it is not known yet."""
         found = self.positions.get(partition)
         if found is None:
-            raise RequestTimedOut(f"{partition}: no broker said in time where to read from")
+            raise RequestTimedOut(f"{partition}: no broker answered in time where to start")
         return found
 
     def forget(self, partition: TopicPartition) -> None:
@@ -137,13 +137,13 @@ class Reader:
         self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Hand out no more of a partition for now."""
+        """Stop, or go on, handing out records of a partition."""
         self._fetcher.pause(partition, paused)
         if paused and self._open is not None and self._open.fetched.fetch.partition == partition:
             self._aside[partition], self._open = self._open, None
 
     def paused(self) -> list[TopicPartition]:
-        """What is paused."""
+        """Return the partitions that are paused."""
         return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
 
     def drop_paused(self) -> None:
@@ -160,7 +160,7 @@ class Reader:
             self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
-        """Up to `limit` records of what has come. Raises CorruptRecords."""
+        """Return up to `limit` records of what was fetched. Raises CorruptRecords."""
         chunks: list[Chunk] = []
         while limit > 0:
             try:
@@ -168,8 +168,8 @@ class Reader:
             except CorruptRecords:
                 if not chunks:
                     raise
-                break  # hand out what is good; the position is at the damage, where the next call finds it again
-            except BaseException:  # Ctrl-C: nobody will get these
+                break  # return the good records; the position is at the damage, where the next call finds it again
+            except BaseException:  # Ctrl-C: nobody gets these records
                 for partition, records in reversed(chunks):
                     self.rewind(partition, records[0].offset)
                 raise
@@ -191,14 +191,15 @@ class Reader:
         return chunks
 
     def gather_columns(self, *, headers: bool, max_bytes: int) -> list[ColumnChunk]:
-        """What has come, as columns, until its records take `max_bytes` or, by less than a batch, more. Raises
-        CorruptRecords, PyArrowMissing.
+        """Return what was fetched, as columns, whole batches until their records have `max_bytes`.
+
+        Raises CorruptRecords, PyArrowMissing.
         """
         chunks: list[ColumnChunk] = []
         while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.fetch.partition
             position = self.positions[partition]
-            if found.decoded:  # decoded as objects, by a call of another kind
+            if found.decoded:  # `gather` has decoded them as objects
                 self.rewind(partition, position)
                 continue
             try:
@@ -241,7 +242,7 @@ class Reader:
         self._open = None
 
     def _readable(self, found: _OpenBatches) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The batches that hold records for consumers; the position passes the others."""
+        """Iterate over the batches with records for consumers; the position moves past the others."""
         fetched = found.fetched
         partition = fetched.fetch.partition
         for header, batch in fetched.batches:
@@ -257,7 +258,7 @@ class Reader:
                 yield header, batch
 
     def _open_next(self) -> _OpenBatches | None:
-        """Decode batches that have come until there are records to hand out; None if nothing is left."""
+        """Decode batches until there are records to hand out. Return None if no batch is left."""
         while (found := self._next_open()) is not None:
             if found.decoded:
                 return found
@@ -270,7 +271,7 @@ class Reader:
         return None
 
     def _decode(self, partition: TopicPartition, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """The records of a batch from the position on. The position moves behind a batch that has none."""
+        """Return the records of a batch from the position on. The position moves past a batch that has none."""
         position = self.positions[partition]
         if header.last_offset < position:
             return []

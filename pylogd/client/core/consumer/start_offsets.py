@@ -1,10 +1,10 @@
 """Find the offset at which reading a partition starts: what the group committed, else what `auto_offset_reset` says.
 
-Strategy: partitions wait here until they have a position. What the group committed is looked up first; where it has
-committed nothing, or for a consumer without a group, the leaders are asked for the first or the last offset. Errors
-that may pass are tried again after a growing pause.
+Strategy: partitions wait here until they have a position. The group's committed offsets are looked up first; where
+there are none, or for a consumer without a group, the leaders are asked for the first or the last offset. Retriable
+errors are retried after a growing pause.
 
-Rules: an answer counts only for the assignment that it was asked for: a partition that was given up and assigned again
+Rules: an answer counts only for the assignment that it was asked for: a partition that was revoked and assigned again
 meanwhile is looked up again. No I/O and no clock.
 """
 
@@ -40,8 +40,8 @@ class LookUp(Protocol):
 class StartOffsets:
     """The partitions that are assigned and have no position. Times in seconds.
 
-    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is one
-    that trying again does not help, or has not helped for `patience` seconds; whoever takes it sets it to None.
+    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is an
+    error that is not retriable, or was retried for `patience` seconds; whoever takes it sets it to None.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StartOffsets:
         self._patience = patience
         self._on_found = on_found
         self._assignments = 0
-        self._assignment: dict[TopicPartition, int] = {}  # which assignment each partition waits for
+        self._assignment: dict[TopicPartition, int] = {}  # the number of the assignment that each partition waits for
         self._uncommitted: set[TopicPartition] = set()  # nothing is committed for them, or it is not to be used
         self._in_flight: set[TopicPartition] = set()  # their leaders were asked
         self._looking_up = False
@@ -100,11 +100,11 @@ class StartOffsets:
         self._looking_up = False
 
     def missing_topics(self) -> set[str]:
-        """The topics whose leaders have to be asked and are not known."""
+        """Return the topics whose leaders have to be asked and are not known."""
         return {partition.topic for partition in self._uncommitted if partition.topic not in self._metadata.topics}
 
     def turn(self, now: float) -> list[Call]:
-        """Start what may be started, and return what to send."""
+        """Start the look-ups that are due, and return what to send."""
         if self.error is not None or not self.waiting or now < self._not_before:
             return []
         unknown = self.waiting - self._uncommitted
@@ -135,12 +135,14 @@ class StartOffsets:
             self._failing_since = None
             self._on_found(committed, {})
 
-    # What the leaders say
+    # What the leaders answer
 
     def _ask_leaders(self, now: float) -> list[Call]:
         ready = sorted(self._uncommitted - self._in_flight)
         if ready and self._reset_to == "none":
-            self.error = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no offset is given to read from")
+            self.error = KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no committed offset, and no reset policy"
+            )
             return []
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         when = EARLIEST if self._reset_to == "earliest" else LATEST
@@ -190,7 +192,7 @@ class StartOffsets:
         self.failing(error, now)
 
     def failing(self, error: PylogdError, now: float) -> None:
-        """Something kept a position from being found: try again later, or report it."""
+        """Record that a position could not be found: retry later, or report the error."""
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not is_retriable(error) or (self._patience is not None and now - self._failing_since >= self._patience):
             self._failing_since = None

@@ -1,12 +1,12 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
-Strategy: whoever drives it, a thread or a reactor, sends the calls that are `due`, brings back what each came to, and
-comes again at `next_time`. Membership is `membership.Membership`; commits go through a `CommitQueue`, one request at a
-time; look-ups ask what the group has committed.
+Strategy: whoever drives it, a thread or an event loop, sends the calls that are `due`, reports their outcomes, and
+calls again at `next_time`. `member.Membership` is the state machine; commits go through a `CommitQueue`, one request at
+a time; look-ups ask what the group has committed.
 
-Rules: a commit is sent for partitions that this member holds, and not while a rebalance is under way, for its end
-decides what is ours. Without a coordinator, what is due has it looked for; where it can't be had for a reason that will
-stay, whoever waits is told. No clock, no socket, no thread; one thread at a time is in here.
+Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, since its end decides
+which those are. The coordinator is looked up when something is due; if that fails for good, everything that waits
+fails. No clock, no socket, no thread; one thread at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Found = dict[TopicPartition, OffsetAndMetadata | None]
 
 @dataclass(slots=True, eq=False)
 class OffsetLookup:
-    """Offsets that somebody waits for: of some partitions, or of all. `on_done` is called once, with `done` set."""
+    """A look-up of committed offsets, of some partitions or of all. `on_done` is called once, with `done` set."""
 
     partitions: list[TopicPartition] | None
     on_done: Callable[[OffsetLookup], None]
@@ -57,7 +57,7 @@ class OffsetLookup:
 
 @dataclass(slots=True, eq=False)
 class PendingCommit:
-    """A commit that somebody waits for, and what went wrong with it."""
+    """A commit that somebody waits for, and its errors."""
 
     partitions: frozenset[TopicPartition]
     errors: list[PylogdError] = field(default_factory=list)
@@ -66,8 +66,8 @@ class PendingCommit:
 class Participation:
     """See the module. Times in seconds.
 
-    `on_event` is called when `next_event` has one; `unheard` with what could not be committed if nobody waits for it.
-    `stable`: offsets that a transaction may still change are waited for.
+    `on_event` is called when `next_event` has one, `unheard` with each commit that failed while nobody waited for it.
+    `stable`: look-ups wait for offsets that a transaction may still change.
     """
 
     def __init__(
@@ -110,50 +110,50 @@ class Participation:
             self.member.subscribe(topics, now)
 
     def leave(self, now: float) -> None:
-        """Be a member no more. What the application had, it has given up."""
+        """Leave the group. The application has given up all its partitions."""
         self.subscribed = False
         self.member.leave(now)
         self.has_event = False
 
     def polled(self, polling: bool, now: float) -> None:
-        """The application is alive, and until it says otherwise `polling`."""
+        """Record that the application is alive; while `polling`, it counts as alive all the time."""
         self._last_poll = now
         self._polling = polling
 
     def next_event(self) -> Event | None:
-        """What the application has to do now; `done` with it has to follow."""
+        """Return what the application has to do now, or None. Call `done` when it has."""
         self.has_event = False
         return self.member.next_event()
 
     def done(self, event: Event, now: float) -> None:
-        """The application has obeyed an event."""
+        """Record that the application has carried out an event."""
         if isinstance(event, Revoke):
             self.queue.drop(event.partitions)
         self.member.done(event, now)
 
     def begin_commit(self, offsets: Offsets) -> PendingCommit:
-        """Commit, for somebody who waits until the queue no longer holds these; `end_commit` has to follow."""
+        """Commit for a caller that waits until the queue no longer holds these partitions. Call `end_commit` after it."""
         awaited = PendingCommit(frozenset(offsets))
         self._awaited.append(awaited)
         self.queue.put(offsets)
         return awaited
 
     def end_commit(self, awaited: PendingCommit) -> None:
-        """Nobody waits for it any more, and what did not go out does not."""
+        """Forget a commit that nobody waits for any more; what was not sent is not sent."""
         self.queue.drop(awaited.partitions)
         self._awaited.remove(awaited)
 
     def look_up(self, lookup: OffsetLookup) -> None:
-        """Ask what the group has committed."""
+        """Look up what the group has committed."""
         self._lookups.append(lookup)
 
     def forget(self, lookup: OffsetLookup) -> None:
-        """Nobody waits for it any more."""
+        """Forget a look-up that nobody waits for any more."""
         if lookup in self._lookups:
             self._lookups.remove(lookup)
 
     def fail_lookups(self, error: PylogdError) -> None:
-        """Tell all who wait for committed offsets that there won't be any."""
+        """Fail all look-ups."""
         for lookup in list(self._lookups):
             self._finish(lookup, error)
 
@@ -166,10 +166,10 @@ class Participation:
         for lookup in self._lookups:
             lookup.in_flight = False
 
-    # What there is to do
+    # Time
 
     def due(self, now: float) -> list[Call]:
-        """What to send now."""
+        """Return what to send now."""
         member = self.member
         if self.subscribed:
             member.polled(now if self._polling else self._last_poll)
@@ -200,14 +200,14 @@ class Participation:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """When something is due if nothing happens before."""
+        """When something is due, if nothing happens before."""
         times = []
         if (when := self.member.next_time()) is not None:
             times.append(when)
         waiting = [lookup.not_before for lookup in self._lookups if not lookup.in_flight]
         if (when := self._commit_due()) is not None:
             waiting.append(when)
-        # Without a coordinator, what is due already has it looked for.
+        # Without a coordinator, what is due already had its look-up started.
         times += [time for time in waiting if self.member.coordinator is not None or time > now]
         return min(times, default=None)
 
@@ -314,7 +314,7 @@ class Participation:
         lookup.on_done(lookup)
 
     def _give_up(self, error: PylogdError, now: float) -> None:
-        """The coordinator can't be had, for a reason that will stay: whoever waits has to know."""
+        """Fail everything that waits: the coordinator can't be found, and retrying does not help."""
         self.fail_lookups(error)
         if self.queue.ready:
             self.queue.take()
