@@ -1,12 +1,12 @@
-"""The consumer on asyncio: partitions that the caller chose, or that its group gave it, read from any offset on.
+"""The consumer on asyncio: reads partitions that the caller chose or its group assigned.
 
     async with Consumer("localhost:9092", group_id="readers") as consumer:
         consumer.subscribe("events")
         async for record in consumer:
             print(record.partition, record.offset, record.key, record.value)
 
-Strategy: `evented.EventedConsumer` does the work. Group membership goes on by the loop whether anybody polls or not;
-but partitions are given up and taken on in `poll` only, so that nothing changes under the application's hands.
+Strategy: `evented.EventedConsumer` does the work. Heartbeats and commits go on whether the application polls or not;
+partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the loop: `max_poll_records`
 bounds how long that takes at a time.
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer(ConsumerMethods):
-    """A consumer on a cluster of its own, or on one that is given. Made inside a running loop."""
+    """A consumer on a cluster of its own, or on a given one. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Consumer(ConsumerMethods):
     ) -> None:
         """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `tls` is an
         `ssl.SSLContext`, None is plain TCP. Raises TypeError for a name that is no option, ValueError for options that
-        contradict each other, or for `coordinator="zookeeper"`, which the faces on Twisted and on threads have.
+        contradict each other, or for `coordinator="zookeeper"`, which only the other two faces support.
         """
         self.options = ConsumerOptions.of(options, settings)
         if self.options.coordinator == "zookeeper":
@@ -77,11 +77,11 @@ class Consumer(ConsumerMethods):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
-        else:  # what was handed out last may not be processed
+        else:  # the records of the last poll may not be processed
             await self._close(_CLOSE_SECONDS_AFTER_ERROR, processed=False)
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, all within
         `timeout`. A `poll` in progress raises Closed.
         """
         await self._close(timeout, processed=True)
@@ -108,8 +108,8 @@ class Consumer(ConsumerMethods):
         """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
-        others may be reading already. Each may be a coroutine function. What they raise, `poll` raises.
+        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
+        those that others may be reading already. Each may be a coroutine function. What they raise, `poll` raises.
         """
         self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
 
@@ -122,9 +122,9 @@ class Consumer(ConsumerMethods):
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and share what the group gives this consumer among so many streams for each topic: asynchronous
-        iterators that never end. With `auto_commit` "after", what a stream has handed out is committed once it is asked
-        for more. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
+        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
+        consumer is polled for them; call `close` to end them.
         """
         streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         task = asyncio.get_running_loop().create_task(streams.run())

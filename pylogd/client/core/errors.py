@@ -1,7 +1,7 @@
-"""What a client's caller may have to catch. A code that a broker answered is a `KafkaError` (`pylogd.errors`).
+"""The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.errors`).
 
-What a connection raises is in `pylogd.errors`, for brokers are clients of each other, and so is `is_retriable`, the one
-place that says whether trying again may help.
+Errors of connections are in `pylogd.errors`, since brokers are clients of each other, and so is `is_retriable`, which
+alone decides whether a retry may help.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 
 
 class CorruptRecords(ClientError):
-    """A batch that was fetched fails its checks. `seek` to `next_offset` goes on behind it, if it is known."""
+    """A fetched batch is damaged. `seek` to `next_offset`, if it is known, to go on behind it."""
 
     def __init__(self, topic: str, partition: int, offset: int, next_offset: int | None, cause: str) -> None:
-        """Of the batch at `offset`; `next_offset` is what its header says, if that can be read."""
+        """The batch is at `offset`; `next_offset` is from its header, or None if that can't be read."""
         super().__init__(f"{topic}-{partition}: at offset {offset}: {cause}")
         self.topic = topic
         self.partition = partition
@@ -81,7 +81,7 @@ class LogTruncation(KafkaError):
 
 
 class UnknownTopic(KafkaError):
-    """There is no topic of this name. Not worth another try, unlike a partition that is on its way."""
+    """There is no topic of this name. It is not retried, unlike a topic that is being created."""
 
     @property
     def retriable(self) -> bool:

@@ -12,19 +12,19 @@ from pylogd.client.core.network import ConnectionOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What every client of a cluster can be told. Times in seconds.
+    """The options that all clients have. Times in seconds.
 
     client_id: the name under which brokers know this client, in logs and quotas.
     request_timeout: how long a request may go unanswered.
-    connect_timeout: how long a connection may take, its first exchange included.
-    reconnect_backoff, reconnect_backoff_max: the pause before a broker that could not be reached is tried again; it
-        doubles from the first to the second.
-    connections_max_idle: a connection that was not used for so long is closed.
-    metadata_max_age: metadata that is older is asked for again.
+    connect_timeout: how long connecting may take, with the first request.
+    reconnect_backoff, reconnect_backoff_max: the pause before connecting again to a broker that could not be reached;
+        it doubles from the first to the second.
+    connections_max_idle: a connection unused for so long is closed.
+    metadata_max_age: older metadata is refreshed.
     metadata_recovery_strategy: "rebootstrap" asks the bootstrap servers again where no known broker answers, or one
         answers that the client has to; with "none" only known brokers are asked (KIP-899).
     metadata_recovery_rebootstrap_trigger: without metadata for so long, known brokers are forgotten first (KIP-1102).
-    retry_backoff, retry_backoff_max: the pause between two tries of a request, doubling likewise.
+    retry_backoff, retry_backoff_max: the pause before a request is retried, doubling likewise.
     """
 
     client_id: str = "pylogd"
@@ -59,7 +59,7 @@ class ClientOptions:
 
     @property
     def connection(self) -> ConnectionOptions:
-        """The options that concern connections."""
+        """The options of connections."""
         return ConnectionOptions(
             client_id=self.client_id,
             connect_timeout=self.connect_timeout,
@@ -71,7 +71,7 @@ class ClientOptions:
         )
 
     def backoff(self) -> Backoff:
-        """The pauses between the tries of one thing."""
+        """Return the pauses between retries."""
         return Backoff(self.retry_backoff, self.retry_backoff_max)
 
 

@@ -1,8 +1,7 @@
-"""The consumer on Twisted: partitions that the caller chose, or that its group gave it, read from any offset on.
+"""The consumer on Twisted: reads partitions that the caller chose or its group assigned.
 
-Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Group membership goes on by the
-reactor whether anybody polls or not; but partitions are given up and taken on in `poll` only, so that nothing changes
-under the application's hands.
+Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Heartbeats and commits go on
+whether the application polls or not; partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the reactor: `max_poll_records`
 bounds how long that takes at a time.
@@ -51,7 +50,7 @@ def _deferred(
 
 
 class Consumer:
-    """A consumer on a cluster of its own, or on one that is given. The options are `ConsumerOptions`."""
+    """A consumer on a cluster of its own, or on a given one. The options are `ConsumerOptions`."""
 
     def __init__(
         self,
@@ -97,8 +96,8 @@ class Consumer:
         )  # fmt: skip
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> Deferred[None]:
-        """Commit what was processed, unless that is left to the application, leave the group, and read no more, all
-        within `timeout`. A `poll` in progress fails with Closed.
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, within `timeout`. A
+        `poll` in progress fails with Closed.
         """
         return Deferred.fromCoroutine(self._close(timeout))
 
@@ -134,8 +133,8 @@ class Consumer:
         Fires at once; partitions come in `poll`.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
-        others may be reading already. Each may return an awaitable. What they raise, `poll` fails with.
+        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
+        those that others may be reading already. Each may return an awaitable. What they raise, `poll` fails with.
         """
         self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
         return succeed(None)
@@ -170,8 +169,8 @@ class Consumer:
     poll_columns = _deferred(ConsumerMethods.poll_columns)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer shows life to
-        its group, and commits.
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer
+        reports to its group, and commits.
         """
         return self._methods.__aiter__()
 
@@ -182,9 +181,9 @@ class Consumer:
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and share what the group gives this consumer among so many streams for each topic: asynchronous
-        iterators that never end. With `auto_commit` "after", what a stream has handed out is committed once it is asked
-        for more. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
+        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
+        consumer is polled for them; call `close` to end them.
         """
         streams: Streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         self._tasks.start(streams.run())

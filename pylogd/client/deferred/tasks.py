@@ -13,14 +13,14 @@ log = Logger()
 
 
 class Tasks:
-    """Coroutines that run beside their caller; all are cancelled by `stop`."""
+    """Coroutines that run in the background; `stop` cancels all of them."""
 
     def __init__(self) -> None:
         self.stopped = False
         self._running: set[Deferred[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it. What it raises is a fault of the program, and logged."""
+        """Start a coroutine. What it raises is an error of the program, and logged."""
         if self.stopped:
             work.close()
             return
@@ -34,11 +34,11 @@ class Tasks:
         running.addBoth(done).addErrback(self._failed)
 
     def stop(self) -> None:
-        """Cancel what runs, and start nothing more."""
+        """Cancel all coroutines, and start no others."""
         self.stopped = True
         for running in list(self._running):
             running.cancel()
 
     def _failed(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            log.failure("a task of the client failed", failure)
+            log.failure("Unexpected error in a background task of the client", failure)

@@ -1,12 +1,12 @@
 """The consumer on an event loop: what the faces have in common.
 
 Strategy: `PartitionsCore` and the group are driven whether the application polls or not, so that fetches, heartbeats
-and commits go on; but partitions are given up and taken on in `poll` only, so that nothing changes under the
-application's hands. `poll` hands out what has come, and waits on a bell for more.
+and commits go on. Partitions are revoked and assigned only inside `poll`, so that nothing changes while the application
+works on records. `poll` returns what was fetched, or waits for it with a `Notifier`.
 
-Rules: a record is handed out once, in the order of its partition, to one member of a group at a time. What can't be
-helped raises from `poll`, and the next `poll` goes on at the same position. What one call of `poll` returned counts as
-processed when the next one is made; in an iteration, a record counts as processed when the next one is asked for. One
+Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
+do not help are raised by `poll`, and the next `poll` goes on at the same position. The records of one `poll` count as
+processed when the next one is called; in an iteration, a record counts as processed when the next one is requested. One
 `poll`, or one iteration, at a time.
 """
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 Partitions = Iterable[tuple[str, int]]
 T = TypeVar("T")
 
-_CALLBACK_PERIOD = 1.0  # seconds after which an iteration shows life, and commits
-_SLICE_SECONDS = 0.02  # an iteration hands out records for so long before the loop does other work
-_LOOK_SECONDS = 0.2  # how often to look for events of a coordinator that can't wake us
+_CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
+_SLICE_SECONDS = 0.02  # an iteration yields records for so long before the loop does other work
+_LOOK_SECONDS = 0.2  # how often to look for events of a group that does not wake a `poll`
 
 
 class EventedConsumer:
@@ -55,7 +55,7 @@ class EventedConsumer:
         make_group: Callable[[Callable[[], None]], ConsumerGroup] | None,
         warn: Callable[[str], None],
     ) -> None:
-        """`make_group(on_event)` makes the group, if there is to be one; `warn` logs a line."""
+        """`make_group(on_event)` makes the group, or is None; `warn` logs a line."""
         self.options = options
         self._driver = driver
         self._loop = driver.loop
@@ -81,8 +81,8 @@ class EventedConsumer:
         driver.add(self)
 
     async def close(self, timeout: float, *, processed: bool = True) -> None:
-        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
-        `timeout`. `processed`: what was handed out last counts as processed.
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, all within
+        `timeout`. `processed`: the records of the last poll count as processed.
         """
         if self.closing:
             return
@@ -120,8 +120,8 @@ class EventedConsumer:
         return [TopicPartition(topic, partition.index) for partition in known.partitions]
 
     async def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
-        """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
-        where they were, and new ones from where they start.
+        """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
+        where they were, and new ones begin at their start offsets.
         """
         if self.rebalancing is not None and self.rebalancing.assignment.subscribed:
             raise ValueError("the group assigns, as this consumer has subscribed; unsubscribe first")
@@ -140,12 +140,12 @@ class EventedConsumer:
                 fresh.append(partition)
         self.core.starts.add(fresh)
         self._driver.soon()
-        if fresh and not self.core.starts.has_group:  # a wrong name is an error here and now
+        if fresh and not self.core.starts.has_group:  # so that a wrong name raises here
             await self._until_positioned(fresh, self._call_seconds)
 
     @property
     def _call_seconds(self) -> float:
-        """How long a call that asks brokers may take."""
+        """How long a call that sends requests may take."""
         patience = self.options.retry_timeout
         return 60.0 if patience is None else patience
 
@@ -157,7 +157,7 @@ class EventedConsumer:
             await self._notifier.wait(deadline)
 
     def subscribe(self, topics: Topics | str, listener: RebalanceListener) -> None:
-        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern."""
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern."""
         assignment, group = self.in_group()
         if self.reader.positions and not assignment.subscribed:
             raise ValueError("partitions are assigned by hand; assign none first")
@@ -174,7 +174,7 @@ class EventedConsumer:
         await group.leave()
 
     def in_group(self) -> tuple[GroupAssignment, ConsumerGroup]:
-        """Return what belongs to the group. Raises ValueError without one, Closed."""
+        """Return the group and its assignment. Raises ValueError without a group, and Closed."""
         self._check_open()
         if self.rebalancing is None:
             raise ValueError("this needs a group: Consumer(..., group_id=...)")
@@ -196,7 +196,7 @@ class EventedConsumer:
             self.seek(partition, offset)
 
     async def pause(self, partitions: Sequence[tuple[str, int]], paused: bool) -> None:
-        """Hand out nothing of these partitions, or of all, until they are resumed."""
+        """Pause or resume these partitions, or all."""
         for partition in [TopicPartition(*p) for p in partitions] or self.core.assignment:
             self.core.check_assigned(partition)
             if partition not in self.reader.positions:
@@ -205,7 +205,7 @@ class EventedConsumer:
         self._driver.soon()
 
     async def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that `poll` hands out, or that would be if it were there."""
+        """Return the offset of the next record that `poll` returns, whether it exists yet or not."""
         chosen = TopicPartition(*partition)
         self.core.check_assigned(chosen)
         self._driver.soon()
@@ -254,7 +254,7 @@ class EventedConsumer:
         return found
 
     async def commit(self, offsets: Offsets | None, *, wait: bool, timeout: float) -> None:
-        """Commit these offsets, or all that was handed out, of an iteration up to and with the present record."""
+        """Commit these offsets, or those of all records that were returned, in an iteration with the present one."""
         assignment, group = self.in_group()
         chosen = self._to_commit(assignment, offsets)
         if not wait:
@@ -284,7 +284,7 @@ class EventedConsumer:
             chunks = await self._read(timeout, lambda: self.reader.gather(limit))
             if chunks and self.rebalancing is not None:
                 begins = {partition: records[0].offset for partition, records in reversed(chunks)}
-                self._polled = PolledRecords(begins=begins)  # not the records, which are cheaper if they are soon freed
+                self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
                 await self.rebalancing.commit_before(begins, self._call_seconds)
         finally:
             self._end_poll()
@@ -306,15 +306,15 @@ class EventedConsumer:
         return [(partition, columns) for partition, _, columns in chunks]
 
     def iterate(self, chunks: list[Chunk]) -> PolledRecords:
-        """Return the records of a poll, one by one; `look_between` is to be called now and then."""
+        """Return an iterator over the records of a poll. Call `look_between` between records."""
         self._polled = PolledRecords(chunks)
         self._looked_at = self._loop.now()
         return self._polled
 
     def look_between(self) -> bool:
-        """Between two records of an iteration: show life and commit. False: the rest is not to be handed out.
+        """Between two records of an iteration: report to the group, and commit. Return False if the iteration must end.
 
-        What is not handed out is read again behind the next `poll`, if it still is this consumer's then.
+        Its other records are read again after the next `poll`, if this consumer still has their partitions.
         """
         now = self._loop.now()
         if self.rebalancing is None or now - self._looked_at < _CALLBACK_PERIOD:
@@ -333,7 +333,7 @@ class EventedConsumer:
         return False
 
     async def records(self, timeout: float) -> AsyncIterator[Record]:
-        """Hand out every record, as they come, without end."""
+        """Iterate over all records, without end."""
         group = self.group
         while True:
             for record in self.iterate(await self.poll_chunks(timeout)):
@@ -346,14 +346,14 @@ class EventedConsumer:
                 await self._yield()
 
     async def _yield(self) -> None:
-        """Let the loop do other work: there is always more to hand out."""
+        """Let the loop do other work, while there are always more records."""
         promise: Promise[None] = self._loop.promise()
         self._loop.later(0.0, lambda: promise.succeed(None))
         await promise
         self._yielded_at = self._loop.now()
 
     def make_streams(self, counts: Mapping[str, int]) -> Streams:
-        """Subscribe, and share what the group gives this consumer among streams; `run` of the result feeds them."""
+        """Subscribe, and divide the assigned partitions among streams; `run` of the result feeds them."""
         assignment, group = self.in_group()
         streams = Streams(
             self._loop, self.poll_chunks, self.pause, self.wakeup, lambda: group.may_fetch, group.stream_of, counts
@@ -397,7 +397,7 @@ class EventedConsumer:
             self.group.polled(False)
 
     async def _read(self, timeout: float, gather: Callable[[], list[T]]) -> list[T]:
-        """Return what `gather` has, as soon as that is anything; nothing after `timeout`, or when woken."""
+        """Return what `gather` returns, once that is not empty; an empty list after `timeout`, or when woken."""
         deadline = self._loop.now() + timeout
         while True:
             self._check_open()
@@ -410,7 +410,7 @@ class EventedConsumer:
             if not self._driver.turning:
                 self._driver.turn()
                 self.pump()
-            self._check_open()  # `pump` may have taken the wake-up that told of it
+            self._check_open()  # `pump` may have consumed the wake-up of `close`
             if self._woken or self._loop.now() >= deadline:
                 self._woken = False
                 return gather() if self._may_hand_out else []
@@ -419,7 +419,7 @@ class EventedConsumer:
                 await self._notifier.wait(deadline if wakes else min(deadline, self._loop.now() + _LOOK_SECONDS))
 
     def pump(self) -> None:
-        """Take in what has come, if the loop runs only while somebody calls it."""
+        """Process what was received, on a loop that runs only inside calls."""
 
     @property
     def _may_hand_out(self) -> bool:
@@ -451,7 +451,7 @@ class EventedConsumer:
         return self.core.next_time(now)
 
     def settle(self) -> None:
-        """Wake whoever waits, if there is something for it."""
+        """Wake callers that wait, if something has happened for them."""
         waiting = len(self.core.starts.waiting)
         found, self._without_position = waiting != self._without_position, waiting
         can_read = self.core.fetcher.ready and self._may_hand_out

@@ -112,8 +112,8 @@ class ConsumerMethods:
     # Reading
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Iterate over all records, as they are fetched, without end. Between two of them the consumer shows life to
-        its group, and commits.
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer
+        reports to its group, and commits.
         """
         async for record in self._consumer.records(_FOREVER):
             yield record

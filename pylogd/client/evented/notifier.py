@@ -1,4 +1,4 @@
-"""Wait until something happens, on an event loop."""
+"""Wait on an event loop until something happens."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pylogd.client.evented.loop import Loop, Promise
 
 
 class Notifier:
-    """Ends the wait of whoever waits for something to happen, or for a time."""
+    """Wakes coroutines that wait for something to happen, or for a time."""
 
     def __init__(self, loop: Loop) -> None:
-        """`loop` has the time."""
+        """Nobody waits yet."""
         self._loop = loop
         self._waiting: list[Promise[None]] = []
 
     def notify(self) -> None:
-        """Something happened: those who wait go on."""
+        """Wake all coroutines that wait."""
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.succeed(None)

@@ -184,7 +184,7 @@ class ZooKeeperMembership:
         commit_interval_ms, max_retries, backoff_ms = self._settings
         self._store = store = ZooKeeperStore(
             self._connect,
-            cast(Reactor, self._loop),  # it names its arguments as Twisted's interfaces do
+            cast(Reactor, self._loop),  # its arguments have the names of Twisted's interfaces
             session_timeout_ms=self._session_timeout_ms,
             connection_timeout_ms=int(timeout * 1000),
         )

@@ -105,7 +105,7 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Assign as `sticky`, in two rebalances: a partition that moves is first revoked, and assigned in the second one."""
+    """Assign as `sticky`, in two rebalances: a partition that moves is revoked in the first, assigned in the second."""
 
     name = "cooperative-sticky"
     cooperative = True

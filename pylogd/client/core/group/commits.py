@@ -100,7 +100,7 @@ def fetch_request(
 
 
 def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return the committed offset of each partition, None where there is none. Raises KafkaError for the first error."""
+    """Return the committed offset of each partition, None where there is none. Raises the first error as KafkaError."""
     answer: Any = response.groups[0] if response.groups else response
     if answer.error_code:
         raise KafkaError(error_for(answer.error_code))

@@ -134,7 +134,7 @@ class _Reader:
         return int(_INT32.unpack(self.take(4))[0])
 
     def count(self, least: int) -> int:
-        """Return the number of elements in an array. Each has at least so many bytes, by which a wrong number is found."""
+        """Return the number of elements in an array, each of at least `least` bytes. Raises InvalidReply."""
         count = self.int32()
         if count < 0 or count * least > self.left:
             raise InvalidReply(f"a member of the group sent an array of {count} elements in {self.left} bytes")

@@ -132,7 +132,7 @@ class Participation:
         self.member.done(event, now)
 
     def begin_commit(self, offsets: Offsets) -> PendingCommit:
-        """Commit for a caller that waits until the queue no longer holds these partitions. Call `end_commit` after it."""
+        """Commit for a caller that waits until the queue no longer holds the partitions. Call `end_commit` then."""
         awaited = PendingCommit(frozenset(offsets))
         self._awaited.append(awaited)
         self.queue.put(offsets)

@@ -43,7 +43,7 @@ def join(
     reason: str | None,
     version: int,
 ) -> JoinGroupRequest:
-    """Return the request to join, or to join again. Raises UnsupportedByBroker for a static member, if it is too old."""
+    """Return the request to join a group. Raises UnsupportedByBroker if the broker does not know static members."""
     if settings.instance_id is not None and version < _STATIC_FROM:
         raise UnsupportedByBroker(f"the coordinator knows no static members: group {settings.group_id}")
     return JoinGroupRequest(
