@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets
-from pylogd.client.core.network import Close, Network, Open, Write
+from pylogd.client.core.effects import Close, Open, Write
+from pylogd.client.core.network import Network
 
 
 class Driver:

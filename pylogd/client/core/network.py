@@ -25,6 +25,7 @@ from typing import Any
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
+from pylogd.client.core.effects import Close, Effect, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     ClientError,
@@ -70,31 +71,6 @@ class LinkState(Enum):
     NEGOTIATING = "asking for API versions"
     READY = "ready"
     CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class Open:
-    """Effect: connect to `link.host`:`link.port`, then report `opened` or `lost`."""
-
-    link: Link
-
-
-@dataclass(slots=True)
-class Write:
-    """Effect: write `parts` in order. Each is bytes or another buffer that does not change."""
-
-    link: Link
-    parts: list[Any]
-
-
-@dataclass(slots=True)
-class Close:
-    """Effect: close the transport of `link`, if there is one. Report nothing more of it."""
-
-    link: Link
-
-
-Effect = Open | Write | Close
 
 
 class Link:

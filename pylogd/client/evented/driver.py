@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from pylogd.client.core.call import Call
+from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import Closed
-from pylogd.client.core.network import Close, Network, Open, Write
+from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
 from pylogd.errors import PylogdError
 

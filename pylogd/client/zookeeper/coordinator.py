@@ -24,7 +24,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -120,17 +120,6 @@ class Coordinator:
         self._forget: Callable[[], None] | None = None
         self._registered: Deferred[None] | None = None
         self._left: list[Deferred[None]] = []
-        self._steps: Mapping[CoordinatorState, Callable[[], Coroutine[Deferred[Any], Any, Event]]] = {
-            CoordinatorState.JOINING: self._join,
-            CoordinatorState.READING: self._read,
-            CoordinatorState.RELEASING: self._release,
-            CoordinatorState.CLAIMING: self._claim,
-            CoordinatorState.WAITING: self._wait,
-            CoordinatorState.OWNING: self._own,
-            CoordinatorState.INTERRUPTED: self._resume,
-            CoordinatorState.SURRENDERING: self._surrender,
-            CoordinatorState.LEAVING: self._leave,
-        }
         self._machine = COORDINATOR.machine()
 
     @property
@@ -217,7 +206,7 @@ class Coordinator:
     async def _run(self) -> None:
         while self.state is not CoordinatorState.CLOSED:
             try:
-                event = await self._steps[self.state]()
+                event = await self._STEPS[self.state](self)
             except NotRegistered:
                 self._claims.unregistered()
                 event = Event.UNREGISTERED
@@ -325,6 +314,18 @@ class Coordinator:
         await self._claims.release(list(self._claims.held), self._stored)
         await self._claims.unregister()
         return Event.LEFT
+
+    _STEPS: ClassVar[Mapping[CoordinatorState, Callable[[Coordinator], Coroutine[Deferred[Any], Any, Event]]]] = {
+        CoordinatorState.JOINING: _join,
+        CoordinatorState.READING: _read,
+        CoordinatorState.RELEASING: _release,
+        CoordinatorState.CLAIMING: _claim,
+        CoordinatorState.WAITING: _wait,
+        CoordinatorState.OWNING: _own,
+        CoordinatorState.INTERRUPTED: _resume,
+        CoordinatorState.SURRENDERING: _surrender,
+        CoordinatorState.LEAVING: _leave,
+    }
 
     # -- what happens between the steps
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylogd.client.core.call import Call, Endpoint
+from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     Closed,
@@ -18,7 +19,7 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
-from pylogd.client.core.network import HEDGE_SECONDS, Close, ConnectionOptions, Link, Network, Open, Write
+from pylogd.client.core.network import HEDGE_SECONDS, ConnectionOptions, Link, Network
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import APIS, ApiKey
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse

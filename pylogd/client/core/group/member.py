@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.errors import InvalidReply, is_retriable
+from pylogd.client.core.group import member_states as states
 from pylogd.client.core.group import requests as group_requests
 from pylogd.client.core.group.assignors import Assignor
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION, Subscription, decode_assignment
@@ -46,7 +47,7 @@ from pylogd.client.core.group.member_model import (
     Revoke,
     is_fenced,
 )
-from pylogd.client.core.group.member_states import INSIDE, LOSING, MEMBER, OUTSIDE, SETTLED, MemberInput, MemberState
+from pylogd.client.core.group.member_states import MEMBER, MemberInput, MemberState
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -108,7 +109,7 @@ class Membership:
         self._subscribe(None, matches, now)
 
     def _subscribe(self, topics: tuple[str, ...] | None, pattern: Callable[[str], bool] | None, now: float) -> None:
-        if topics is not None and topics == self._topics and self._pattern is None and self.state in INSIDE:
+        if topics is not None and topics == self._topics and self._pattern is None and self.state in states.INSIDE:
             return
         self._topics, self._pattern = topics, pattern
         self._polled_at = now
@@ -118,7 +119,7 @@ class Membership:
         if self.state in (MemberState.OUT, MemberState.FAILED):
             self._not_before = now
             self._backoff.reset()
-        if self.state not in (MemberState.LEAVING, MemberState.WITHDRAWING):  # else once it has left
+        if self.state not in states.LEAVING:  # else once it has left
             self._rejoin("the subscription changed")
 
     def leave(self, now: float) -> None:
@@ -145,7 +146,7 @@ class Membership:
 
     def join_again(self, reason: str) -> None:
         """Start a rebalance (KIP-568)."""
-        if self.state in SETTLED:
+        if self.state in states.SETTLED:
             self._rejoin(reason)
 
     @property
@@ -177,14 +178,14 @@ class Membership:
         return self._event
 
     def _find_event(self) -> Event | None:
-        if self.state in SETTLED:
+        if self.state in states.SETTLED:
             if gone := self.owned - self.assignment:
                 return Revoke(gone)
             if self.state is not MemberState.STABLE:
                 return Assign(self.assignment, self.assignment - self.owned)
             return None
-        if self.owned and (not self._cooperative or self.state in OUTSIDE or self.state in LOSING):
-            return Revoke(self.owned, self.state in LOSING)
+        if self.owned and (not self._cooperative or self.state in states.OUTSIDE or self.state in states.LOSING):
+            return Revoke(self.owned, self.state in states.LOSING)
         return None if self.error is None else Failed(self.error)
 
     def done(self, event: Event, now: float) -> None:
@@ -211,7 +212,7 @@ class Membership:
 
     def next_request(self, now: float) -> MemberRequest | None:
         """Return the next request to send, or None until an answer comes or `next_time` is reached."""
-        if self.state in INSIDE and now >= self._polled_at + self.settings.max_poll_interval:
+        if self.state in states.INSIDE and now >= self._polled_at + self.settings.max_poll_interval:
             self._send_leave(MemberInput.NOT_POLLED, "the application does not poll", now)
         if self._metadata_in_flight is None and now >= self._metadata_not_before:
             self._metadata_in_flight = self._metadata_request(now)
@@ -230,23 +231,19 @@ class Membership:
         if self._metadata_in_flight is None and self._metadata_topics() is not None:
             due = self._metadata_not_before
             times.append(due if self.state is MemberState.ASSIGNING else max(due, self._refresh_at))
-        if self.state in INSIDE:
+        if self.state in states.INSIDE:
             times.append(self._polled_at + self.settings.max_poll_interval)
         return min(times) if times else None
-
-    @property
-    def _leaves(self) -> bool:
-        return self.state in (MemberState.LEAVING, MemberState.WITHDRAWING)
 
     def _group_due(self) -> float | None:
         """When the next request to the coordinator, or the look-up of the coordinator, is due."""
         if self.coordinator is None:
-            return 0.0 if self._wants_coordinator or self.state in INSIDE or self._leaves else None
-        if self.state is MemberState.SYNCING or self._leaves:
+            return 0.0 if self._wants_coordinator or self.state in states.ACTIVE else None
+        if self.state is MemberState.SYNCING or self.state in states.LEAVING:
             return 0.0
         if self.state is MemberState.JOINING:
             return None if self._topics is None else 0.0
-        return self._heartbeat_at if self.state in INSIDE and self.generation != NO_GENERATION else None
+        return self._heartbeat_at if self.state in states.INSIDE and self.generation != NO_GENERATION else None
 
     def _group_request(self, now: float) -> MemberRequest | None:
         due = self._group_due()
@@ -264,7 +261,7 @@ class Membership:
         if self.state is MemberState.SYNCING:
             sync = group_requests.sync(settings, self.generation, self.member_id, self.protocol, self._leading.shares)
             return MemberRequest(SyncGroupRequest, lambda _: sync, longest, waits=True)
-        if self._leaves:
+        if self.state in states.LEAVING:
             build = partial(group_requests.leave, settings, self.member_id, self._reason)
             return MemberRequest(LeaveGroupRequest, build, settings.request_timeout)
         self._heartbeat_at = now + settings.heartbeat_interval
@@ -285,9 +282,9 @@ class Membership:
         """Return the topics whose partitions it has to know or to watch: () for all topics, None for none."""
         if self.state is MemberState.ASSIGNING:
             return self._leading.topics or None
-        if self._pattern is not None and self.state in INSIDE:
+        if self._pattern is not None and self.state in states.INSIDE:
             return ()
-        if self.state in SETTLED and self._leading:
+        if self.state in states.SETTLED and self._leading:
             return self._leading.topics or None
         return None
 
@@ -349,7 +346,7 @@ class Membership:
             self._not_before = now + self._backoff.next()
             if request.to_coordinator:
                 self.coordinator = None
-            if self._leaves:
+            if self.state in states.LEAVING:
                 self._left()
             elif not is_retriable(error):
                 self._fail(error)
@@ -361,7 +358,7 @@ class Membership:
         if not answer.error_code:
             self.coordinator = Coordinator(answer.node_id, answer.host, answer.port)
             self._wants_coordinator = False
-        elif self._leaves:
+        elif self.state in states.LEAVING:
             self._left()
         elif (code := error_for(answer.error_code)).retriable:
             self._not_before = now + self._backoff.next()
@@ -428,17 +425,13 @@ class Membership:
     def commit_refused(self, code: int, identity: Identity, now: float) -> None:
         """Take in the error code of a commit in the name of `identity`, which may concern the membership."""
         action = AFTER_OTHERS.get(error_for(code))
+        current = identity == self.identity and self.state in states.SETTLED_OR_PREPARING
         if action is ErrorAction.FIND:
             self.coordinator_lost(now)
         elif action is ErrorAction.REJOIN:
             self.join_again("a commit showed a rebalance")
-        elif action in (ErrorAction.RESET, ErrorAction.FENCED) and identity == self.identity and self._is_settled:
+        elif action in (ErrorAction.RESET, ErrorAction.FENCED) and current:
             self._apply_error(AFTER_OTHERS, code, now)
-
-    @property
-    def _is_settled(self) -> bool:
-        """Whether no rebalance is under way that may have overtaken a commit."""
-        return self.state in SETTLED or self.state is MemberState.PREPARING
 
     # Changes of state
 

@@ -94,8 +94,14 @@ OUTSIDE = frozenset(
 )
 #: It has an assignment or wants one.
 INSIDE = frozenset(MemberState) - OUTSIDE
+#: It sends LeaveGroup.
+LEAVING = frozenset({MemberState.LEAVING, MemberState.WITHDRAWING})
+#: It has something to tell the coordinator.
+ACTIVE = INSIDE | LEAVING
 #: It has the assignment of the present generation.
 SETTLED = frozenset({MemberState.ASSIGNED, MemberState.RELEASED, MemberState.STABLE})
+#: No rebalance is under way that may have overtaken a commit.
+SETTLED_OR_PREPARING = SETTLED | {MemberState.PREPARING}
 #: Others may already read what the application still holds.
 LOSING = frozenset({MemberState.SURRENDERING, MemberState.WITHDRAWING, MemberState.AWAY, MemberState.FAILED})
 #: What is committed now may be overtaken by the end of the rebalance.
