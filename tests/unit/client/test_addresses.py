@@ -1,4 +1,4 @@
-"""A name with several addresses (client.dns.lookup=use_all_dns_ips of Kafka): each is tried until one answers."""
+"""Where a client connects: every address of a name (Kafka's client.dns.lookup), and back to the bootstrap servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from twisted.internet.interfaces import IHostnameResolver, IHostResolution, IRes
 from zope.interface import implementer
 
 from pylogd.client import TopicPartition
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import ApiKey
+from pylogd.wire.messages.metadata import MetadataResponse
 from pylogd.wire.records import encode_batch
 from tests.faces import FACES, own_reactor, poll_until
 from tests.fakes.broker import FakeBroker
@@ -76,3 +79,20 @@ def test_every_address_of_a_name_is_tried(resolved: list[str], kind: str) -> Non
         assert [record.value for record in poll_until([consumer], bool)] == [b"x"]
         face.close()
     assert NAME in resolved
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_a_broker_may_send_the_client_back_to_the_bootstrap_servers(kind: str) -> None:
+    """KIP-1102, with sockets: the connections are closed, and reading goes on over new ones."""
+    with FakeBroker() as server:
+        server.append(0, encode_batch([(None, b"before", 0, ())]))
+        face = FACES[kind](server.address)
+        consumer = face.consumer(metadata_max_age=0.05, fetch_max_wait_ms=10)
+        consumer.assign([TopicPartition("t", 0)])
+        assert [record.value for record in poll_until([consumer], bool)] == [b"before"]
+        connections = server.connections
+        server.on(ApiKey.METADATA, lambda _: MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED))
+        poll_until([consumer], lambda _: server.connections >= connections + 2)  # for metadata and for fetches
+        server.append(0, encode_batch([(None, b"after", 0, ())]))
+        assert [record.value for record in poll_until([consumer], bool)] == [b"after"]
+        face.close()
