@@ -52,11 +52,11 @@ class World:
     def _look_up(self, partitions: list[TopicPartition], done: Callable[..., None]) -> None:
         done({partition: self.committed.get(partition) for partition in partitions}, None)
 
-    def lead(self, node: int, epoch: int, partitions: int = 2) -> None:
+    def lead(self, node: int, epoch: int, topic_id: bytes = ZERO_UUID) -> None:
         """From now on a broker leads all partitions, at an epoch."""
         self.metadata.brokers[node] = Broker(node, "h", node)
-        led = tuple(Partition(index, node, epoch, (1, 2), (node,), ()) for index in range(partitions))
-        self.metadata.topics["t"] = Topic("t", ZERO_UUID, False, led)
+        led = tuple(Partition(index, node, epoch, (1, 2), (node,), ()) for index in range(2))
+        self.metadata.topics["t"] = Topic("t", topic_id, False, led)
 
     def turn(self, seconds: float = 0.0) -> list[Call]:
         self.now += seconds
@@ -66,10 +66,12 @@ class World:
         """The one request of an API that is sent now, and no other."""
         [call] = self.turn(seconds)
         assert call.api is api
-        return call, call.build(call.highest or (12 if api is FetchRequest else 4))
+        return call, call.build(call.highest or (13 if api is FetchRequest else 4))
 
     def fetched(self, call: Call, *parts: PartitionData) -> None:
-        call.answered(FetchResponse(responses=[FetchableTopicResponse("t", partitions=list(parts))]), self.now)
+        topic_id = self.metadata.topics["t"].topic_id
+        topic = FetchableTopicResponse("t" if topic_id == ZERO_UUID else "", topic_id, list(parts))
+        call.answered(FetchResponse(responses=[topic]), self.now)
 
     def read(self, epoch: int, count: int, base: int = 0) -> None:
         """Read records of an epoch in partition 0, to the last."""
@@ -228,6 +230,16 @@ def test_metadata_that_stays_older_belongs_to_a_topic_that_was_made_anew() -> No
     call, _ = world.ask(OffsetForLeaderEpochRequest, 2.0)
     world.epoch_ends(call, -1, -1)
     assert world.ask(ListOffsetsRequest)[0].target == 1, "it starts where auto_offset_reset says"
+
+
+def test_a_topic_that_is_made_anew_has_other_epochs() -> None:
+    world = World()
+    world.lead(1, 5, topic_id=b"a" * 16)
+    world.core.move(T0, 0)
+    world.read(5, 10)
+    world.lead(1, 0, topic_id=b"b" * 16)
+    _, request = world.ask(FetchRequest)
+    assert request.topics[0].partitions[0].current_leader_epoch == 0, "nothing is validated"
 
 
 def test_errors_that_may_pass_are_tried_again_with_fresh_metadata() -> None:

@@ -80,8 +80,8 @@ class PartitionFetch:
     """The next fetch of a partition.
 
     `offset` is the next to fetch, `offset_epoch` the leader epoch of the record in front of it; the log is known to
-    have both under `leader_epoch`. While `validating`, a newer leader is asked whether its log has them. `error` is
-    that of the last answer, until it has been dealt with.
+    have both under `leader_epoch`, if its topic still has `topic_id`. While `validating`, a newer leader is asked
+    whether its log has them. `error` is that of the last answer, until it has been dealt with.
     """
 
     partition: TopicPartition
@@ -89,6 +89,7 @@ class PartitionFetch:
     generation: int
     offset_epoch: int = UNKNOWN_EPOCH
     leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: bytes = ZERO_UUID
     validating: bool = False
     high_watermark: int = -1
     not_before: float = 0.0
@@ -186,7 +187,7 @@ class Fetcher:
             fetch.paused = before.paused
             fetch.preferred_replica, fetch.preferred_until = before.preferred_replica, before.preferred_until
             if valid:
-                fetch.leader_epoch = before.leader_epoch
+                fetch.leader_epoch, fetch.topic_id = before.leader_epoch, before.topic_id
 
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no more."""
@@ -302,7 +303,10 @@ class Fetcher:
             self.fail(fetch, error, now)
             return None
         if leader.leader_epoch != fetch.leader_epoch:
-            if fetch.offset_epoch != UNKNOWN_EPOCH and leader.leader_epoch != UNKNOWN_EPOCH:
+            before, fetch.topic_id = fetch.topic_id, metadata.topics[fetch.partition.topic].topic_id
+            if before not in (ZERO_UUID, fetch.topic_id):  # the topic was made anew, and has other epochs
+                fetch.offset_epoch = UNKNOWN_EPOCH
+            if UNKNOWN_EPOCH not in (fetch.offset_epoch, leader.leader_epoch):
                 fetch.validating = True
                 self.leader_changed.append(fetch.partition)
                 return None
