@@ -1,6 +1,6 @@
-"""Drive a `Network` in one thread: the producer's.
+"""Drive a `Network` in the producer's thread.
 
-`turn` carries out the network's effects, and waits for sockets, for `wakeup` or for the next thing that is due.
+`turn` carries out the network's effects, and waits for sockets, for `wakeup` or for the next deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Driver:
         self._sockets.close()
 
     def turn(self, until: float) -> None:
-        """Do what is to be done; if that is nothing, wait for it, at most until the clock says `until`."""
+        """Carry out effects, and wait for something to happen, at most until the clock says `until`."""
         self.perform()
         self.network.tick(self._clock.monotonic())
         due = self.network.next_time()
