@@ -113,9 +113,10 @@ class Consumer:
             self.close(_CLOSE_SECONDS_AFTER_ERROR, _processed=False)
 
     def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
-        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, within `timeout`. From
-        any thread. A `poll` in progress raises Closed. If its listener does not return within `timeout`, the
-        connections stay open until the last reference to this consumer is gone.
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading.
+
+        All of it is done within `timeout`. From any thread. A `poll` in progress raises Closed. If its listener does
+        not return within `timeout`, the connections stay open until the last reference to this consumer is gone.
         """
         if self._consumer.closing:
             return
