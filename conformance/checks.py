@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,3 +103,18 @@ def program(command: Sequence[str], *, seconds: float, **more: object) -> list[C
     if done.returncode and not any(check.outcome == FAILED for check in checks):
         checks.append(Check("runs to its end", FAILED, last_line(done.stderr or done.stdout)))
     return checks
+
+
+def from_junit(results: Path, name: Callable[[str, str], str]) -> list[Check]:
+    """Return the tests of a pytest run as checks. `name(module, test)` makes the name of each."""
+    return [_from_case(case, name) for case in ElementTree.parse(results).iter("testcase")]
+
+
+def _from_case(case: ElementTree.Element, name: Callable[[str, str], str]) -> Check:
+    title = name(case.get("classname", ""), case.get("name", ""))
+    for kind, outcome in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
+        found = case.find(kind)
+        if found is not None:
+            lines = [line for line in (found.get("message") or "").splitlines() if line.strip()]
+            return Check(title, outcome, lines[0].strip()[:300] if lines else kind)
+    return Check(title, PASSED)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import shutil
 import sys
 import tarfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from conformance import checks
-from conformance.checks import CACHE, FAILED, PASSED, SKIPPED, Check, Missing
+from conformance.checks import CACHE, FAILED, Check, Missing
 
 VERSION = "3.0.12"
 KAFKA_VERSION = "4.0.0"
@@ -77,15 +76,9 @@ def suite(address: str) -> list[Check]:
     )
     if not results.exists():
         return [Check("runs to its end", FAILED, checks.last_line(done.stderr or done.stdout))]
-    return [_check(case) for case in ElementTree.parse(results).iter("testcase")]
+    return checks.from_junit(results, _name)
 
 
-def _check(case: ElementTree.Element) -> Check:
-    module = case.get("classname", "").removeprefix("test.integration.").removesuffix("_integration")
-    name = f"{module.removeprefix('test_')}: {case.get('name', '')}"
-    for kind, outcome in (("failure", FAILED), ("error", FAILED), ("skipped", SKIPPED)):
-        found = case.find(kind)
-        if found is not None:
-            lines = [line for line in (found.get("message") or "").splitlines() if line.strip()]
-            return Check(name, outcome, lines[0].strip()[:300] if lines else kind)
-    return Check(name, PASSED)
+def _name(module: str, test: str) -> str:
+    module = module.removeprefix("test.integration.").removesuffix("_integration")
+    return f"{module.removeprefix('test_')}: {test}"

@@ -25,7 +25,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance import go_clients, java_tools, kafka_peer, kafka_python_suite, kafkajs_client, kcat, pylogd_client
+from conformance import (
+    client_contract,
+    go_clients,
+    java_tools,
+    kafka_peer,
+    kafka_python_suite,
+    kafkajs_client,
+    kcat,
+    pylogd_client,
+)
 from conformance.checks import FAILED, HERE, MISSING, PASSED, SKIPPED, Check, Missing
 from pylogd.local.broker import BrokerProcess, free_ports
 
@@ -46,6 +55,7 @@ SUITES = {
     "go": Suite("Go clients", go_clients.suite, go_clients.version),
     "kafka-python": Suite("kafka-python's own integration suite", kafka_python_suite.suite, kafka_python_suite.version),
     "pylogd": Suite("pylogd's own client", pylogd_client.suite, pylogd_client.version),
+    "contract": Suite("pylogd's client: its contract suite", client_contract.suite, client_contract.version),
 }
 Results = dict[str, Any]  # suite -> {"version": ..., "checks": [...]}, as in results/*.json
 PEERS = {"pylogd": "pylogd", "kafka": "Apache Kafka"}
@@ -160,7 +170,7 @@ def table(results: dict[str, Results], known: Known) -> str:
     lines = [
         "# Conformance",
         "",
-        "Written by `make conformance`. Every suite but the last is another project's client, unmodified, each run "
+        "Written by `make conformance`. Every suite but the last two is another project's client, unmodified, each run "
         "against one fresh broker with its default settings. The columns of Apache Kafka are the same run against the "
         f"original ({java_tools.version()}, `python -m conformance.run --peer kafka`).",
         "",

@@ -209,7 +209,7 @@ class KafkaError(PylogdError):
         self.message = code.text if message is None else message
         super().__init__(f"{code.name}: {self.message}")
 
-    def __reduce__(self) -> tuple[type[KafkaError], tuple[ErrorCode, str]]:
+    def __reduce__(self) -> tuple[type[KafkaError], tuple[object, ...]]:
         return type(self), (self.code, self.message)
 
     @property

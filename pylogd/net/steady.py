@@ -1,11 +1,11 @@
-"""A reactor with a monotonic clock, around one that counts by the wall clock and belongs to somebody else.
+"""A reactor with a monotonic clock, wrapped around an application's reactor that uses the wall clock.
 
-Strategy: a library can't give the process's reactor another clock (`pylogd.clock.use_monotonic_time` is for its owner).
-So `seconds()` is the monotonic clock, and a call that the reactor makes too early, as the wall clock was set forward,
-is put off by what is left. All else is the reactor's.
+Strategy: a library must not change the clock of the process's reactor (`pylogd.clock.use_monotonic_time` is for the
+application). So `seconds()` is the monotonic clock, and a call that the reactor makes too early, since the wall clock
+was set forward, is delayed by the time that is left. All else is the reactor's.
 
-Rule: after the wall clock was set back, the reactor makes no call before its time has come again, those of others
-neither; only its owner can mend that.
+Rule: after the wall clock was set back, the reactor makes no call, of anybody, before the old time has come again. Only
+the application can prevent that: see "On Twisted" in docs/client.md.
 """
 
 from __future__ import annotations

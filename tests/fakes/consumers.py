@@ -19,7 +19,7 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.client.zookeeper.coordinator import Coordinator, GroupSettings
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription, topic_path
-from pylogd.client.zookeeper.states import State
+from pylogd.client.zookeeper.states import CoordinatorState
 from tests.fakes.simulation import ProcessTime, SimulatedTime
 from tests.fakes.zookeeper import FakeZooKeeper
 
@@ -69,7 +69,7 @@ class SimulatedConsumer:
 
     def leave(self) -> None:
         self.leaving = True
-        if self.coordinator.state is not State.CLOSED:
+        if self.coordinator.state is not CoordinatorState.CLOSED:
             self.coordinator.close().addCallback(lambda _: self.store.close())
 
     @property
@@ -179,7 +179,7 @@ class SimulatedGroup:
         """Whether everything has one owner that fetches it, and nobody is about to change that."""
         owned: list[TopicPartition] = []
         for consumer in self.living:
-            if consumer.coordinator.state is not State.OWNING or not consumer.coordinator.may_fetch:
+            if consumer.coordinator.state is not CoordinatorState.OWNING or not consumer.coordinator.may_fetch:
                 return False
             owned += consumer.positions
         return len(owned) == len(set(owned)) and set(owned) == self.wanted() and self._even()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.group.assignors import find_assignors
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Ask, Assign, Event, Failed, MemberSettings, Revoke, State
+from pylogd.client.core.group.member_model import Assign, Event, Failed, MemberRequest, MemberSettings, Revoke
+from pylogd.client.core.group.member_states import MemberState
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
@@ -103,7 +104,7 @@ class World:
             for app in self.apps:
                 if app.alive:
                     app.step(self.now)
-                    while (ask := app.member.next_ask(self.now)) is not None:
+                    while (ask := app.member.next_request(self.now)) is not None:
                         self._send(app, ask)
                     self._never_spins(app)
             self.check()
@@ -116,8 +117,8 @@ class World:
     def _later(self, act: Any) -> None:
         self.network.append((self.now + self.random.choice((0.1, 0.3, 0.7)), act))
 
-    def _send(self, app: App, ask: Ask) -> None:
-        request = ask.at({join_group.JoinGroupRequest: 9, metadata.MetadataRequest: 12}.get(ask.api, 4))
+    def _send(self, app: App, ask: MemberRequest) -> None:
+        request = ask.build({join_group.JoinGroupRequest: 9, metadata.MetadataRequest: 12}.get(ask.api, 4))
 
         def lost() -> None:
             if app.alive:
@@ -139,7 +140,7 @@ class World:
         if ask.waits:  # an answer that never comes ends by the time-out
             self.network.append((self.now + ask.timeout, lost))
 
-    def _refusal(self, ask: Ask, code: ErrorCode) -> Any:
+    def _refusal(self, ask: MemberRequest, code: ErrorCode) -> Any:
         response = RESPONSES[ask.api](error_code=code)
         if ask.api is find_coordinator.FindCoordinatorRequest:
             response.coordinators = [find_coordinator.Coordinator("g", -1, "", -1, code)]
@@ -173,13 +174,13 @@ class World:
         self.down, self.refuse = False, []
         for app in self.apps:
             app.polls = True
-            if app.member.state is State.FAILED:
+            if app.member.state is MemberState.FAILED:
                 app.member.subscribe(self.topics, self.now)
         for _ in range(60):
             self.advance(5.0)
             if self.settled():
                 break
-        alive = [app for app in self.apps if app.alive and app.member.state is not State.OUT]
+        alive = [app for app in self.apps if app.alive and app.member.state is not MemberState.OUT]
         assert self.settled(), [(app.member.state, sorted(app.reads)) for app in alive]
         if alive:
             everything = sorted(TopicPartition(t, i) for t, count in self.topics.items() for i in range(count))
@@ -188,11 +189,11 @@ class World:
             assert max(loads) - min(loads) <= len(self.topics)
 
     def settled(self) -> bool:
-        alive = [app for app in self.apps if app.alive and app.member.state is not State.OUT]
+        alive = [app for app in self.apps if app.alive and app.member.state is not MemberState.OUT]
         group = self.coordinator.group("g")
         return (
             {app.member.member_id for app in alive} == set(group.members)
-            and all(app.member.state is State.STABLE and app.reads == app.member.assignment for app in alive)
+            and all(app.member.state is MemberState.STABLE and app.reads == app.member.assignment for app in alive)
             and len({app.member.generation for app in alive}) <= 1
             and sum(len(app.reads) for app in alive) == (sum(self.topics.values()) if alive else 0)
         )

@@ -22,7 +22,7 @@ class Admin(Operations):
         tls: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. `retry_timeout` bounds an operation with all its tries, in seconds."""
+        """Nothing is connected yet. `retry_timeout` in seconds bounds an operation with its retries."""
         chosen = ClientOptions.of(options, settings)
         self._own_cluster = not isinstance(bootstrap_servers, Cluster)
         self.cluster = bootstrap_servers if isinstance(bootstrap_servers, Cluster) else Cluster(

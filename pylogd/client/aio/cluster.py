@@ -23,7 +23,7 @@ class Cluster(EventedCluster):
         auto_create_topics: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Nothing is connected yet. ValueError: a bad address."""
+        """Nothing is connected yet. Raises ValueError for an invalid address."""
         super().__init__(
             AioLoop(tls), bootstrap_servers, options or ClientOptions(), retry_timeout=retry_timeout,
             bootstrap_timeout=bootstrap_timeout, auto_create_topics=auto_create_topics,

@@ -1,15 +1,15 @@
-"""The consumer on asyncio: partitions that the caller chose, or that its group gave it, read from any offset on.
+"""The consumer on asyncio: reads partitions that the caller chose or its group assigned.
 
     async with Consumer("localhost:9092", group_id="readers") as consumer:
         consumer.subscribe("events")
         async for record in consumer:
             print(record.partition, record.offset, record.key, record.value)
 
-Strategy: `evented.EventedConsumer` does the work. Group membership goes on by the loop whether anybody polls or not;
-but partitions are given up and taken on in `poll` only, so that nothing changes under the application's hands.
+Strategy: `evented.EventedConsumer` does the work. Heartbeats and commits go on whether the application polls or not;
+partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the loop: `max_poll_records`
-bounds how long it holds it.
+bounds how long that takes at a time.
 """
 
 from __future__ import annotations
@@ -17,33 +17,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from pylogd.client.aio.cluster import Cluster
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
-from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
-from pylogd.client.core.consumer.reader import Chunk
-from pylogd.client.core.group.sharing import Listener, Told
-from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
-from pylogd.client.evented.consumer import EventedConsumer, Partitions
-from pylogd.client.evented.group import BrokerGroup, Group
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset
+from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
+from pylogd.client.core.model import TopicPartition
+from pylogd.client.evented.consumer import EventedConsumer
+from pylogd.client.evented.face import ConsumerMethods
+from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream
 from pylogd.errors import PylogdError
-from pylogd.wire.records import Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0
 
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
-    """A consumer on a cluster of its own, or on one that is given. Made inside a running loop."""
+class Consumer(ConsumerMethods):
+    """A consumer on a cluster of its own, or on a given one. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -55,7 +50,7 @@ class Consumer:
     ) -> None:
         """Nothing is connected yet. Options are given as `ConsumerOptions`, by name, or both; `tls` is an
         `ssl.SSLContext`, None is plain TCP. Raises TypeError for a name that is no option, ValueError for options that
-        contradict each other, or for `coordinator="zookeeper"`, which the faces on Twisted and on threads have.
+        contradict each other, or for `coordinator="zookeeper"`, which only the other two faces support.
         """
         self.options = ConsumerOptions.of(options, settings)
         if self.options.coordinator == "zookeeper":
@@ -65,10 +60,10 @@ class Consumer:
             bootstrap_servers, self.options, retry_timeout=self.options.retry_timeout or 60.0, tls=tls
         )  # fmt: skip
         make = None if self.options.group_id is None else self._make_group
-        self._consumer = EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _log.warning)
+        super().__init__(EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _log.warning))
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _make_group(self, on_event: Callable[[], None]) -> Group:
+    def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
         return BrokerGroup(
             self.cluster.driver, self.options.member, stable=self.options.read_committed,
             request_timeout=self.options.request_timeout, on_event=on_event, unheard=self._unheard,
@@ -83,11 +78,11 @@ class Consumer:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
-        else:  # what was handed out last may not be processed
+        else:  # the records of the last poll may not be processed
             await self._close(_CLOSE_SECONDS_AFTER_ERROR, processed=False)
 
     async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, all within
         `timeout`. A `poll` in progress raises Closed.
         """
         await self._close(timeout, processed=True)
@@ -105,148 +100,36 @@ class Consumer:
         """Return statistics of this consumer, its brokers and its partitions."""
         return self._consumer.metrics()
 
-    # What to read, and from where
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read."""
-        return self._consumer.core.assignment
-
-    @property
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return self._consumer.reader.paused()
-
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic. Raises KafkaError if there is none."""
-        return await self._consumer.partitions(topic)
-
-    async def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
-        """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
-        where they were, new ones from what the group has committed, if there is one, or from where
-        `auto_offset_reset` says.
-        """
-        await self._consumer.assign(partitions)
+    # What to read
 
     def subscribe(
         self,
         topics: str | Iterable[str] | re.Pattern[str],
         *,
-        on_assign: Told | None = None,
-        on_revoke: Told | None = None,
-        on_lost: Told | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern.
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
-        others may be reading already. Each may be a coroutine function. What they raise, `poll` raises.
+        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
+        those that others may be reading already. Each may be a coroutine function. What they raise, `poll` raises.
         """
-        self._consumer.subscribe(topics, Listener(on_assign, on_revoke, on_lost))
+        self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
 
-    async def unsubscribe(self) -> None:
-        """Leave the group, with what was processed committed."""
-        await self._consumer.unsubscribe()
-
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset` in a partition that is assigned."""
+    def seek(self, partition: tuple[str, int], offset: Offset) -> None:
+        """Go on at `offset` in a partition that is assigned. An `OffsetAndMetadata` with a leader epoch is checked
+        against the log before anything is read from there.
+        """
         self._consumer.seek(partition, offset)
-
-    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record that there still is, in these partitions or in all."""
-        await self._consumer.seek_to(partitions, first=True)
-
-    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record, in these partitions or in all."""
-        await self._consumer.seek_to(partitions, first=False)
-
-    async def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these partitions, or of all, until `resume`. What has come of them is kept while there is
-        room for what others bring.
-        """
-        await self._consumer.pause(partitions, True)
-
-    async def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
-        await self._consumer.pause(partitions, False)
-
-    async def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that `poll` hands out, or that would be if it were there.
-
-        Raises ValueError for a partition that is not assigned, and RequestTimedOut.
-        """
-        return await self._consumer.position(partition)
-
-    # Offsets
-
-    async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the first offset that each partition still has."""
-        return await self._consumer.ends(partitions, first=True)
-
-    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """Return the offset that the next record of each partition will have."""
-        return await self._consumer.ends(partitions, first=False)
-
-    async def offsets_for_times(
-        self, times: Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """Return the first offset in each partition at or after a time in milliseconds since 1970, None if none is."""
-        return await self._consumer.offsets_for_times(times)
-
-    async def committed(
-        self, partitions: Partitions, timeout: float = 30.0
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed of each partition; None where it has committed nothing."""
-        return await self._consumer.committed(partitions, timeout)
-
-    async def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Commit these offsets, each that of the next record to read; by default all that was handed out, of an
-        iteration up to and with the present record. Without `wait` it is done in the background.
-
-        Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
-        """
-        await self._consumer.commit(offsets, wait=wait, timeout=timeout)
-
-    # Reading
-
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Every record, as they come, without end. Between two of them the consumer shows life, and commits."""
-        async for record in self._consumer.records(_FOREVER):
-            yield record
-
-    async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """Return the next records, at most `max_records`; wait up to `timeout` seconds for a first one.
-
-        Raises KafkaError (OFFSET_OUT_OF_RANGE with auto_offset_reset="none" and others that trying again won't help),
-        CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds, if there is one.
-        """
-        chunks = await self._consumer.poll_chunks(timeout, max_records)
-        if len(chunks) == 1:
-            return chunks[0][1]
-        return [record for _, records in chunks for record in records]
-
-    async def poll_chunks(self, timeout: float = 0.0, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, but the records of each partition apart."""
-        return await self._consumer.poll_chunks(timeout, max_records)
-
-    async def poll_columns(
-        self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
-    ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
-        timestampType, without a Python object for a record.
-        """
-        return await self._consumer.poll_columns(timeout, headers=headers, max_bytes=max_bytes)
-
-    def wakeup(self) -> None:
-        """End the `poll` in progress, or else the next one, as if its time were over."""
-        self._consumer.wakeup()
 
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and share what the group gives this consumer among so many streams for each topic: asynchronous
-        iterators that never end. With `auto_commit` "after", what a stream has handed out is committed once it is asked
-        for more. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
+        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
+        consumer is polled for them; call `close` to end them.
         """
         streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         task = asyncio.get_running_loop().create_task(streams.run())

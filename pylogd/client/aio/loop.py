@@ -29,12 +29,12 @@ class AioPromise:
         return self._future.done()
 
     def succeed(self, value: Any) -> None:
-        """Give it its value, unless it is done."""
+        """Set the value, unless it is done."""
         if not self._future.done():
             self._future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Give it an error, unless it is done."""
+        """Set an error, unless it is done."""
         if not self._future.done():
             self._future.set_exception(error)
 
@@ -43,7 +43,7 @@ class AioPromise:
 
 
 class AioTransport(asyncio.BufferedProtocol):
-    """A connection on asyncio. Large replies are received in place, small ones through a buffer of its own."""
+    """A connection on asyncio. Large replies are received in place, small ones through a buffer."""
 
     def __init__(self, link: Link, happened: Callable[[], None], now: Callable[[], float]) -> None:
         """Not connected yet."""
@@ -73,7 +73,7 @@ class AioTransport(asyncio.BufferedProtocol):
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report that requests can be sent."""
+        """Report that the connection is open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if self._closed:
@@ -83,12 +83,12 @@ class AioTransport(asyncio.BufferedProtocol):
         self._happened()
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Return where the next bytes are received."""
+        """Return the buffer for the next bytes."""
         self._in_place = self._link.receive_buffer()
         return self._chunk if self._in_place is None else self._in_place
 
     def buffer_updated(self, size: int) -> None:
-        """Report the bytes that came."""
+        """Report the bytes that were received."""
         if self._closed:
             return
         if self._in_place is None:
@@ -99,17 +99,17 @@ class AioTransport(asyncio.BufferedProtocol):
         self._happened()
 
     def pause_writing(self) -> None:
-        """Report that more waits to be written than should."""
+        """Report that the transport holds too many unsent bytes."""
         self._link.pause_writing()
 
     def resume_writing(self) -> None:
-        """Report that most of it was written."""
+        """Report that the transport has sent most of what it held."""
         if not self._closed:
             self._link.resume_writing(self._now())
             self._happened()
 
     def eof_received(self) -> bool:
-        """Close, for the broker has."""
+        """Close, since the broker has closed."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -132,7 +132,7 @@ class AioTransport(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def close(self) -> None:
-        """Close, and report nothing more."""
+        """Close the connection, and report nothing more."""
         self._closed = True
         if self._transport is not None:
             self._transport.close()
@@ -152,7 +152,7 @@ class AioLoop:
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.Handle:
-        """Make a call when so much time has passed."""
+        """Make a call after so many seconds."""
         return self._loop.call_soon(call) if seconds <= 0 else self._loop.call_later(seconds, call)
 
     def promise(self) -> AioPromise:

@@ -1,4 +1,4 @@
-"""The administrator's client: topics, settings, offsets, the cluster, its disks. What it does is in `operations`."""
+"""The administrator's client; its operations are those of `pylogd.client.core.admin.operations`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def _blocking(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], T]:
-    """An operation as a method that returns when it is done."""
+    """Return an operation as a method that blocks until it is done."""
 
     @wraps(operation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -27,7 +27,7 @@ def _blocking(
 
 
 class Admin:
-    """An administrator on a cluster of its own, or on one that is given. Times in seconds."""
+    """An administrator on a cluster of its own, or on a given one. Times in seconds."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""A consumer goes on while the application is busy with what it got.
+"""Run a consumer in the background while the application works on records.
 
-Strategy: a thread tries the loop's lock every few milliseconds. If it gets it, the application is not in a call: it
-takes in what has come and sends what is due, heartbeats among it. If not, the call does so itself. So a consumer that
-polls in a tight loop pays nothing for it: two threads that take turns at one socket would wait for each other's slice
-of the interpreter.
+Strategy: a thread tries to take the loop's lock every few milliseconds. With it, the application is in no call, and the
+thread receives data and sends what is due, such as heartbeats. Without it, the application's call does so itself. So
+the thread costs nothing while the application polls in a tight loop: two threads that use one socket in turns would
+wait for each other's slice of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pylogd.client.blocking.loop import PollLoop
 
 _log = logging.getLogger(__name__)
-_PERIOD = 0.03  # seconds; a socket holds megabytes meanwhile
+_PERIOD = 0.03  # seconds; meanwhile the socket buffers megabytes
 
 
 class Background:
-    """The thread; `start` may be called again and again, `stop` once."""
+    """The thread. `start` may be called more than once, `stop` only once."""
 
     def __init__(self, loop: PollLoop) -> None:
         """Nothing is started yet."""
-        #: set every time the thread looked in; for whoever wants to do something now and then
+        #: set every time that the thread has run, for callers that do something periodically
         self.ticked = False
         self._loop = loop
         self._stopped = threading.Event()
@@ -31,19 +31,19 @@ class Background:
         self._at_end: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the thread, unless it is running."""
         if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._run, name="pylogd consumer", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(1.0)
 
     def let_end(self, close: Callable[[], object]) -> None:
-        """End it without waiting, as garbage collection asks for it; the thread then calls `close`."""
+        """End the thread without waiting, from garbage collection; the thread then calls `close`."""
         self._at_end = close
         self._stopped.set()
 
@@ -51,7 +51,7 @@ class Background:
         while not self._stopped.wait(_PERIOD):
             try:
                 self._loop.background(self._stopped)
-            except Exception:  # the application's next call goes on where this was
+            except Exception:  # the application's next call goes on from here
                 _log.exception("unexpected error in the consumer's thread")
             self.ticked = True
         self._at_end()

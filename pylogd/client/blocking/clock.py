@@ -1,4 +1,4 @@
-"""Time as a parameter: what the client waits with, so that tests need not."""
+"""Time as a parameter, so that tests need not wait."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LONGEST_MS = 3_600_000
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def monotonic(self) -> float:
-        """Seconds that only go forward."""
+        """Return the seconds of a monotonic clock."""
         ...
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         ...
 
     def poll(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The system's time."""
 
     monotonic = staticmethod(time.monotonic)
 

@@ -1,8 +1,7 @@
 """A cluster for blocking callers: its connections, its metadata, and single requests to its brokers.
 
-Strategy: the logic is `evented`'s, which a `PollLoop` runs in the thread of whoever calls. Metadata is fetched when it
-is first needed and again when an answer shows that it was wrong; connections are opened when they are first needed and
-again after they were lost.
+Strategy: an `EventedCluster` on a `PollLoop`, in the thread that calls. Metadata is fetched when it is first needed and
+when an answer shows that it is outdated; connections are opened when they are needed.
 
 Rules: threads may share a cluster; they take turns. No Twisted.
 """
@@ -39,8 +38,8 @@ class Cluster:
     ) -> None:
         """Nothing is connected yet. Options are given as `ClientOptions`, by name, or both.
 
-        `retry_timeout` bounds a call with all its tries, `bootstrap_timeout` the same before any broker was found (by
-        default it is as long). ValueError: a bad address.
+        `retry_timeout` bounds a call with its retries, `bootstrap_timeout` the same before any broker is known (by
+        default it is as long). Raises ValueError for an invalid address.
         """
         self.options = ClientOptions.of(options, settings)
         self.clock = clock or SystemClock()
@@ -68,14 +67,14 @@ class Cluster:
                 self.loop.close()
 
     def run(self, operation: Awaitable[T]) -> T:
-        """Return what an operation on this cluster comes to (`core/admin`)."""
+        """Run an operation of `core/admin` on this cluster, and return its result."""
         coroutine: Coroutine[Any, Any, T] = operation  # type: ignore[assignment]
         return self.loop.run(coroutine)
 
     # Requests
 
     def request(self, request: Any, *, node_id: int | None = None, timeout: float | None = None) -> Any:
-        """Send a request to a broker, or to any, and return its response; tried again if the connection fails."""
+        """Send a request to a broker, or to any, and return its response; retried if the connection fails."""
         return self.run(self.evented.call(lambda: self.evented.send(question(request, node_id)), timeout))
 
     def send(self, asked: Question) -> Any:
@@ -83,23 +82,23 @@ class Cluster:
         return self.run(self.evented.send(asked))
 
     def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Return what `attempt` returns, tried again after retriable errors until `timeout` seconds are over."""
+        """Return what `attempt` returns; call it again after retriable errors, for up to `timeout` seconds."""
         return self.run(self.evented.call(attempt, timeout))
 
     def note(self, error: BaseException) -> None:
-        """An error that may mean that metadata is out of date: it will be asked for again."""
+        """Forget metadata that an error shows to be outdated."""
         self.metadata.note(error)
 
     # Metadata
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id, once any metadata has come."""
+        """The cluster's id, once metadata is known."""
         return self.metadata.cluster_id
 
     @property
     def controller_id(self) -> int:
-        """The broker that is the controller, as far as known; else -1."""
+        """The id of the controller, or -1 if it is not known."""
         return self.metadata.controller_id
 
     def refresh(self, topics: Iterable[str] | None = ()) -> list[Topic]:

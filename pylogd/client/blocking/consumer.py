@@ -1,14 +1,14 @@
-"""The consumer: partitions that the caller chose, or that its group gave it, read from any offset on.
+"""The consumer: reads partitions that the caller chose or its group assigned.
 
-Strategy: `evented.EventedConsumer` does the work, run by whoever calls. While the application is busy with records, a
-thread looks in every few milliseconds: it takes in what has come, asks for more, and keeps the consumer a member of its
-group (`background`). While `poll` runs, that does all of it, so that no two threads fight for the interpreter over each
-packet. Partitions are given up and taken on in `poll` only, so that nothing changes under the application's hands.
+Strategy: `evented.EventedConsumer` does the work, in the thread that calls. While the application works on records, a
+background thread receives data, sends fetches and keeps the consumer in its group, every few milliseconds
+(`background`). While `poll` runs, only `poll` does so, so that no two threads compete for the interpreter over each
+packet. Partitions are revoked and assigned only inside `poll`.
 
-Rules: a record is handed out once, in the order of its partition, to one member of a group at a time. What can't be
-helped raises from `poll`, and the next `poll` goes on at the same position. What one call of `poll` returned counts as
-processed when the next one is made. One thread at a time, but for `wakeup` and `close`; and not in a process that was
-forked after the consumer was made.
+Rules: a record is returned once, in the order of its partition, to one member of a group at a time. Errors that retries
+do not help are raised by `poll`, and the next `poll` goes on at the same position. The records of one `poll` count as
+processed when the next one is called. One thread at a time, except for `wakeup` and `close`; and not in a process that
+was forked after the consumer was created.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pylogd.client.blocking.background import Background
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.streams import MessageStream, Streams
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
-from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.errors import ClientError, Closed
-from pylogd.client.core.group.sharing import Listener, Told
+from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.consumer import EventedConsumer, Partitions
-from pylogd.client.evented.group import BrokerGroup, Group
+from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
@@ -41,31 +41,31 @@ if TYPE_CHECKING:
 _FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 _CLOSE_SECONDS_AFTER_ERROR = 2.0
-_SHORTEST_LOCK_WAIT = 0.05  # seconds: the thread in the background is done by then
+_SHORTEST_LOCK_WAIT = 0.05  # seconds in which the background thread releases the lock
 
 _log = logging.getLogger(__name__)
 
 
 class _Consumer(EventedConsumer):
-    """Runs on a `PollLoop`. Listeners are called without its lock: the thread in the background goes on meanwhile."""
+    """Runs on a `PollLoop`. Listeners are called without its lock, so that the background thread can go on."""
 
     def pump(self) -> None:
-        """Take in what has come."""
+        """Process what was received."""
         self._loop.turn(0.0)  # type: ignore[attr-defined]
 
-    def call_listener(self, told: Told, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
+    def call_listener(self, callback: RebalanceCallback, partitions: list[TopicPartition]) -> Awaitable[Any] | None:
         """Call a listener in the application's thread."""
         lock = self._loop.lock  # type: ignore[attr-defined]
         lock.release()
         try:
-            told(partitions)
+            callback(partitions)
         finally:
             lock.acquire()
         return None
 
 
 class Consumer:
-    """A consumer on a cluster of its own, or on one that is given. The options are `ConsumerOptions`."""
+    """A consumer on a cluster of its own, or on a given one. The options are `ConsumerOptions`."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class Consumer:
         self._background: Background | None = None
         if self.options.group_id is not None or (self.options.prefetch and self._own_cluster):
             self._background = Background(self._loop)
-            # A consumer that is dropped leaves no thread behind.
+            # The thread ends when the consumer is garbage-collected.
             close = self.cluster.close if self._own_cluster else _nothing
             weakref.finalize(self, self._background.let_end, close)
 
-    def _make_group(self, on_event: Callable[[], None]) -> Group:
+    def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
         options, driver = self.options, self.cluster.evented.driver
-        if options.coordinator == "zookeeper":  # it brings Twisted along, so it is imported only here
+        if options.coordinator == "zookeeper":  # imported only here, since it imports Twisted
             from pylogd.client.blocking.zookeeper_group import ZooKeeperGroup  # noqa: PLC0415
 
             return ZooKeeperGroup(options)
@@ -110,13 +110,14 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-        else:  # what was handed out last may not be processed
+        else:  # the records of the last poll may not be processed
             self.close(_CLOSE_SECONDS_AFTER_ERROR, _processed=False)
 
     def close(self, timeout: float = _CLOSE_SECONDS, *, _processed: bool = True) -> None:
-        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
-        `timeout`. From any thread. A `poll` in progress raises Closed; one whose listener does not return within
-        `timeout` is left alone, and its connections are closed with the last reference to this consumer.
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading.
+
+        All of it is done within `timeout`. From any thread. A `poll` in progress raises Closed. If its listener does
+        not return within `timeout`, the connections stay open until the last reference to this consumer is gone.
         """
         if self._consumer.closing:
             return
@@ -150,8 +151,8 @@ class Consumer:
         return self._loop.run(self._consumer.partitions(topic))
 
     def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
-        """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
-        where they were, new ones from what the group has committed, if there is one, or from where
+        """Read these partitions and no others. A mapping has their offsets; else those that were read before go on
+        where they were, and new ones begin at what the group has committed, if there is a group, or where
         `auto_offset_reset` says.
         """
         self._check_process()
@@ -161,19 +162,19 @@ class Consumer:
         self,
         topics: str | Iterable[str] | re.Pattern[str],
         *,
-        on_assign: Told | None = None,
-        on_revoke: Told | None = None,
-        on_lost: Told | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern.
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
-        others may be reading already. What they raise, `poll` raises.
+        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
+        those that others may be reading already. What they raise, `poll` raises.
         """
         self._check_process()
         with self._loop.lock:
-            self._consumer.subscribe(topics, Listener(on_assign, on_revoke, on_lost))
+            self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
         self._loop.wake()
         self._start()
 
@@ -181,8 +182,10 @@ class Consumer:
         """Leave the group, with what was processed committed."""
         self._loop.run(self._consumer.unsubscribe())
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset` in a partition that is assigned."""
+    def seek(self, partition: tuple[str, int], offset: Offset) -> None:
+        """Go on at `offset` in a partition that is assigned. An `OffsetAndMetadata` with a leader epoch is checked
+        against the log before anything is read from there.
+        """
         with self._loop.lock:
             self._consumer.seek(partition, offset)
 
@@ -195,8 +198,8 @@ class Consumer:
         self._loop.run(self._consumer.seek_to(partitions, first=False))
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these partitions, or of all, until `resume`. What has come of them is kept while there is
-        room for what others bring.
+        """Return no records of these partitions, or of all, until `resume`. Records that were fetched are kept while
+        the buffers have space for those of other partitions.
         """
         self._loop.run(self._consumer.pause(partitions, True))
 
@@ -211,7 +214,7 @@ class Consumer:
             return self._consumer.reader.paused()
 
     def position(self, partition: tuple[str, int]) -> int:
-        """Return the offset of the next record that `poll` hands out, or that would be if it were there.
+        """Return the offset of the next record that `poll` returns, whether it exists yet or not.
 
         Raises ValueError for a partition that is not assigned, and RequestTimedOut.
         """
@@ -238,7 +241,7 @@ class Consumer:
         return self._loop.run(self._consumer.committed(partitions, timeout))
 
     def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Commit these offsets, each that of the next record to read; by default all that was handed out, of an
+        """Commit these offsets, each that of the next record to read; by default all that was returned, of an
         iteration up to and with the present record. Without `wait` it is done in the background.
 
         Raises CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
@@ -250,7 +253,9 @@ class Consumer:
     # Reading
 
     def __iter__(self) -> Iterator[Record]:
-        """Every record, as they come, without end. Between two of them the consumer shows life, and commits."""
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer reports to its
+        group, and commits.
+        """
         background, group = self._background, self._consumer.group
         leased = None if group is None or group.wakes else group
         while True:
@@ -275,8 +280,9 @@ class Consumer:
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """Return the next records, at most `max_records`; wait up to `timeout` seconds for a first one.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE with auto_offset_reset="none" and others that trying again won't help),
-        CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds, if there is one.
+        Raises KafkaError (OFFSET_OUT_OF_RANGE, or LogTruncation, with auto_offset_reset="none", and others that
+        retrying does not help), CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds,
+        if that is set.
         """
         chunks = self.poll_chunks(timeout, max_records)
         if len(chunks) == 1:
@@ -284,7 +290,7 @@ class Consumer:
         return [record for _, records in chunks for record in records]
 
     def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, but the records of each partition apart."""
+        """As `poll`, with the records of each partition apart."""
         if not self._begin(timeout):
             return []
         try:
@@ -296,8 +302,8 @@ class Consumer:
         self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
         """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
-        timestampType (see `columns`), without a Python object for a record. All that has come, up to `max_bytes` when
-        it is uncompressed; the last batch is whole.
+        timestampType (see `columns`), without a Python object for a record. Returns all that was fetched, up to
+        `max_bytes` uncompressed; the last batch is whole.
         """
         if not self._begin(timeout):
             return []
@@ -307,7 +313,7 @@ class Consumer:
             self._loop.lock.release()
 
     def _begin(self, timeout: float) -> bool:
-        """Take the lock; False if the thread in the background does not let go of it in time."""
+        """Take the lock. Return False if the background thread does not release it in time."""
         self._check_process()
         if self._consumer.closing:
             raise Closed("the consumer is closed")
@@ -320,16 +326,16 @@ class Consumer:
         self._loop.wake()
 
     def create_message_streams(self, topics: str | Mapping[str, int], count: int = 1) -> dict[str, list[MessageStream]]:
-        """Subscribe, and share what the group gives this consumer among so many streams for each topic: iterators that
-        never end, each for a thread of its own. With `auto_commit` "after", what a stream has handed out is committed
-        once it is asked for more. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions among so many streams for each topic: iterators without end,
+        each for a thread of its own. With `auto_commit` "after", a record is committed once its stream is asked for
+        the next one. The consumer is polled for them; call `close` to end them.
         """
         counts = {topics: count} if isinstance(topics, str) else dict(topics)
-        share, group = self._consumer.in_group()
+        assignment, group = self._consumer.in_group()
         streams = Streams(self, counts, group.stream_of, lambda: group.may_fetch)
-        share.progress = streams.progress
+        assignment.progress = streams.progress
         with self._loop.lock:
-            self._consumer.subscribe(counts, Listener(streams.assigned, streams.revoked))
+            self._consumer.subscribe(counts, RebalanceListener(streams.assigned, streams.revoked))
         streams.start()
         return streams.by_topic
 
@@ -347,4 +353,4 @@ def _unheard(group_id: str | None, partition: TopicPartition, error: PylogdError
 
 
 def _nothing() -> None:
-    """There is nothing to close."""
+    """Do nothing: there is nothing to close."""

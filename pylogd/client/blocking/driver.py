@@ -1,13 +1,14 @@
-"""Drive a `Network` in one thread: the producer's.
+"""Drive a `Network` in the producer's thread.
 
-`turn` carries out the network's effects, and waits for sockets, for `wakeup` or for the next thing that is due.
+`turn` carries out the network's effects, and waits for sockets, for `wakeup` or for the next deadline.
 """
 
 from __future__ import annotations
 
 from pylogd.client.blocking.clock import Clock
 from pylogd.client.blocking.sockets import Sockets
-from pylogd.client.core.network import Close, Network, Open, Write
+from pylogd.client.core.effects import Close, Open, Write
+from pylogd.client.core.network import Network
 
 
 class Driver:
@@ -26,7 +27,7 @@ class Driver:
         self._sockets.close()
 
     def turn(self, until: float) -> None:
-        """Do what is to be done; if that is nothing, wait for it, at most until the clock says `until`."""
+        """Carry out effects, and wait for something to happen, at most until the clock says `until`."""
         self.perform()
         self.network.tick(self._clock.monotonic())
         due = self.network.next_time()

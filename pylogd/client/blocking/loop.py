@@ -1,11 +1,11 @@
-"""A `Loop` that runs only while somebody calls it: how coroutines of `evented` serve a blocking caller.
+"""A `Loop` that runs only inside calls, so that coroutines of `evented` serve a blocking caller.
 
-Strategy: `run` takes a coroutine to its end in the caller's thread. While it waits for a promise, the loop waits for
-sockets and timers. Coroutines are resumed by `run` alone, never from inside of a timer or a socket's report, so that a
-call of the application that a coroutine makes (a listener's) may `run` another one.
+Strategy: `run` runs a coroutine to its end in the caller's thread. While it waits for a promise, the loop waits for
+sockets and timers. Only `run` resumes coroutines, not timers or sockets, so that a listener that a coroutine calls may
+`run` another one.
 
-Rules: `lock` is held while anything of the loop runs; a thread that looks in now and then (`background`) takes it only
-if nobody else has it. What interrupts `run` from outside (Ctrl-C) is raised once the loop is in order again.
+Rules: `lock` is held while anything of the loop runs; the background thread takes it only if it is free. An exception
+from outside (Ctrl-C) is raised once the loop is consistent again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class PollPromise:
         self._error: BaseException | None = None
 
     def succeed(self, value: Any) -> None:
-        """Give it its value, unless it is done."""
+        """Set the value, unless it is done."""
         if not self.done:
             self.done, self._value = True, value
 
     def fail(self, error: BaseException) -> None:
-        """Give it an error, unless it is done."""
+        """Set an error, unless it is done."""
         if not self.done:
             self.done, self._error = True, error
 
@@ -54,7 +54,7 @@ class PollPromise:
 
 
 class _Timer:
-    """A call that is due later."""
+    """A scheduled call."""
 
     __slots__ = ("call",)
 
@@ -70,14 +70,14 @@ class PollLoop:
     """See the module."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` has the time, and may be a test's."""
+        """`clock` has the time; tests give their own."""
         self.lock = threading.RLock()
         self.clock = clock
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
         #: called after something was reported to a link, and after `wake`
         self.happened: Callable[[], object] = lambda: None
-        #: called when something of the outside has cut short what the loop was doing
+        #: called when an exception from outside has interrupted the loop
         self.recover: Callable[[], object] = lambda: None
         self._sockets = Sockets(clock)
         self._timers: list[tuple[float, int, _Timer]] = []
@@ -94,7 +94,7 @@ class PollLoop:
     # `Loop`
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call when so much time has passed."""
+        """Make a call after so many seconds."""
         timer = _Timer(call)
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
         return timer
@@ -110,7 +110,7 @@ class PollLoop:
     # Running
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine comes to; raise what it raises."""
+        """Run a coroutine, and return its result."""
         with self.lock:
             error: BaseException | None = None
             while True:
@@ -142,7 +142,7 @@ class PollLoop:
             self.happened()
 
     def background(self, stopped: threading.Event) -> None:
-        """Do what can be done without waiting, unless another thread is at it, or `stopped` is set."""
+        """Do what can be done without waiting, unless another thread has the lock, or `stopped` is set."""
         if self.lock.acquire(blocking=False):
             try:
                 if not stopped.is_set():

@@ -1,4 +1,4 @@
-"""Sockets of a client, in one thread: open them, write to them, and read what comes.
+"""Sockets of a client, in one thread: open them, write to them, and read from them.
 
 Strategy: sockets never block. `wait` waits for all of them and for `wakeup`, and reports to the links what happened.
 Host names are looked up in a thread of their own, since the system's resolver blocks; the addresses of a name are
@@ -24,15 +24,15 @@ from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.network import Link, LinkState
 
 _RECEIVE_SIZE = 64 * 1024
-_MAX_PARTS = 64  # of one gathered write; the system allows 1024
-_READS = 16  # of one socket in one turn, so that none starves the others
-_LEAST_ADDRESS_SECONDS = 1.0  # what each address of a name gets to answer
+_MAX_PARTS = 64  # of one gathered write; Linux allows 1024
+_READS = 16  # from one socket in one turn, so that others get theirs
+_LEAST_ADDRESS_SECONDS = 1.0  # seconds for each address of a name to answer
 
 Address = tuple[socket.AddressFamily, Any]
 
 
 class Transport:
-    """The socket of one link, and what could not be written yet."""
+    """The socket of one link, and the bytes that could not be written yet."""
 
     def __init__(self, sockets: Sockets, link: Link, connect_timeout: float) -> None:
         """Nothing is opened yet."""
@@ -48,13 +48,13 @@ class Transport:
         self.attempt_ends = float("inf")
 
     def connect(self, addresses: list[Address], error: OSError | None, now: float) -> None:
-        """Try these addresses of the link's host in turn."""
+        """Try the addresses of the link's host in turn."""
         self._addresses, self._error = deque(addresses), error
         self._share = max(_LEAST_ADDRESS_SECONDS, self._connect_timeout / max(1, len(addresses)))
         self.try_next(now)
 
     def try_next(self, now: float) -> None:
-        """Connect to the next address; without one, report why none answered."""
+        """Connect to the next address; if none is left, report the last error."""
         self.close()
         while self._addresses:
             family, address = self._addresses.popleft()
@@ -76,7 +76,7 @@ class Transport:
         self.link.lost(BrokerUnavailable(f"{self.link.address}: can't connect: {reason}"), now)
 
     def finish_connecting(self, now: float) -> None:
-        """The socket is writable for the first time: it is connected, or the attempt failed."""
+        """Take in that the socket is writable for the first time: it is connected, or the attempt failed."""
         assert self.socket is not None
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -86,7 +86,7 @@ class Transport:
         try:
             self.socket.getpeername()
         except OSError:
-            return  # the event was about an earlier socket of this number
+            return  # the event belonged to an earlier socket with this descriptor
         self.connected = True
         self.attempt_ends = float("inf")
         self._sockets.watch(self, select.POLLIN)
@@ -109,7 +109,7 @@ class Sockets:
     """The sockets of one client."""
 
     def __init__(self, clock: Clock) -> None:
-        """Nothing is open but the wake-up."""
+        """Only the wake-up pipe is open."""
         self.wakeup = Wakeup()
         self._clock = clock
         self._poll = select.poll()
@@ -166,7 +166,7 @@ class Sockets:
     # Sockets
 
     def open(self, link: Link, connect_timeout: float) -> Transport:
-        """Begin to connect to a link's address; `link` hears what becomes of it in `wait`."""
+        """Begin to connect to a link's address; the outcome is reported to `link` in `wait`."""
         transport = Transport(self, link, connect_timeout)
         if numeric := _numeric(link.host, link.port):
             self._resolved.append((transport, numeric, None))
@@ -182,7 +182,7 @@ class Sockets:
         self._poll.register(transport.socket, events)
 
     def unwatch(self, transport: Transport) -> None:
-        """Wait for nothing of it."""
+        """Wait for no events of a transport's socket."""
         assert transport.socket is not None
         if self._transports.pop(transport.socket.fileno(), None) is not None:
             self._poll.unregister(transport.socket)
@@ -224,7 +224,7 @@ class Sockets:
             self._poll.modify(sock, select.POLLIN | select.POLLOUT)
             transport.link.pause_writing()
             return
-        except OSError as error:  # what the broker said before it closed is worth reading first
+        except OSError as error:  # read first what the broker sent before it closed
             self._read(transport, now)
             self._lose(transport, error, now)
             return
@@ -232,7 +232,7 @@ class Sockets:
         transport.link.resume_writing(now)
 
     def _read(self, transport: Transport, now: float) -> None:
-        """Read what has come, and report it."""
+        """Read what was received, and report it."""
         link = transport.link
         for _ in range(_READS):
             sock = transport.socket
@@ -269,7 +269,7 @@ class Sockets:
 
 
 def _numeric(host: str, port: int) -> list[Address]:
-    """Return the address if `host` is one already: no look-up is needed then."""
+    """Return the address if `host` is an IP address, which needs no look-up."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(family, host)

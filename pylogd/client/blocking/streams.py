@@ -1,11 +1,12 @@
-"""The paper's face of a consumer (section 3.1): message streams, endless iterators that share a group's work evenly.
+"""Message streams, the consumer of the Kafka paper (section 3.1): iterators without end that divide a group's work.
 
-Strategy: one thread polls for all streams and puts what comes into the stream that its partition belongs to. A stream
-that is slow has its partitions paused, so that it holds no more than a few thousand records and keeps nobody waiting.
+Strategy: one thread polls for all streams and adds records to the stream of their partition. The partitions of a slow
+stream are paused, so that it holds no more than a few thousand records and does not delay the others.
 
-Rules: a partition stays with its stream as long as this consumer has it, so its records come in order; when it goes,
-what its stream has not handed out goes with it, for whoever reads the partition next begins there. A record is
-processed when the stream is asked for the next one; only that is committed. Each stream is for one thread at a time.
+Rules: a partition stays with its stream as long as this consumer has it, so its records are in order; when it is
+revoked, the records that its stream has not returned are dropped, since its next owner reads them. A record counts as
+processed when the stream is asked for the next one; only processed records are committed. One thread at a time for each
+stream.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
-_FULL = 10_000  # records that wait in a stream, besides those that came with the last of them
+_FULL = 10_000  # with more records waiting, the partitions of a stream are paused
 _POLL_SECONDS = 1.0
 
 
 class Source(Protocol):
-    """The consumer, as far as streams drive it."""
+    """The methods of a consumer that streams use."""
 
     def poll_chunks(self, timeout: float) -> list[Chunk]:
-        """What has come, by partition."""
+        """Return the next records, by partition."""
         ...
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out no more of these for now."""
+        """Return no records of these partitions until `resume`."""
         ...
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these."""
+        """Go on with these partitions."""
         ...
 
     def wakeup(self) -> None:
@@ -46,12 +47,10 @@ class Source(Protocol):
 
 
 class MessageStream:
-    """An iterator over the records of its share of a topic. It waits for the next one; it ends with the consumer."""
+    """An iterator over the records of some partitions of a topic. It waits for records, and ends with the consumer."""
 
     def __init__(self, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]) -> None:
-        """`drained` is called when a stream that was full has room again; `may_fetch` tells whether the group's claims
-        still hold.
-        """
+        """`drained` is called when the stream is no longer full; `may_fetch` tells whether the group's claims hold."""
         self.topic = topic
         self.number = number
         self._drained = drained
@@ -61,8 +60,8 @@ class MessageStream:
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
         self._present: TopicPartition | None = None
-        self._handed = Handed()
-        self._cut = False  # the rest of what is being handed out is not ours any more
+        self._handed = PolledRecords()
+        self._cut = False  # the partition of the present chunk was revoked
         self._ended = False
         self._error: PylogdError | None = None
         self._records = self._generate()
@@ -84,11 +83,11 @@ class MessageStream:
                 yield record
 
     def _next_chunk(self) -> bool:
-        """Wait for records, the present ones from now on; False when none will come. Raises the consumer's error."""
+        """Wait for the next chunk, and make it the present one. False: there is none. Raises the consumer's error."""
         with self._changed:
             if self._present is not None and not self._cut:
                 self._progress[self._present] = self._handed.end
-            self._present, self._cut, self._handed = None, False, Handed()
+            self._present, self._cut, self._handed = None, False, PolledRecords()
             while not self._chunks and not self._ended:
                 self._changed.wait()
             if not self._chunks:
@@ -96,7 +95,7 @@ class MessageStream:
                     raise self._error
                 return False
             self._present, records = chunk = self._chunks.popleft()
-            self._handed = Handed([chunk])
+            self._handed = PolledRecords([chunk])
             was_full = self.full
             self._waiting -= len(records)
             room_again = was_full and not self.full
@@ -105,7 +104,7 @@ class MessageStream:
         return True
 
     def _drop_all(self) -> None:
-        """The claims are lost: others may be reading what is here."""
+        """Drop all records: the claims are lost, and others may read them."""
         with self._changed:
             held = {chunk[0] for chunk in self._chunks}
         self.drop(held | ({self._present} if self._present is not None else set()))
@@ -114,18 +113,18 @@ class MessageStream:
 
     @property
     def full(self) -> bool:
-        """Whether it has enough for now."""
+        """Whether enough records wait."""
         return self._waiting > _FULL
 
     def put(self, chunk: Chunk) -> None:
-        """Records to hand out."""
+        """Add records."""
         with self._changed:
             self._chunks.append(chunk)
             self._waiting += len(chunk[1])
             self._changed.notify_all()
 
     def drop(self, partitions: set[TopicPartition]) -> None:
-        """These partitions are no longer read here."""
+        """Drop the records of partitions that are no longer read."""
         with self._changed:
             self._chunks = deque(chunk for chunk in self._chunks if chunk[0] not in partitions)
             self._waiting = sum(len(records) for _, records in self._chunks)
@@ -134,13 +133,13 @@ class MessageStream:
                 self._progress.pop(partition, None)
 
     def progress(self) -> dict[TopicPartition, int]:
-        """How far each partition is processed."""
+        """Return the offset up to which each partition is processed."""
         with self._changed:
             present = {} if self._cut else self._handed.unprocessed(last_is_done=False)
             return {**self._progress, **present}
 
     def end(self, error: PylogdError | None) -> None:
-        """There will be no more: the iterator ends, or raises."""
+        """End the iterator, or have it raise."""
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
@@ -156,8 +155,8 @@ class Streams:
         stream_of: Callable[[TopicPartition], int | None],
         may_fetch: Callable[[], bool],
     ) -> None:
-        """`counts` is how many streams each topic has; `stream_of` the coordinator's choice for a partition, if it has
-        one. ValueError: less than one stream.
+        """`counts` has the number of streams of each topic; `stream_of` returns the coordinator's choice for a
+        partition, or None. Raises ValueError for less than one stream.
         """
         if any(count < 1 for count in counts.values()):
             raise ValueError("a topic needs at least one stream")
@@ -172,18 +171,18 @@ class Streams:
         self._thread = threading.Thread(target=self._run, name="pylogd streams", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are ours now: each goes to the stream that was chosen, or to that of its topic that has the fewest."""
+        """Give new partitions to the streams that were chosen, or to those of their topics that have the fewest."""
         for partition in partitions:
             streams, chosen = self.by_topic[partition.topic], self._chosen(partition)
             loads = list(self._stream_of.values())
             self._stream_of[partition] = min(streams, key=loads.count) if chosen is None else streams[chosen]
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These are ours no more."""
+        """Take partitions from their streams."""
         for partition in partitions:
             self._stream_of.pop(partition, None)
             self._paused.discard(partition)
@@ -192,7 +191,7 @@ class Streams:
                 stream.drop(set(partitions))
 
     def progress(self) -> dict[TopicPartition, int]:
-        """How far each partition is processed."""
+        """Return the offset up to which each partition is processed."""
         found: dict[TopicPartition, int] = {}
         for streams in self.by_topic.values():
             for stream in streams:

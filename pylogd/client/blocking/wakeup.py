@@ -1,4 +1,4 @@
-"""A way for one thread to end another's wait for sockets."""
+"""Let one thread end another's wait for sockets."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ import threading
 
 
 class Wakeup:
-    """A pipe whose reading end stands among the sockets that are waited for."""
+    """A pipe whose reading end is polled with the sockets."""
 
     def __init__(self) -> None:
-        """Open it."""
+        """Open the pipe."""
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._closed = False
-        self._lock = threading.Lock()  # its number may belong to another file as soon as it is closed
+        self._lock = threading.Lock()  # the descriptor may belong to another file as soon as it is closed
 
     def fileno(self) -> int:
-        """The end to wait for."""
+        """Return the descriptor to poll."""
         return self._read
 
     def set(self) -> None:
-        """End the wait, or the next one if nobody waits now. From any thread."""
+        """End the present wait, or else the next one. From any thread."""
         with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
             if not self._closed:
                 os.write(self._write, b"\0")
 
     def clear(self) -> None:
-        """Wait again the next time."""
+        """Let the next wait wait again."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 4096)
 
     def close(self) -> None:
-        """Close it; nobody may wait any more."""
+        """Close the pipe. Nobody may wait any more."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -1,10 +1,10 @@
-"""A consumer's part in a group that lives in ZooKeeper, in the shape that `EventedConsumer` drives.
+"""A consumer's part in a group in ZooKeeper, as a `ConsumerGroup` for `EventedConsumer`.
 
-Strategy: `zookeeper.bridge.ZooKeeperMembership` works in a thread of its own; this turns its events into those of
-a broker's group, and keeps the committed offsets that come with an assignment until somebody looks them up.
+Strategy: `zookeeper.bridge.ZooKeeperMembership` works in a thread of its own; its events become those of a broker's
+group, and the committed offsets of an assignment are kept until they are looked up.
 
-Rules: it is imported when the ZooKeeper coordinator is chosen, and Twisted with it, and not before. An offset is all
-that the registries keep: metadata beside it is dropped.
+Rules: imported only when the ZooKeeper coordinator is chosen, since it imports Twisted. The registries have offsets
+only: metadata and leader epochs are dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import ClientError, Closed
+from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member_model import Assign, Event, Failed, Revoke
-from pylogd.client.core.group.sharing import Topics
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.client.zookeeper.bridge import ZooKeeperMembership
 from pylogd.client.zookeeper.events import Assigned, Revoked
@@ -25,9 +25,9 @@ from pylogd.errors import PylogdError
 
 
 class ZooKeeperGroup:
-    """A group by its id, once it is subscribed to."""
+    """A group by its id, joined by `subscribe`."""
 
-    #: its events have to be looked for
+    #: a `poll` has to look for its events
     wakes = False
 
     def __init__(self, options: ConsumerOptions) -> None:
@@ -41,7 +41,7 @@ class ZooKeeperGroup:
         self._streams: dict[TopicPartition, int] = {}
 
     def subscribe(self, topics: Topics) -> None:
-        """Register. Raises ZooKeeperUnavailable. ValueError: it is subscribed already."""
+        """Join. Raises ZooKeeperUnavailable, and ValueError if it is subscribed already."""
         if self._membership is not None:
             raise ValueError("the group in ZooKeeper is subscribed to once; unsubscribe first")
         options = self._options
@@ -60,14 +60,14 @@ class ZooKeeperGroup:
         self._membership = membership
 
     async def leave(self) -> None:
-        """Release what it has, and leave."""
+        """Release all partitions, and leave."""
         await self.close(self._options.request_timeout)
 
     def stop(self) -> None:
-        """Nothing is left to stop after `close`."""
+        """Do nothing: `close` has stopped it."""
 
     async def close(self, timeout: float) -> None:
-        """The same, within `timeout` seconds. Blocks the caller, as everything of this group does."""
+        """Leave within `timeout` seconds. Blocks, as all methods of this group."""
         membership, self._membership = self._membership, None
         self._events.clear()
         self._came.clear()
@@ -77,15 +77,15 @@ class ZooKeeperGroup:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the claims are safe."""
+        """Whether the claims hold now."""
         return self._membership is None or self._membership.may_fetch
 
     def polled(self, polling: bool) -> None:
-        """A consumer keeps its partitions as long as it is connected."""
+        """Do nothing: a consumer keeps its partitions while it is connected."""
 
     @property
     def has_event(self) -> bool:
-        """Whether something happened."""
+        """Whether `next_event` may return an event."""
         if not self._events and self._membership is not None:
             try:
                 self._events.extend(map(self._read, self._membership.poll(0.0)))
@@ -104,7 +104,7 @@ class ZooKeeperGroup:
         return event
 
     def next_event(self) -> Event | None:
-        """What to do now."""
+        """Return what the application has to do now, or None."""
         if not self.has_event:
             return None
         event = self._events.popleft()
@@ -116,7 +116,7 @@ class ZooKeeperGroup:
         return event
 
     def done(self, event: Event) -> None:
-        """It is done: what was revoked is released."""
+        """Record that an event was carried out: revoked partitions are released."""
         came = self._came.pop(event, None)
         if isinstance(came, Revoked):
             self._owned -= frozenset(came.partitions)
@@ -126,7 +126,7 @@ class ZooKeeperGroup:
             self._membership.done(came)
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """Which of this consumer's streams reads a partition."""
+        """Return the number of the stream that the coordinator chose for a partition."""
         return self._streams.get(partition)
 
     # Offsets
@@ -134,7 +134,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Tell what is committed: of a new assignment as it came with it, else as it is now."""
+        """Look up committed offsets: of a new assignment those that came with it, else the present ones."""
         known = {p: self._offsets.pop(p) for p in partitions if p in self._offsets}
         try:
             if rest := [p for p in partitions if p not in known]:
@@ -145,11 +145,11 @@ class ZooKeeperGroup:
             done({p: None if offset is None else OffsetAndMetadata(offset) for p, offset in known.items()}, None)
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """With the next period, or when they are released."""
+        """Commit with the next period, or when the partitions are released."""
         self._joined().store({partition: committed.offset for partition, committed in offsets.items()})
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
-        """Now. Raises NotOwner, ZooKeeperUnavailable."""
+        """Commit now. Raises NotOwner, ZooKeeperUnavailable."""
         self._joined().commit({partition: committed.offset for partition, committed in offsets.items()})
 
     def _joined(self) -> ZooKeeperMembership:

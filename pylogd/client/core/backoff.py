@@ -6,7 +6,7 @@ import random
 
 
 class Backoff:
-    """How long to wait before each next try: doubling from `first` to `most` seconds, with a fifth of jitter."""
+    """Pauses before retries: doubling from `first` to `most` seconds, with 20 % of jitter."""
 
     __slots__ = ("_delay", "_first", "_most", "_random")
 
@@ -18,11 +18,11 @@ class Backoff:
         self._random = rng or random.Random()
 
     def next(self) -> float:
-        """The seconds to wait now."""
+        """Return the next pause in seconds."""
         delay = self._delay
         self._delay = min(delay * 2, self._most)
         return delay * self._random.uniform(0.8, 1.2)
 
     def reset(self) -> None:
-        """Start again from `first`: something went well."""
+        """Start again from `first`, after a success."""
         self._delay = self._first

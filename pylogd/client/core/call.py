@@ -1,4 +1,4 @@
-"""A request of the core: what to send to which broker, and who hears of the outcome.
+"""A request of the core: what to send to which broker, and whom to report the outcome.
 
 The parts of a client that decide (`producer`, `fetcher`, `participation`, `metadata_updater`) return calls; `network`
 sends each to the right connection and reports the outcome exactly once.
@@ -18,7 +18,7 @@ BrokerKey = int | tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker listens, as an answer named it: a coordinator, for example."""
+    """A broker's id and address from an answer, such as FindCoordinator's."""
 
     node_id: int
     host: str
@@ -31,13 +31,13 @@ Target = int | Endpoint | None
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request to send, and who hears of the outcome.
+    """A request to send, and callbacks for its outcome.
 
     `api` is the request's message class and `build(version)` makes the message for the version that was negotiated,
     at most `highest`; it may raise PylogdError. Exactly one of `answered(response, now)` and `failed(error, now)` is
     called. `timeout` in seconds counts from `Network.send`. `purpose` names one of several connections to a broker, so
-    that an answer that takes long by intent delays nothing else; `exclusive` asks for a connection on which nothing is
-    in flight. With `expect_reply=False` (Produce with acks=0) `answered(None, now)` follows the write.
+    that a request whose answer waits for something delays no others; `exclusive` asks for a connection on which nothing
+    is in flight. With `expect_reply=False` (Produce with acks=0) `answered(None, now)` follows the write.
 
     `sent` tells whether bytes were handed to the transport, and `sent_at` when: if not, a failed request had no effect.
     """

@@ -1,16 +1,19 @@
-"""What a client's caller may have to catch. A code that a broker answered is a `KafkaError` (`pylogd.errors`).
+"""The exceptions of the client. An error code of a broker is a `KafkaError` (`pylogd.errors`).
 
-What a connection raises is in `pylogd.errors`, for brokers are clients of each other, and so is `is_retriable`, the one
-place that says whether trying again may help.
+Errors of connections are in `pylogd.errors`, since brokers are clients of each other, and so is `is_retriable`, which
+alone decides whether a retry may help.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import (
     BrokerUnavailable,
     ClientError,
+    ErrorCode,
     InvalidReply,
     KafkaError,
     RequestTimedOut,
@@ -30,6 +33,8 @@ __all__ = [
     "DeliveryFailed",
     "DeserializationFailed",
     "InvalidReply",
+    "LogTruncation",
+    "RebootstrapRequired",
     "RequestTimedOut",
     "SerializationFailed",
     "UnknownTopic",
@@ -39,10 +44,10 @@ __all__ = [
 
 
 class CorruptRecords(ClientError):
-    """A batch that was fetched fails its checks. `seek` to `next_offset` goes on behind it, if it is known."""
+    """A fetched batch is damaged. `seek` to `next_offset`, if it is known, to go on behind it."""
 
     def __init__(self, topic: str, partition: int, offset: int, next_offset: int | None, cause: str) -> None:
-        """Of the batch at `offset`; `next_offset` is what its header says, if that can be read."""
+        """The batch is at `offset`; `next_offset` is from its header, or None if that can't be read."""
         super().__init__(f"{topic}-{partition}: at offset {offset}: {cause}")
         self.topic = topic
         self.partition = partition
@@ -85,13 +90,53 @@ class DeserializationFailed(ClientError):
         self.record = record
 
 
+class LogTruncation(KafkaError):
+    """Records that were read are no longer in the log: an unclean election has truncated it (KIP-320).
+
+    `divergent_offsets` has for each partition the first offset that is not as it was read, with the leader epoch of the
+    record in front of it, or None if the leader can't tell. `seek` to it to go on, or as the application needs.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str | None = None,
+        divergent_offsets: Mapping[TopicPartition, OffsetAndMetadata | None] | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.divergent_offsets = dict(divergent_offsets or {})
+
+    def __reduce__(self) -> tuple[type[KafkaError], tuple[object, ...]]:
+        return type(self), (self.code, self.message, self.divergent_offsets)
+
+    @classmethod
+    def of(
+        cls, positions: Mapping[TopicPartition, int], divergences: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> LogTruncation:
+        """Return the error for partitions by their positions, and where the logs diverge from what was read."""
+        texts = []
+        for partition, found in divergences.items():
+            where = "before that" if found is None else f"at offset {found.offset}"
+            texts.append(f"{partition} was read up to offset {positions[partition]}, and its log was truncated {where}")
+        return cls(ErrorCode.OFFSET_OUT_OF_RANGE, "; ".join(texts), divergences)
+
+
 class UnknownTopic(KafkaError):
-    """There is no topic of this name. Not worth another try, unlike a partition that is on its way."""
+    """There is no topic of this name. It is not retried, unlike a topic that is being created."""
 
     @property
     def retriable(self) -> bool:
         """Never."""
         return False
+
+
+class RebootstrapRequired(KafkaError):
+    """The brokers that are known are to be forgotten; the bootstrap servers are asked next (KIP-1102)."""
+
+    @property
+    def retriable(self) -> bool:
+        """Always: another broker is asked."""
+        return True
 
 
 class DeliveryFailed(ClientError):

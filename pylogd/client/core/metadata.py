@@ -1,8 +1,8 @@
-"""What a client knows of a cluster: who is there, who leads what. Sans I/O, shared by all faces.
+"""What a client knows of a cluster: its brokers, topics and leaders. Without I/O, shared by all faces.
 
-Strategy: whoever drives it sends `request(...)` when something is not known, or is known to be wrong, and gives the
-response to `learn`. Errors that come back from brokers go to `note`, which forgets what they show to be out of date.
-`Retry` is how often a call is tried again.
+Strategy: whoever drives it sends `request(...)` when something is not known or outdated, and gives the response to
+`learn`. Errors of brokers go to `note`, which forgets what they show to be outdated. `Retry` bounds the retries of a
+call.
 
 Rules: no I/O, no clock; nothing here waits.
 """
@@ -13,7 +13,8 @@ import random
 from collections.abc import Iterable, Sequence
 
 from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.errors import BrokerUnavailable, UnknownTopic, is_retriable
+from pylogd.client.core.call import BrokerKey
+from pylogd.client.core.errors import BrokerUnavailable, RebootstrapRequired, UnknownTopic, is_retriable
 from pylogd.client.core.model import Broker, Partition, Topic, TopicPartition, parse_address
 from pylogd.errors import ErrorCode, KafkaError, error_for
 from pylogd.wire.messages.metadata import (
@@ -26,12 +27,10 @@ from pylogd.wire.messages.metadata import (
 _CAN_ASK_NOT_TO_CREATE = 4  # the version of Metadata
 _ALL_IS_NULL = 1
 
-#: a broker by its id, or by its address while that is all that is known
-Key = int | tuple[str, int]
-#: where a broker listens: (key, host, port)
-Place = tuple[Key, str, int]
+#: Where a broker listens: its key, host and port.
+BrokerAddress = tuple[BrokerKey, str, int]
 
-#: the metadata said otherwise: ask again before the next try
+#: Errors that show that the metadata is outdated.
 _STALE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,7 +48,7 @@ _STALE = frozenset(
 
 
 def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
-    """Host and port of each bootstrap server, of a list or a text with commas. Raises ValueError."""
+    """Return host and port of each bootstrap server, from a list or a comma-separated text. Raises ValueError."""
     found = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = [parse_address(server) for server in found if server.strip()]
     if not addresses:
@@ -60,16 +59,23 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
 class Metadata:
     """The brokers that are up, by id, and the topics that were asked for, by name."""
 
-    def __init__(self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False) -> None:
-        """`auto_create_topics`: whether to ask for a topic may create it."""
+    def __init__(
+        self, bootstrap: Sequence[tuple[str, int]], *, auto_create_topics: bool = False, rebootstraps: bool = True
+    ) -> None:
+        """`auto_create_topics`: whether a request for a topic may create it. `rebootstraps`: whether the bootstrap
+        servers are asked again where the known brokers do not help (KIP-899).
+        """
         self.bootstrap = list(bootstrap)
         self.auto_create_topics = auto_create_topics
+        self.rebootstraps = rebootstraps
+        #: a broker has answered that everything known is to be forgotten (KIP-1102)
+        self.rebootstrap_required = False
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.brokers: dict[int, Broker] = {}
         self.topics: dict[str, Topic] = {}
 
-    # Asking
+    # Requests
 
     def request(self, topics: Iterable[str] | None, version: int, *, create: bool | None = None) -> MetadataRequest:
         """Return the request for brokers, and for topics by name, or for all of them if `topics` is None.
@@ -83,7 +89,7 @@ class Metadata:
         return MetadataRequest(topics=asked, allow_auto_topic_creation=allowed or version < _CAN_ASK_NOT_TO_CREATE)
 
     def learn(self, response: MetadataResponse) -> list[Topic]:
-        """Take an answer in, and return its topics. Raises KafkaError for the first topic that has an error:
+        """Take in an answer, and return its topics. Raises KafkaError for the first topic that has an error:
         UNKNOWN_TOPIC_OR_PARTITION (as `UnknownTopic` where nobody would create it), INVALID_TOPIC_EXCEPTION,
         LEADER_NOT_AVAILABLE.
         """
@@ -93,7 +99,10 @@ class Metadata:
         return [self.topics[topic.name] for topic in response.topics if topic.name is not None]
 
     def learn_each(self, response: MetadataResponse) -> dict[str, KafkaError]:
-        """Take an answer in, and return the errors of its topics by name. Raises KafkaError if it is no answer."""
+        """Take in an answer, and return the errors of its topics by name. Raises KafkaError if all of it failed."""
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED and self.rebootstraps:
+            self.rebootstrap_required = True
+            raise RebootstrapRequired(ErrorCode.REBOOTSTRAP_REQUIRED)
         if response.error_code:
             raise KafkaError(error_for(response.error_code))
         self.cluster_id = response.cluster_id
@@ -112,53 +121,62 @@ class Metadata:
     def _error(self, topic: MetadataResponseTopic) -> KafkaError:
         code = error_for(topic.error_code)
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not self.auto_create_topics:
-            # Retriable by the table, for the sake of topics that are just being made; to wait a minute for a topic
-            # that is misspelt serves nobody.
+            # The table calls it retriable, since a topic that is being created may be unknown. A topic that nobody
+            # creates is reported at once.
             return UnknownTopic(code, f"there is no topic {topic.name!r}")
         return KafkaError(code, f"topic {topic.name}: {code.text}")
 
     # What is known
 
     def broker(self, node_id: int) -> Broker:
-        """A broker by its id. Raises BrokerUnavailable."""
+        """Return a broker by its id. Raises BrokerUnavailable."""
         found = self.brokers.get(node_id)
         if found is None:
             raise BrokerUnavailable(f"broker {node_id} is not among the brokers that are up")
         return found
 
-    def places(self) -> list[Place]:
-        """Where to try, in this order, when any broker will do."""
-        places: list[Place] = [(broker.node_id, broker.host, broker.port) for broker in self.brokers.values()]
-        random.shuffle(places)
-        return [*places, *(((host, port), host, port) for host, port in self.bootstrap)]
+    def addresses(self) -> list[BrokerAddress]:
+        """Return the addresses to try in order for a request to any broker: known brokers, then bootstrap servers."""
+        known: list[BrokerAddress] = [(broker.node_id, broker.host, broker.port) for broker in self.brokers.values()]
+        random.shuffle(known)
+        if known and not self.rebootstraps:
+            return known
+        return [*known, *(((host, port), host, port) for host, port in self.bootstrap)]
 
-    def partition(self, place: TopicPartition) -> Partition | None:
-        """A partition that has a leader; None if its topic is not known.
+    def rebootstrap(self) -> None:
+        """Forget all brokers and topics: what is known is asked of the bootstrap servers again."""
+        self.rebootstrap_required = False
+        self.controller_id = -1
+        self.brokers.clear()
+        self.topics.clear()
+
+    def partition(self, partition: TopicPartition) -> Partition | None:
+        """Return a partition that has a leader; None if its topic is not known.
 
         Raises KafkaError: LEADER_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION for one that its topic does not have.
         """
-        topic = self.topics.get(place.topic)
+        topic = self.topics.get(partition.topic)
         if topic is None:
             return None
-        for found in topic.partitions[place.partition : place.partition + 1] or topic.partitions:
-            if found.index == place.partition:
+        for found in topic.partitions[partition.partition : partition.partition + 1] or topic.partitions:
+            if found.index == partition.partition:
                 if found.leader < 0:
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{place}: it has no leader at the moment")
+                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: it has no leader at the moment")
                 return found
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {place}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition}")
 
     def forget(self, topic: str) -> None:
-        """A topic is to be asked for again when it is next needed."""
+        """Forget a topic, so that it is asked for again."""
         self.topics.pop(topic, None)
 
     def note(self, error: BaseException) -> None:
-        """An error that may mean that what is known is out of date."""
+        """Forget what an error shows to be outdated."""
         if isinstance(error, BrokerUnavailable) or (isinstance(error, KafkaError) and error.code in _STALE):
             self.topics.clear()
 
 
 class Retry:
-    """The tries of one call: until `patience` seconds are over."""
+    """The retries of one call, for `patience` seconds."""
 
     def __init__(self, now: float, patience: float) -> None:
         self._began = now
@@ -166,8 +184,8 @@ class Retry:
         self._backoff = Backoff()
 
     def pause(self, error: BaseException, now: float, most: float = float("inf")) -> float | None:
-        """How long to wait before the next try after this error, or None to give up. `most`: less patience than that
-        which was given.
+        """Return the seconds to wait before the next try after an error, or None to give up. `most` may shorten the
+        patience that was given.
         """
         pause = self._backoff.next()
         if not is_retriable(error) or now + pause > self._began + min(self._patience, most):
@@ -176,7 +194,7 @@ class Retry:
 
 
 def error_text(code: int) -> str:
-    """What the error table says of a code."""
+    """Return the text of an error code."""
     return error_for(code).text
 
 

@@ -1,11 +1,11 @@
 """Keep a client's metadata up to date: which topics to ask for, when, and what the answers mean.
 
-Strategy: whoever needs a topic calls `want`; topics that were learned are asked for again every `max_age` seconds. One
-request is under way at a time, for all topics that are due. Its outcome is told to `on_topic`, topic by topic.
+Strategy: whoever needs a topic calls `want`; known topics are refreshed every `max_age` seconds. One request is in
+flight at a time, for all topics that are due. Its outcome is reported to `on_topic`, topic by topic.
 
-Rules: no I/O and no clock. A topic may be created by the broker only for a first `want` with `create=True`: asking
-again, because the metadata is old or was wrong, never brings a deleted topic back. Errors that may pass (no broker
-answers, no leader yet) are asked again after a growing pause; until then `due` has nothing.
+Rules: no I/O and no clock. A topic may be created by the broker only for a first `want` with `create=True`: a
+refresh never brings a deleted topic back. Retriable errors (no broker answers, no leader yet) are retried after a
+growing pause; until then `due` has nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataResponse
 
-#: a topic that was just created may be unknown to some brokers for so many seconds
+#: Seconds in which some brokers may not know a topic that was just created.
 SPREADING_SECONDS = 1.0
 
 
 class MetadataUpdater:
-    """Asks for topics. Times in seconds.
+    """Refreshes topics. Times in seconds.
 
-    `on_topic(name, topic, error, now)` is told of each topic that was asked for: `topic` is None if `error` is not.
+    `on_topic(name, topic, error, now)` is called for each topic that was asked for; either `topic` or `error` is None.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class MetadataUpdater:
             self._pause.reset()
 
     def _judge(self, name: str, error: KafkaError, now: float) -> KafkaError:
-        """Return what to tell of a topic that has an error: one that was just created may be unknown for a while."""
+        """Return the error to report of a topic: one that was just created may be unknown for a while."""
         known = self._learned_at.pop(name, None) is not None
         if isinstance(error, UnknownTopic) and not known:
             since = self._unknown_since.setdefault(name, now)

@@ -1,14 +1,15 @@
 """All connections of one client, without the sockets.
 
 Strategy: `Network.send` takes a `Call`, picks or opens the connection that it needs and encodes the request once the
-connection is ready. What a face has to do is in `effects`: open, write to and close transports. What a face observes it
-reports to the `Link` concerned: `opened`, `received`, `lost`. `tick` ends what took too long; `next_time` says when to
-call it. The first exchange on a connection is ApiVersions; each request then goes at the highest version that both
-sides know.
+connection is ready. What a face has to do is in `effects`: open, write to and close transports. A face reports to the
+`Link` of a connection what happens to it: `opened`, `received`, `lost`. `tick` fails what took too long; `next_time`
+says when to call it. The first exchange on a connection is ApiVersions; each request then goes at the highest version
+that both sides know.
 
 A call to any broker uses a connection that is ready. Without one, known brokers and then the bootstrap addresses are
 tried; the next is tried as soon as one fails or has not answered within `HEDGE_SECONDS`, so that an unreachable host
-delays nothing (KIP-601, KIP-899).
+delays nothing (KIP-601, KIP-899). When no broker answers a Metadata request for `rebootstrap_trigger` seconds, or one
+answers REBOOTSTRAP_REQUIRED, all connections are closed and only the bootstrap addresses are tried (KIP-1102).
 
 Rules: no I/O, no clock, no threads: `now` is a parameter, in seconds of a monotonic clock. Every call ends exactly
 once. Replies come in the order of requests, so a request that times out ends its connection. After a connection could
@@ -27,6 +28,7 @@ from typing import Any
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
+from pylogd.client.core.effects import Close, Effect, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     ClientError,
@@ -39,6 +41,7 @@ from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metrics import NetworkMeters
 from pylogd.errors import PylogdError
 from pylogd.wire.exceptions import RemoteProtocolError
+from pylogd.wire.messages.metadata import MetadataRequest
 from pylogd.wire.negotiation import Negotiation
 from pylogd.wire.session import ClientSession
 
@@ -56,7 +59,8 @@ class ConnectionOptions:
 
     `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
     `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
-    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed.
+    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed. Without metadata for
+    `rebootstrap_trigger` the client rebootstraps; None: never.
     """
 
     client_id: str = "pylogd"
@@ -67,42 +71,18 @@ class ConnectionOptions:
     reconnect_backoff_max: float = 1.0
     connections_max_idle: float = 540.0
     metrics_sample_window: float = 30.0
+    rebootstrap_trigger: float | None = 300.0
     max_reply_bytes: int = MAX_REPLY_BYTES
 
 
 class LinkState(Enum):
-    """Where a connection stands."""
+    """The phases of a connection."""
 
     CONNECTING = "connecting"
     NEGOTIATING = "asking for API versions"
     CHECKING = "asking for API versions after it was idle"
     READY = "ready"
     CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class Open:
-    """Effect: connect to `link.host`:`link.port`, then report `opened` or `lost`."""
-
-    link: Link
-
-
-@dataclass(slots=True)
-class Write:
-    """Effect: write `parts` in order. Each is bytes or another buffer that does not change."""
-
-    link: Link
-    parts: list[Any]
-
-
-@dataclass(slots=True)
-class Close:
-    """Effect: close the transport of `link`, if there is one. Nothing more is to be reported of it."""
-
-    link: Link
-
-
-Effect = Open | Write | Close
 
 
 class Link:
@@ -160,7 +140,7 @@ class Link:
     # What a face reports
 
     def opened(self, now: float) -> None:
-        """The transport is connected."""
+        """Report that the transport is connected."""
         if self.state is LinkState.CONNECTING:
             self.state = LinkState.NEGOTIATING
             self.meters.connections += 1
@@ -178,27 +158,27 @@ class Link:
         self._take_replies(now)
 
     def received(self, data: bytes, now: float) -> None:
-        """Bytes came."""
+        """Report bytes that were received."""
         self.meters.received.record(len(data))
         self._session.receive_data(data)
         self._take_replies(now)
 
     def pause_writing(self) -> None:
-        """The transport holds more bytes than it should: requests without a reply do not count as written."""
+        """Report that the transport holds too many unsent bytes: requests without a reply do not count as written."""
         self._congested = True
 
     def resume_writing(self, now: float) -> None:
-        """The transport has written most of what it held."""
+        """Report that the transport has sent most of what it held."""
         self._congested = False
         self.count_written(now)
 
     def count_written(self, now: float) -> None:
-        """Tell the requests without a reply that they are written, unless the transport holds too much."""
+        """Complete the requests without a reply, unless the transport holds too many unsent bytes."""
         while self._without_reply and not self._congested:
             self._without_reply.popleft().answered(None, now)
 
     def lost(self, error: PylogdError | None, now: float) -> None:
-        """The transport could not be opened, failed, or was closed by the broker (`error` is None)."""
+        """Report that the transport could not be opened, failed, or was closed by the broker (`error` is None)."""
         if self.state is LinkState.CLOSED:
             return
         if error is None:
@@ -236,7 +216,7 @@ class Link:
             self._network.written.append(self)
 
     def late(self, now: float) -> ClientError | None:
-        """Return the error if something took too long: the connection is then of no more use."""
+        """Return the error if something took too long, after which the connection has to be closed."""
         if self.state is not LinkState.READY:
             if now >= self._connect_deadline:
                 return BrokerUnavailable(f"{self.address}: can't connect: no answer in time")
@@ -245,7 +225,7 @@ class Link:
         return None
 
     def expire_waiting(self, now: float) -> None:
-        """End the calls that waited for the connection until their deadline."""
+        """Fail the calls that have waited for the connection until their deadline."""
         for call in [call for call in self._waiting if now >= call.deadline]:
             self._waiting.remove(call)
             call.failed(RequestTimedOut(f"{self.address}: no connection in time"), now)
@@ -298,6 +278,8 @@ class Link:
                     self.used_at = now
                     self.meters.in_flight -= 1
                     self.meters.answered(call.api, now - call.sent_at)
+                    if call.api is MetadataRequest:
+                        self._network.metadata_answered()
                     call.answered(event.response, now)
         except RemoteProtocolError as error:
             failure = InvalidReply(f"{self.address}: {error}")
@@ -321,8 +303,8 @@ class Link:
 
 
 @dataclass(slots=True)
-class _Rest:
-    """A broker that could not be reached: when to try it again, and why."""
+class _Unreachable:
+    """A broker that could not be reached: when to try it again, and the error of the last attempt."""
 
     backoff: Backoff
     until: float
@@ -341,10 +323,11 @@ class Network:
         self.effects: deque[Effect] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
         self._links: dict[tuple[BrokerKey, str], Link] = {}
-        self._rests: dict[tuple[str, int], _Rest] = {}
-        self._anywhere: deque[Call] = deque()  # calls for any broker, while none is ready
+        self._unreachable: dict[tuple[str, int], _Unreachable] = {}
+        self._for_any_broker: deque[Call] = deque()  # calls for any broker, while none is ready
         self._candidates: deque[tuple[BrokerKey, str, int]] = deque()
         self._next_candidate_at = 0.0
+        self._metadata_wanted_since: float | None = None  # no Metadata request was answered since
         self._closed = False
 
     @property
@@ -353,14 +336,16 @@ class Network:
         return list(self._links.values())
 
     def send(self, call: Call, now: float) -> None:
-        """Send a request, or have it wait for its connection. The outcome may be reported before this returns."""
+        """Send a request now, or once its connection is open. The outcome may be reported before this returns."""
         call.deadline = now + call.timeout
         call.sent = False
         if self._closed:
             call.failed(Closed("the client is closed"), now)
             return
         if call.target is None:
-            self._send_anywhere(call, now)
+            if call.api is MetadataRequest and self._metadata_wanted_since is None:
+                self._metadata_wanted_since = now
+            self._send_to_any_broker(call, now)
             return
         try:
             if isinstance(call.target, Endpoint):
@@ -378,7 +363,7 @@ class Network:
 
     def connect_timeout(self, host: str, port: int) -> float:
         """Return how long connecting to an address may take, in seconds: longer after each failed attempt."""
-        rest = self._rests.get((host, port))
+        rest = self._unreachable.get((host, port))
         failures = 0 if rest is None else min(rest.failures, 30)
         first = self.options.connect_timeout
         return min(first * 2.0**failures, max(first, self.options.connect_timeout_max))
@@ -393,14 +378,18 @@ class Network:
         self._closed = True
         for link in self.links:
             self.link_failed(link, error, now)
-        self._fail_anywhere(error, now)
+        self._fail_for_any_broker(error, now)
 
     def abandon_link(self, link: Link, now: float) -> None:
         """Close one connection."""
         self.link_failed(link, BrokerUnavailable(f"{link.address}: the connection was closed"), now)
 
+    def metadata_answered(self) -> None:
+        """Record that a broker has answered a Metadata request."""
+        self._metadata_wanted_since = None
+
     def count_written(self, now: float) -> None:
-        """After the effects were carried out: requests without a reply are done if their bytes have left."""
+        """Complete requests without a reply whose bytes were sent. To be called after the effects were carried out."""
         written, self.written = self.written, []
         for link in written:
             link.count_written(now)
@@ -408,8 +397,11 @@ class Network:
     # Time
 
     def tick(self, now: float) -> None:
-        """End what took too long, try the next address, and close what is idle."""
+        """Fail what took too long, try the next address, and close idle connections."""
         self.meters.window.tick(now)
+        due = self._rebootstrap_due()
+        if self.metadata.rebootstrap_required or (due is not None and now >= due):
+            self._rebootstrap(now)
         for link in self.links:
             late = link.late(now)
             if late is not None:
@@ -418,49 +410,67 @@ class Network:
             link.expire_waiting(now)
             if link.ready and not link.in_flight and now >= link.used_at + self.options.connections_max_idle:
                 self.abandon_link(link, now)
-        for call in [call for call in self._anywhere if now >= call.deadline]:
-            self._anywhere.remove(call)
+        for call in [call for call in self._for_any_broker if now >= call.deadline]:
+            self._for_any_broker.remove(call)
             call.failed(RequestTimedOut("no broker could be reached in time"), now)
-        if self._anywhere and now >= self._next_candidate_at:
+        if self._for_any_broker and now >= self._next_candidate_at:
             self._try_next(now)
 
     def next_time(self) -> float | None:
         """When `tick` has something to do, unless something happens before."""
         idle = self.options.connections_max_idle
         times = [link.next_time(idle) for link in self._links.values()]
-        times += [call.deadline for call in self._anywhere]
-        if self._anywhere and self._candidates:
+        times += [call.deadline for call in self._for_any_broker]
+        if self._for_any_broker and self._candidates:
             times.append(self._next_candidate_at)
+        if (due := self._rebootstrap_due()) is not None:
+            times.append(due)
         return min(times, default=None)
+
+    def _rebootstrap_due(self) -> float | None:
+        """When the known brokers have been without an answer about metadata for too long."""
+        trigger, since = self.options.rebootstrap_trigger, self._metadata_wanted_since
+        return None if trigger is None or since is None or not self.metadata.brokers else since + trigger
+
+    def _rebootstrap(self, now: float) -> None:
+        """Forget the known brokers, and close the connections to them."""
+        self.metadata.rebootstrap()
+        self._metadata_wanted_since = None
+        self._candidates.clear()
+        for link in self.links:
+            self.abandon_link(link, now)
 
     # Links
 
     def _link(self, key: BrokerKey, purpose: str, host: str, port: int, now: float) -> Link:
-        """The connection to a broker for a purpose, opened if need be. Raises why that has just failed."""
+        """Return the connection to a broker for a purpose, opened if there is none.
+
+        Raises the error of the last attempt to open it, during the pause after it.
+        """
         link = self._links.get((key, purpose))
         if link is not None and (link.host, link.port) == (host, port):
             return link
         if link is not None:  # the broker listens elsewhere now
             self.abandon_link(link, now)
-        rest = self._rests.get((host, port))
-        if rest is not None and now < rest.until:
-            raise rest.error
+        unreachable = self._unreachable.get((host, port))
+        if unreachable is not None and now < unreachable.until:
+            raise unreachable.error
         link = self._links[key, purpose] = Link(self, key, purpose, host, port, now)
         self.effects.append(Open(link))
         return link
 
     def link_ready(self, link: Link, now: float) -> None:
-        """A connection can be used."""
+        """Send what waited for a connection that can now be used."""
         _log.debug("%s: connected", link.address)
-        self._rests.pop((link.host, link.port), None)
+        self._unreachable.pop((link.host, link.port), None)
         if not link.purpose:
             self._candidates.clear()
-            waiting, self._anywhere = self._anywhere, deque()
+            waiting, self._for_any_broker = self._for_any_broker, deque()
             for call in waiting:
                 link.submit(call, now)
 
     def link_failed(self, link: Link, error: PylogdError, now: float, *, close: bool = True) -> None:
-        """A connection is of no more use: its calls fail, and those for any broker are tried elsewhere."""
+        """Close a connection: its calls fail, and those for any broker are tried on another one."""
         if link.state is LinkState.CLOSED:
             return
         was_ready = link.state in (LinkState.READY, LinkState.CHECKING)
@@ -472,44 +482,44 @@ class Network:
         if close:
             self.effects.append(Close(link))
         if not was_ready and not self._closed:
-            self._rest(link, error, now)
+            self._note_unreachable(link, error, now)
         for call in link.shut(error):
             call.failed(error, now)
         for call in unsent:  # on another connection
             self.send(call, now)
-        if self._anywhere and not self._closed:
+        if self._for_any_broker and not self._closed:
             if not is_retriable(error):
-                self._fail_anywhere(error, now)
+                self._fail_for_any_broker(error, now)
             else:
                 self._try_next(now)
 
-    def _rest(self, link: Link, error: PylogdError, now: float) -> None:
-        rest = self._rests.get((link.host, link.port))
-        if rest is None:
+    def _note_unreachable(self, link: Link, error: PylogdError, now: float) -> None:
+        found = self._unreachable.get((link.host, link.port))
+        if found is None:
             options = self.options
-            rest = _Rest(Backoff(options.reconnect_backoff, options.reconnect_backoff_max), 0.0, error)
-            self._rests[link.host, link.port] = rest
-        pause = rest.backoff.next()
-        rest.until, rest.error, rest.failures = now + pause, error, rest.failures + 1
+            found = _Unreachable(Backoff(options.reconnect_backoff, options.reconnect_backoff_max), 0.0, error)
+            self._unreachable[link.host, link.port] = found
+        pause = found.backoff.next()
+        found.until, found.error, found.failures = now + pause, error, found.failures + 1
         _log.info("%s; trying again in %.2f s at the earliest", error, pause)
 
     # Any broker
 
-    def _send_anywhere(self, call: Call, now: float) -> None:
+    def _send_to_any_broker(self, call: Call, now: float) -> None:
         for (_, purpose), link in self._links.items():
             if not purpose and link.ready:
                 link.submit(call, now)
                 return
-        self._anywhere.append(call)
-        if len(self._anywhere) == 1 or not self._connecting():
-            self._candidates = deque(self.metadata.places())
+        self._for_any_broker.append(call)
+        if len(self._for_any_broker) == 1 or not self._connecting():
+            self._candidates = deque(self.metadata.addresses())
             self._try_next(now)
 
     def _connecting(self) -> bool:
         return any(not purpose for _, purpose in self._links)
 
     def _try_next(self, now: float) -> None:
-        """Try the next address for the calls that any broker may answer; fail them when none is left."""
+        """Try the next address for the calls that any broker may answer; fail them if none is left."""
         error: PylogdError | None = None
         self._next_candidate_at = now + HEDGE_SECONDS
         while self._candidates:
@@ -523,11 +533,13 @@ class Network:
             else:
                 return
         if not self._connecting():
-            rests = [rest.error for rest in self._rests.values()]
-            self._fail_anywhere(error or (rests[-1] if rests else BrokerUnavailable("no broker can be reached")), now)
+            errors = [found.error for found in self._unreachable.values()]
+            self._fail_for_any_broker(
+                error or (errors[-1] if errors else BrokerUnavailable("no broker can be reached")), now
+            )
 
-    def _fail_anywhere(self, error: PylogdError, now: float) -> None:
-        waiting, self._anywhere = self._anywhere, deque()
+    def _fail_for_any_broker(self, error: PylogdError, now: float) -> None:
+        waiting, self._for_any_broker = self._for_any_broker, deque()
         self._candidates.clear()
         for call in waiting:
             call.failed(error, now)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.network import ConnectionOptions
@@ -12,17 +12,20 @@ from pylogd.client.core.network import ConnectionOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """What every client of a cluster can be told. Times in seconds.
+    """The options that all clients have. Times in seconds.
 
     client_id: the name under which brokers know this client, in logs and quotas.
     request_timeout: how long a request may go unanswered.
-    connect_timeout, connect_timeout_max: how long connecting may take, its first exchange included; it doubles from the
+    connect_timeout, connect_timeout_max: how long connecting may take, with the first request; it doubles from the
         first to the second while attempts fail.
-    reconnect_backoff, reconnect_backoff_max: the pause before a broker that could not be reached is tried again; it
-        doubles from the first to the second.
-    connections_max_idle: a connection that was not used for so long is closed.
-    metadata_max_age: metadata that is older is asked for again.
-    retry_backoff, retry_backoff_max: the pause between two tries of a request, doubling likewise.
+    reconnect_backoff, reconnect_backoff_max: the pause before connecting again to a broker that could not be reached;
+        it doubles from the first to the second.
+    connections_max_idle: a connection unused for so long is closed.
+    metadata_max_age: older metadata is refreshed.
+    metadata_recovery_strategy: "rebootstrap" asks the bootstrap servers again where no known broker answers, or one
+        answers that the client has to; with "none" only known brokers are asked (KIP-899).
+    metadata_recovery_rebootstrap_trigger: without metadata for so long, known brokers are forgotten first (KIP-1102).
+    retry_backoff, retry_backoff_max: the pause before a request is retried, doubling likewise.
     metrics_sample_window: rates, averages and maxima of `metrics()` are about one to two periods of this length.
     statistics_interval, on_statistics: a function that is called with `metrics()` every so many seconds; 0 is never.
     """
@@ -35,11 +38,22 @@ class ClientOptions:
     reconnect_backoff_max: float = 1.0
     connections_max_idle: float = 540.0
     metadata_max_age: float = 300.0
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = "rebootstrap"
+    metadata_recovery_rebootstrap_trigger: float = 300.0
     retry_backoff: float = 0.1
     retry_backoff_max: float = 1.0
     metrics_sample_window: float = 30.0
     statistics_interval: float = 0.0
     on_statistics: Callable[[Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: an unknown value."""
+        check_choice(self.metadata_recovery_strategy, ("rebootstrap", "none"), "metadata_recovery_strategy")
+
+    @property
+    def rebootstraps(self) -> bool:
+        """Whether the bootstrap servers are asked again where the known brokers do not help."""
+        return self.metadata_recovery_strategy == "rebootstrap"
 
     @classmethod
     def of(cls, options: Self | None, settings: dict[str, Any]) -> Self:
@@ -52,7 +66,7 @@ class ClientOptions:
 
     @property
     def connection(self) -> ConnectionOptions:
-        """The options that concern connections."""
+        """The options of connections."""
         return ConnectionOptions(
             client_id=self.client_id,
             connect_timeout=self.connect_timeout,
@@ -62,8 +76,15 @@ class ClientOptions:
             reconnect_backoff_max=self.reconnect_backoff_max,
             connections_max_idle=self.connections_max_idle,
             metrics_sample_window=self.metrics_sample_window,
+            rebootstrap_trigger=self.metadata_recovery_rebootstrap_trigger if self.rebootstraps else None,
         )
 
     def backoff(self) -> Backoff:
-        """The pauses between the tries of one thing."""
+        """Return the pauses between retries."""
         return Backoff(self.retry_backoff, self.retry_backoff_max)
+
+
+def check_choice(value: str, allowed: Sequence[str], name: str) -> None:
+    """Raise ValueError unless an option has one of the allowed values."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -1,4 +1,4 @@
-"""The administrator's client on Twisted. What it does is in `pylogd.client.core.admin.operations`."""
+"""The administrator's client on Twisted; its operations are those of `pylogd.client.core.admin.operations`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def _deferred(
     operation: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], Deferred[T]]:
-    """An operation as a method that returns a Deferred, which may be cancelled."""
+    """Return an operation as a method that returns a Deferred, which may be cancelled."""
 
     @wraps(operation)
     def method(self: Admin, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
@@ -29,7 +29,7 @@ def _deferred(
 
 
 class Admin:
-    """An administrator on a cluster of its own, or on one that is given. Times in seconds."""
+    """An administrator on a cluster of its own, or on a given one. Times in seconds."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from pylogd.net.steady import steady
 
 
 def default_reactor() -> Any:
-    """Return the process's reactor, installed only when somebody needs one."""
+    """Return the process's reactor; the first call installs it."""
     from twisted.internet import reactor  # noqa: PLC0415 - whoever imports it installs it
 
     return reactor
@@ -33,8 +33,8 @@ class Cluster(EventedCluster):
         reactor: Any = None,
         **settings: Any,
     ) -> None:
-        """Nothing is connected yet. `tls` makes the TLS side of a connection to a host, as
-        `twisted.internet.ssl.optionsForClientTLS` does; None is plain TCP. ValueError: a bad address.
+        """Nothing is connected yet. `tls(host)` returns the TLS options for a host, as
+        `twisted.internet.ssl.optionsForClientTLS` does; None is plain TCP. Raises ValueError for an invalid address.
         """
         self.reactor = steady(default_reactor() if reactor is None else reactor)
         super().__init__(

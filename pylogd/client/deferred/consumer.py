@@ -1,11 +1,10 @@
-"""The consumer on Twisted: partitions that the caller chose, or that its group gave it, read from any offset on.
+"""The consumer on Twisted: reads partitions that the caller chose or its group assigned.
 
-Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Group membership goes on by the
-reactor whether anybody polls or not; but partitions are given up and taken on in `poll` only, so that nothing changes
-under the application's hands.
+Strategy: `evented.EventedConsumer` does the work; what waits there is a Deferred here. Heartbeats and commits go on
+whether the application polls or not; partitions are revoked and assigned only inside `poll`.
 
 Rules: as the blocking face's. One `poll`, or one iteration, at a time. Decoding runs on the reactor: `max_poll_records`
-bounds how long a turn of it takes.
+bounds how long that takes at a time.
 """
 
 from __future__ import annotations
@@ -14,49 +13,45 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, execute, succeed
 
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
-from pylogd.client.core.consumer.options import ConsumerOptions, Offsets
-from pylogd.client.core.consumer.reader import Chunk
-from pylogd.client.core.group.sharing import Listener, Told
-from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
+from pylogd.client.core.consumer.options import ConsumerOptions, Offset
+from pylogd.client.core.group.assignment import RebalanceCallback, RebalanceListener
+from pylogd.client.core.model import TopicPartition
 from pylogd.client.deferred.cluster import Cluster
 from pylogd.client.deferred.tasks import Tasks
-from pylogd.client.evented.consumer import EventedConsumer, Partitions
-from pylogd.client.evented.group import BrokerGroup, Group
+from pylogd.client.evented.consumer import EventedConsumer
+from pylogd.client.evented.face import ConsumerMethods
+from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
 from pylogd.client.evented.streams import MessageStream, Streams
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FOREVER = 3600.0
 _CLOSE_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 def _deferred(
-    method: Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[ConsumerMethods, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Consumer, P], Deferred[T]]:
-    """Return a coroutine method as one that returns a Deferred."""
+    """Return a coroutine method as one that returns a Deferred, which may be cancelled."""
 
     @wraps(method)
     def deferred(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        return Deferred.fromCoroutine(method(self, *args, **kwargs))
+        return Deferred.fromCoroutine(method(self._methods, *args, **kwargs))
 
     return deferred
 
 
 class Consumer:
-    """A consumer on a cluster of its own, or on one that is given. The options are `ConsumerOptions`."""
+    """A consumer on a cluster of its own, or on a given one. The options are `ConsumerOptions`."""
 
     def __init__(
         self,
@@ -78,9 +73,10 @@ class Consumer:
         )  # fmt: skip
         make = None if self.options.group_id is None else self._make_group
         self._consumer = EventedConsumer(self.cluster.driver, self.cluster, self.options, make, _log.warning)
+        self._methods = ConsumerMethods(self._consumer)
         self._tasks = Tasks()
 
-    def _make_group(self, on_event: Callable[[], None]) -> Group:
+    def _make_group(self, on_event: Callable[[], None]) -> ConsumerGroup:
         options = self.options
         assert options.group_id is not None
         if options.coordinator == "zookeeper":
@@ -97,11 +93,13 @@ class Consumer:
     def _unheard(self, partition: TopicPartition, error: PylogdError) -> None:
         _log.warning("group %s: the offset of %s was not committed: %s", self.options.group_id, partition, error)
 
-    @_deferred
-    async def close(self, timeout: float = _CLOSE_SECONDS) -> None:
-        """Commit what was processed, if that is the consumer's to do, leave the group, and read no more, all within
-        `timeout`. A `poll` in progress fails with Closed.
+    def close(self, timeout: float = _CLOSE_SECONDS) -> Deferred[None]:
+        """Commit what was processed, with `auto_commit` "after", leave the group, and stop reading, within `timeout`. A
+        `poll` in progress fails with Closed.
         """
+        return Deferred.fromCoroutine(self._close(timeout))
+
+    async def _close(self, timeout: float) -> None:
         try:
             await self._consumer.close(timeout)
         finally:
@@ -118,160 +116,76 @@ class Consumer:
     @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
-        return self._consumer.core.assignment
+        return self._methods.assignment
 
     @property
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
-        return self._consumer.reader.paused()
-
-    @_deferred
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic. Fails with KafkaError if there is none."""
-        return await self._consumer.partitions(topic)
-
-    @_deferred
-    async def assign(self, partitions: Partitions | Mapping[tuple[str, int], int]) -> None:
-        """Read these partitions and no others: from the offsets in a mapping; else those that were read before from
-        where they were, new ones from what the group has committed, if there is one, or from where
-        `auto_offset_reset` says.
-        """
-        await self._consumer.assign(partitions)
+        return self._methods.paused
 
     def subscribe(
         self,
         topics: str | Iterable[str] | re.Pattern[str],
         *,
-        on_assign: Told | None = None,
-        on_revoke: Told | None = None,
-        on_lost: Told | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> Deferred[None]:
-        """Read what the group gives this consumer of these topics, or of all whose whole names match a pattern. Fires
-        at once; partitions come in `poll`.
+        """Read the partitions that the group assigns of these topics, or of all whose whole names match a pattern.
+        Fires at once; partitions come in `poll`.
 
         In `poll`, `on_assign` is called with partitions that are new before anything of them is read, and may `seek`;
-        `on_revoke` with those that go, while they may still be committed; `on_lost` (else `on_revoke`) with those that
-        others may be reading already. Each may return an awaitable. What they raise, `poll` fails with.
+        `on_revoke` with those that are revoked, while they may still be committed; `on_lost` (else `on_revoke`) with
+        those that others may be reading already. Each may return an awaitable. What they raise, `poll` fails with.
         """
-        self._consumer.subscribe(topics, Listener(on_assign, on_revoke, on_lost))
+        self._consumer.subscribe(topics, RebalanceListener(on_assign, on_revoke, on_lost))
         return succeed(None)
 
-    @_deferred
-    async def unsubscribe(self) -> None:
-        """Leave the group, with what was processed committed."""
-        await self._consumer.unsubscribe()
-
-    @_deferred
-    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Go to the first record that there still is, in these partitions or in all."""
-        await self._consumer.seek_to(partitions, first=True)
-
-    @_deferred
-    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Go behind the last record, in these partitions or in all."""
-        await self._consumer.seek_to(partitions, first=False)
-
-    @_deferred
-    async def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset` in a partition that is assigned. It is done when this returns."""
-        self._consumer.seek(partition, offset)
-
-    @_deferred
-    async def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out nothing of these partitions, or of all, until `resume`. What has come of them is kept while there is
-        room for what others bring.
+    def seek(self, partition: tuple[str, int], offset: Offset) -> Deferred[None]:
+        """Go on at `offset` in a partition that is assigned. It is done when this returns. An `OffsetAndMetadata` with
+        a leader epoch is checked against the log before anything is read from there.
         """
-        await self._consumer.pause(partitions, True)
+        return execute(self._consumer.seek, partition, offset)
 
-    @_deferred
-    async def resume(self, *partitions: tuple[str, int]) -> None:
-        """Go on with these partitions, or with all."""
-        await self._consumer.pause(partitions, False)
-
-    @_deferred
-    async def position(self, partition: tuple[str, int]) -> int:
-        """The offset of the next record that `poll` hands out, or that would be if it were there.
-
-        Fails with ValueError for a partition that is not assigned, and RequestTimedOut.
-        """
-        return await self._consumer.position(partition)
+    partitions = _deferred(ConsumerMethods.partitions)
+    assign = _deferred(ConsumerMethods.assign)
+    unsubscribe = _deferred(ConsumerMethods.unsubscribe)
+    seek_to_beginning = _deferred(ConsumerMethods.seek_to_beginning)
+    seek_to_end = _deferred(ConsumerMethods.seek_to_end)
+    pause = _deferred(ConsumerMethods.pause)
+    resume = _deferred(ConsumerMethods.resume)
+    position = _deferred(ConsumerMethods.position)
 
     # Offsets
 
-    @_deferred
-    async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset that each partition still has."""
-        return await self._consumer.ends(partitions, first=True)
-
-    @_deferred
-    async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset that the next record of each partition will have."""
-        return await self._consumer.ends(partitions, first=False)
-
-    @_deferred
-    async def offsets_for_times(
-        self, times: Mapping[tuple[str, int], int]
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first offset in each partition at or after a time in milliseconds since 1970; None if there is none."""
-        return await self._consumer.offsets_for_times(times)
-
-    @_deferred
-    async def committed(
-        self, partitions: Partitions, timeout: float = 30.0
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of each partition; None where it has committed nothing."""
-        return await self._consumer.committed(partitions, timeout)
-
-    @_deferred
-    async def commit(self, offsets: Offsets | None = None, *, wait: bool = True, timeout: float = 30.0) -> None:
-        """Commit these offsets, each that of the next record to read; by default all that was handed out, of an
-        iteration up to and with the present record. Without `wait` it is done in the background.
-
-        Fails with CommitFailed where the group has moved on, KafkaError, RequestTimedOut.
-        """
-        await self._consumer.commit(offsets, wait=wait, timeout=timeout)
+    beginning_offsets = _deferred(ConsumerMethods.beginning_offsets)
+    end_offsets = _deferred(ConsumerMethods.end_offsets)
+    offsets_for_times = _deferred(ConsumerMethods.offsets_for_times)
+    committed = _deferred(ConsumerMethods.committed)
+    commit = _deferred(ConsumerMethods.commit)
 
     # Reading
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
-        """Every record, as they come, without end. Between two of them the consumer shows life, and commits."""
-        async for record in self._consumer.records(_FOREVER):
-            yield record
+    poll = _deferred(ConsumerMethods.poll)
+    poll_chunks = _deferred(ConsumerMethods.poll_chunks)
+    poll_columns = _deferred(ConsumerMethods.poll_columns)
 
-    @_deferred
-    async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """The next records, at most `max_records`; waits up to `timeout` seconds for a first one, then fires with [].
-
-        Fails with KafkaError (OFFSET_OUT_OF_RANGE with auto_offset_reset="none" and others that trying again won't
-        help), CorruptRecords, or what kept a partition from being read for `retry_timeout` seconds, if there is one.
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate over all records, as they are fetched, without end. Between two of them the consumer
+        reports to its group, and commits.
         """
-        chunks = await self._consumer.poll_chunks(timeout, max_records)
-        return [record for _, records in chunks for record in records]
-
-    @_deferred
-    async def poll_chunks(self, timeout: float = 0.0, max_records: int | None = None) -> list[Chunk]:
-        """As `poll`, but the records of each partition apart."""
-        return await self._consumer.poll_chunks(timeout, max_records)
-
-    @_deferred
-    async def poll_columns(
-        self, timeout: float = 0.0, *, headers: bool = False, max_bytes: int = 64 * 1024 * 1024
-    ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
-        """As `poll`, but as columns: for each partition `pyarrow.RecordBatch`es with key, value, offset, timestamp and
-        timestampType, without a Python object for a record.
-        """
-        return await self._consumer.poll_columns(timeout, headers=headers, max_bytes=max_bytes)
+        return self._methods.__aiter__()
 
     def wakeup(self) -> None:
         """End the `poll` in progress, or else the next one, as if its time were over."""
-        self._consumer.wakeup()
+        self._methods.wakeup()
 
     async def create_message_streams(
         self, topics: str | Mapping[str, int], count: int = 1
     ) -> dict[str, list[MessageStream]]:
-        """Subscribe, and share what the group gives this consumer among so many streams for each topic: asynchronous
-        iterators that never end. With `auto_commit` "after", what a stream has handed out is committed once it is asked
-        for more. The consumer is polled for them; call `close` to end them.
+        """Subscribe, and divide the assigned partitions among so many streams for each topic: asynchronous iterators
+        without end. With `auto_commit` "after", a record is committed once its stream is asked for the next one. The
+        consumer is polled for them; call `close` to end them.
         """
         streams: Streams = self._consumer.make_streams({topics: count} if isinstance(topics, str) else dict(topics))
         self._tasks.start(streams.run())

@@ -23,7 +23,7 @@ from pylogd.net.receiving import Receiver
 #: The most that one read takes from the socket.
 _RECEIVE_BYTES = 1 << 19
 
-_CLOSE_SECONDS = 5.0  # what was written may take this long to leave after `close`
+_CLOSE_SECONDS = 5.0  # in which what was written may be sent after `close`
 
 Tls = Callable[[str], Any]
 
@@ -42,12 +42,12 @@ class TwistedPromise:
         return self._deferred.called
 
     def succeed(self, value: Any) -> None:
-        """Give it its value, unless it is done."""
+        """Set the value, unless it is done."""
         if not self._deferred.called:
             self._deferred.callback(value)
 
     def fail(self, error: BaseException) -> None:
-        """Give it an error, unless it is done."""
+        """Set an error, unless it is done."""
         if not self._deferred.called:
             self._deferred.errback(Failure(error))
 
@@ -106,7 +106,7 @@ class TwistedTransport(Protocol):
     # What Twisted calls
 
     def connectionMade(self) -> None:
-        """Report that requests can be sent."""
+        """Report that the connection is open."""
         if self._closed:
             self.transport.abortConnection()
             return
@@ -118,20 +118,20 @@ class TwistedTransport(Protocol):
         self._happened()
 
     def pauseProducing(self) -> None:
-        """Report that more waits to be written than should."""
+        """Report that the transport holds too many unsent bytes."""
         self._link.pause_writing()
 
     def resumeProducing(self) -> None:
-        """Report that most of it was written."""
+        """Report that the transport has sent most of what it held."""
         if not self._closed:
             self._link.resume_writing(self._now())
             self._happened()
 
     def stopProducing(self) -> None:
-        """The connection is gone; `connectionLost` says why."""
+        """Do nothing: `connectionLost` reports the reason."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Report the bytes that came, and receive more of a large reply where it lies."""
+        """Report the bytes that were received, and receive the rest of a large reply in place."""
         if self._closed:
             return
         self._link.received(data, self._now())
@@ -163,10 +163,10 @@ class TwistedTransport(Protocol):
             self.transport.writeSequence([bytes(part) if isinstance(part, memoryview) else part for part in parts])
 
     def close(self) -> None:
-        """Close when what was written has left, and report nothing more."""
+        """Close once what was written is sent, and report nothing more."""
         if self.transport is not None:
             if not self._closed:
-                self.transport.unregisterProducer()  # it would wait for more
+                self.transport.unregisterProducer()  # else `loseConnection` waits for the producer
                 self.transport.loseConnection()
                 self._grace = self._reactor.callLater(_CLOSE_SECONDS, self.transport.abortConnection)
         elif self._attempt is not None:
@@ -175,7 +175,7 @@ class TwistedTransport(Protocol):
 
 
 class _InPlace:
-    """A link as what receives large frames in place."""
+    """A link, as `net.receiving.Receiver` uses it to receive large frames in place."""
 
     __slots__ = ("_link", "_now", "receive_buffer")
 
@@ -190,22 +190,22 @@ class _InPlace:
 
 
 class TwistedLoop:
-    """A reactor. Times are the reactor's."""
+    """A reactor as a `Loop`."""
 
     def __init__(self, reactor: Any, tls: Tls | None = None) -> None:
-        """`tls` makes the TLS side of a connection to a host, as `optionsForClientTLS` does."""
+        """`tls(host)` returns the TLS options for a host, as `optionsForClientTLS` does."""
         self.reactor = reactor
         self._tls = tls
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         now: float = self.reactor.seconds()
         return now
 
     now_ms = staticmethod(wall_ms)
 
     def later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        """Make a call when so much time has passed."""
+        """Make a call after so many seconds."""
         return _Timer(self.reactor.callLater(seconds, call))
 
     def promise(self) -> TwistedPromise:

@@ -1,9 +1,9 @@
-"""A consumer's part in a group that lives in ZooKeeper, on Twisted.
+"""A consumer's part in a group in ZooKeeper, on Twisted.
 
-Strategy: the coordinator (`client/zookeeper/coordinator.py`) is driven by Deferreds as it is; this hands what it tells
-to whoever polls, one event at a time, and has it release partitions when they have been given up.
+Strategy: passes the events of the coordinator (`client/zookeeper/coordinator.py`) to `poll`, one at a time, and has it
+release partitions once they were given up.
 
-Rules: the store is this consumer's own: its session is what its claims live by. Records may be handed out only while
+Rules: the store is this consumer's own: its claims end with its session. Records may be handed out only while
 `may_fetch`. Only what is owned can be committed.
 """
 
@@ -32,7 +32,7 @@ from pylogd.metadata.zookeeper import ZooKeeperStore
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_SECONDS = 1.0  # between commits of what was stored; the consumer stores it as often as it was told to
+_COMMIT_SECONDS = 1.0  # seconds between commits of stored offsets
 
 
 class ZooKeeperGroup:
@@ -41,7 +41,7 @@ class ZooKeeperGroup:
     def __init__(
         self, reactor: Any, connect: str, group_id: str, session_timeout: float, *, on_event: Callable[[], None]
     ) -> None:
-        """Nothing is connected before `subscribe`. ValueError: no `connect`, or a name that no group can have."""
+        """Nothing is connected before `subscribe`. Raises ValueError without `connect`, or for a bad group name."""
         if not connect:
             raise ValueError('coordinator="zookeeper" needs zookeeper="host:port,host:port/chroot"')
         GroupPaths(group_id)
@@ -60,46 +60,46 @@ class ZooKeeperGroup:
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._leaving = False
 
-    #: an event ends a wait
+    #: an event wakes a `poll`
     wakes = True
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """That is for the consumer to choose."""
+        """Return None: the consumer chooses."""
         return None
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop; nothing more is sent."""
         self._tasks.stop()
 
     @property
     def has_event(self) -> bool:
-        """Whether `next_event` has something."""
+        """Whether `next_event` returns an event."""
         return bool(self._events)
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the claims hold at this moment."""
+        """Whether the claims hold now."""
         return self._coordinator is not None and self._coordinator.may_fetch
 
     def subscribe(self, topics: Iterable[str] | Mapping[str, int] | re.Pattern[str]) -> None:
-        """Be a member that reads these topics, with so many streams each, or those whose whole names match."""
+        """Join, to read these topics, with a number of streams each, or those whose whole names match."""
         self._subscription = Subscription.of(topics)
         self._tasks.start(self._rejoin())
 
     async def leave(self) -> None:
-        """Be a member no more. What the application had, it has given up."""
+        """Leave the group, after all partitions were given up."""
         self._subscription = None
         self._tasks.start(self._leave())
 
     def polled(self, polling: bool) -> None:
-        """A caller that does not poll keeps its partitions as long as it is connected."""
+        """Do nothing: a consumer that does not poll keeps its partitions while it is connected."""
 
     def next_event(self) -> Event | None:
-        """What the application has to do now; `done` with it has to follow."""
+        """Return what the application has to do now, or None. Call `done` when it has."""
         return self._events.popleft() if self._events else None
 
     def done(self, event: Event) -> None:
-        """The application has obeyed an event: what was revoked is released now."""
+        """Record that the application has carried out an event: revoked partitions are released now."""
         stopped = self._stopped.pop(event, None)
         if stopped is not None:
             stopped.callback(None)
@@ -111,7 +111,7 @@ class ZooKeeperGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Tell what the group has committed, or why that can't be told: ZooKeeperUnavailable, ClientError."""
+        """Look up what the group has committed; call `done` once, with it or with an error."""
         self._tasks.start(self._look_up(partitions, done))
 
     async def _look_up(
@@ -139,7 +139,7 @@ class ZooKeeperGroup:
             self._coordinator.store_offsets({partition: committed.offset for partition, committed in offsets.items()})
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
-        """Commit now. Raises NotOwner, ZooKeeperUnavailable, RequestTimedOut."""
+        """Commit, and wait until it is done. Raises NotOwner, ZooKeeperUnavailable, RequestTimedOut."""
         if self._coordinator is None:
             raise ClientError("in ZooKeeper only members of a group commit: subscribe first")
         committing = self._coordinator.commit({p: committed.offset for p, committed in offsets.items()})
@@ -147,7 +147,7 @@ class ZooKeeperGroup:
 
     async def close(self, timeout: float) -> None:
         """Commit what was stored, release, leave, and end the session, as far as that can be done in so many seconds.
-        ZooKeeper ends a session that could not be ended after its time-out.
+        A session that could not be ended expires in ZooKeeper.
         """
         self._subscription = None
         try:
@@ -188,7 +188,7 @@ class ZooKeeperGroup:
         await self._coordinator.start()
 
     async def _leave(self) -> None:
-        """Whoever polls has stopped: what he was told and did not obey counts as obeyed."""
+        """Leave the group. Events without `done` count as carried out, since nobody polls any more."""
         self._leaving = True
         coordinator, self._coordinator = self._coordinator, None
         store, self._store = self._store, None
@@ -212,13 +212,13 @@ class ZooKeeperGroup:
         self._on_event()
 
     def on_assigned(self, event: Assigned) -> None:
-        """These are claimed."""
+        """Queue an event: partitions are claimed."""
         self._offsets.update(event.offsets)
         self._assigned |= event.offsets.keys()
         self._tell(Assign(self._assigned, frozenset(event.offsets)))
 
     def on_revoked(self, event: Revoked) -> Deferred[None] | None:
-        """These are to be given up; fires when they are."""
+        """Queue an event: partitions have to be given up. Fires once they are."""
         self._assigned -= frozenset(event.partitions)
         for partition in event.partitions:
             self._offsets.pop(partition, None)
@@ -230,6 +230,6 @@ class ZooKeeperGroup:
         return stopped
 
     def on_failed(self, error: BaseException) -> None:
-        """Something keeps the consumer from its share; the coordinator goes on trying."""
+        """Queue an error that keeps the consumer from its share; the coordinator goes on trying."""
         failure = error if isinstance(error, PylogdError) else ClientError(f"group {self._group_id}: {error!r}")
         self._tell(Failed(failure))

@@ -1,7 +1,6 @@
 """A cluster on an event loop: the network, its driver, and `Calls` for operations.
 
-Strategy: one connection for each broker and purpose, opened when it is needed; whoever needs one that is being opened
-waits for that one. `call` is the one place that tries an operation again.
+Strategy: one connection for each broker and purpose, opened when it is first needed. Only `call` retries operations.
 
 Rules: one loop. After `close` everything fails with `Closed`.
 """
@@ -37,12 +36,14 @@ class EventedCluster:
         bootstrap_timeout: float | None,
         auto_create_topics: bool,
     ) -> None:
-        """`retry_timeout` bounds a call with all its tries, `bootstrap_timeout` the same before any broker was found
-        (by default it is as long). ValueError: a bad address.
+        """`retry_timeout` bounds a call with its retries, `bootstrap_timeout` the same before any broker is known (by
+        default it is as long). Raises ValueError for an invalid address.
         """
         self.options = options
         self.loop = loop
-        self.metadata = Metadata(parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics)
+        self.metadata = Metadata(
+            parse_bootstrap(bootstrap_servers), auto_create_topics=auto_create_topics, rebootstraps=options.rebootstraps
+        )
         self.network = Network(self.metadata, options.connection)
         self.driver = Driver(self.network, loop)
         self.retry_timeout = retry_timeout
@@ -55,7 +56,7 @@ class EventedCluster:
         return self.options.request_timeout
 
     def close(self) -> None:
-        """Close every connection; what waits for one fails with `Closed`."""
+        """Close all connections; requests that wait fail with `Closed`."""
         self.driver.close()
         for pause in list(self._pauses):
             pause.fail(Closed("the client is closed"))
@@ -76,7 +77,7 @@ class EventedCluster:
             question.sent = call.sent
 
     async def call(self, attempt: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
-        """Return what `attempt` returns, tried again after retriable errors until `timeout` seconds are over."""
+        """Return what `attempt` returns; call it again after retriable errors, for up to `timeout` seconds."""
         retry = Retry(self.loop.now(), self.retry_timeout if timeout is None else timeout)
         while True:
             try:
@@ -90,7 +91,7 @@ class EventedCluster:
             await self.sleep(pause)
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass. Raises Closed."""
+        """Wait. Raises Closed."""
         if self.driver.closed:
             raise Closed("the client is closed")
         promise: Promise[None] = self.loop.promise()

@@ -1,10 +1,10 @@
-"""Drive machines of the core on an event loop: send their calls, keep time, report what comes.
+"""Drive machines of the core on an event loop: send their calls, keep time, report answers.
 
-Strategy: a machine (a producer, a fetcher, a group member) says in `turn` what to send and in `next_time` when it wants
-to be asked again. Whatever happens to a connection is followed by a turn of all machines, so that what an answer makes
-possible leaves at once; `settle` then tells whoever waits. One timer serves them all.
+Strategy: a machine (a producer, a consumer, a group member) returns from `turn` what to send and from `next_time` when
+to call it again. After anything happened to a connection all machines get a turn, so that requests that an answer makes
+possible are sent at once; `settle` then wakes callers that wait. One timer serves all machines.
 
-Rules: everything runs on the loop's thread. A turn never nests: what happens during one causes another behind it.
+Rules: everything runs on the loop's thread. Turns do not nest: what happens during a turn causes another one after it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from pylogd.client.core.call import Call
+from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import Closed
-from pylogd.client.core.network import Close, Network, Open, Write
+from pylogd.client.core.network import Network
 from pylogd.client.evented.loop import Loop, Timer
 from pylogd.errors import PylogdError
 
-_MOST_ROUNDS = 100  # of one turn: more would mean that something is sent and fails again and again
+_MOST_ROUNDS = 100  # of one turn: with more, something is sent and fails again and again
 
 
 class Machine(Protocol):
-    """What is driven."""
+    """A part of a client that decides, without I/O."""
 
     def turn(self, now: float) -> list[Call]:
         """Do what is due, and return what to send."""
@@ -32,7 +33,7 @@ class Machine(Protocol):
         ...
 
     def settle(self) -> None:
-        """Tell whoever waits for something that has come about."""
+        """Wake callers that wait for something that has happened."""
         ...
 
     def reset(self) -> None:
@@ -58,7 +59,7 @@ class Driver:
         self._machines.append(machine)
 
     def remove(self, machine: Machine) -> None:
-        """Drive it no more."""
+        """Stop driving a machine."""
         if machine in self._machines:
             self._machines.remove(machine)
 
@@ -81,7 +82,7 @@ class Driver:
         self.soon()
 
     def recover(self) -> None:
-        """After an exception of the outside (Ctrl-C) cut a turn short: close the connections and begin anew."""
+        """Close the connections and start again, after an exception from outside (Ctrl-C) has interrupted a turn."""
         self.turning = False
         now = self.loop.now()
         for link in self.network.links:
@@ -92,14 +93,14 @@ class Driver:
         self.soon()
 
     def soon(self) -> None:
-        """Take a turn once whatever runs now is over."""
+        """Take a turn once the code that runs now has returned."""
         if self.turning:
             self._again = True
         elif not self.closed:
             self._wake_at(self.loop.now())
 
     def turn(self) -> None:
-        """Let every machine do what is due now; set the timer for what is due next."""
+        """Give every machine a turn, and set the timer for what is due next."""
         if self.closed or self.turning:
             self._again = True
             return

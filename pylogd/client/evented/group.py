@@ -1,7 +1,7 @@
-"""A consumer's part in a group that a broker coordinates, on an event loop: it stays a member, and commits.
+"""A consumer's part in a group, on an event loop: membership and commits.
 
 Strategy: a `Participation` is driven like any other machine, whether the application polls or not. The application's
-coroutines take its events and say when they are done with each; what they wait for, they wait for on a bell.
+coroutines carry out its events, and wait with a `Notifier` for commits.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from typing import Protocol
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.start_offsets import Committed
 from pylogd.client.core.errors import Closed, RequestTimedOut
+from pylogd.client.core.group.assignment import Topics
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, MemberSettings, State
-from pylogd.client.core.group.participation import Lookup, Offsets, Participation
-from pylogd.client.core.group.sharing import Topics
+from pylogd.client.core.group.member_model import Event, MemberSettings
+from pylogd.client.core.group.member_states import MemberState
+from pylogd.client.core.group.participation import OffsetLookup, Offsets, Participation
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.client.evented.bell import Bell
 from pylogd.client.evented.driver import Driver
+from pylogd.client.evented.notifier import Notifier
 from pylogd.errors import PylogdError
 
 
-class Group(Protocol):
-    """A consumer's part in a group, by whatever coordinator."""
+class ConsumerGroup(Protocol):
+    """A consumer's part in a group, with any kind of coordinator."""
 
-    #: whether an event ends a wait; else events have to be looked for now and then
+    #: whether an event wakes a `poll`; else it has to look for events periodically
     wakes: bool
 
     @property
     def has_event(self) -> bool:
-        """Whether `next_event` may have something."""
+        """Whether `next_event` may return an event."""
         ...
 
     @property
     def may_fetch(self) -> bool:
-        """Whether records may be handed out now."""
+        """Whether records may be returned now."""
         ...
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """Return which stream the coordinator has chosen for a partition, if it chooses."""
+        """Return the number of the stream that the coordinator chose for a partition, or None."""
         ...
 
     def subscribe(self, topics: Topics) -> None:
@@ -48,25 +49,25 @@ class Group(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Be a member no more; whatever it had is given up."""
+        """Leave the group, after all partitions were given up."""
         ...
 
     def polled(self, polling: bool) -> None:
-        """The application begins or ends to poll."""
+        """Record that the application begins or ends a poll."""
         ...
 
     def next_event(self) -> Event | None:
-        """Return what to do now, if anything."""
+        """Return what the application has to do now, or None. Call `done` when it has."""
         ...
 
     def done(self, event: Event) -> None:
-        """It is done."""
+        """Record that the application has carried out an event."""
         ...
 
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Ask for what the group has committed."""
+        """Look up what the group has committed; call `done` once."""
         ...
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -74,15 +75,15 @@ class Group(Protocol):
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> None:
-        """Commit now."""
+        """Commit, and wait until it is done."""
         ...
 
     async def close(self, timeout: float) -> None:
-        """Commit what waits, and leave."""
+        """Commit what waits, and leave the group."""
         ...
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop; nothing more is sent."""
         ...
 
 
@@ -101,9 +102,9 @@ class BrokerGroup:
         on_event: Callable[[], None],
         unheard: Callable[[TopicPartition, PylogdError], None],
     ) -> None:
-        """`on_event` is called when `next_event` has one, `unheard` with what could not be committed in the background.
+        """`on_event` is called when `next_event` has one, `unheard` with each commit that failed in the background.
 
-        `stable`: offsets that a transaction may still change are waited for.
+        `stable`: look-ups wait for offsets that a transaction may still change.
         """
         self._driver = driver
         self._loop = driver.loop
@@ -111,7 +112,7 @@ class BrokerGroup:
         self._part = Participation(
             settings, stable=stable, request_timeout=request_timeout, on_event=on_event, unheard=unheard
         )
-        self._changed = Bell(driver.loop)
+        self._changed = Notifier(driver.loop)
         self._stopped = False
         driver.add(self)
 
@@ -121,21 +122,21 @@ class BrokerGroup:
 
     @property
     def member(self) -> Membership:
-        """The state machine, to look at."""
+        """The state machine."""
         return self._part.member
 
     @property
     def has_event(self) -> bool:
-        """Whether `next_event` may have something."""
+        """Whether `next_event` may return an event."""
         return self._part.has_event
 
     @property
     def may_fetch(self) -> bool:
-        """Always: what has to be given up is an event."""
+        """Always true: partitions are given up by events."""
         return True
 
     def stream_of(self, partition: TopicPartition) -> int | None:
-        """That is for the consumer to choose."""
+        """Return None: the consumer chooses."""
         return None
 
     def subscribe(self, topics: Topics) -> None:
@@ -144,22 +145,22 @@ class BrokerGroup:
         self._driver.soon()
 
     async def leave(self) -> None:
-        """Be a member no more. What the application had, it has given up."""
+        """Leave the group, after all partitions were given up."""
         self._part.leave(self._loop.now())
         self._driver.soon()
 
     def polled(self, polling: bool) -> None:
-        """The application is alive, and until it says otherwise `polling`."""
+        """Record that the application begins or ends a poll."""
         self._part.polled(polling, self._loop.now())
-        if polling and self._part.member.state is State.AWAY:
+        if polling and self._part.member.state is MemberState.AWAY:
             self._driver.soon()
 
     def next_event(self) -> Event | None:
-        """Return what the application has to do now; `done` with it has to follow."""
+        """Return what the application has to do now, or None. Call `done` when it has."""
         return self._part.next_event()
 
     def done(self, event: Event) -> None:
-        """The application has carried out an event."""
+        """Record that the application has carried out an event."""
         self._part.done(event, self._loop.now())
         self._driver.soon()
 
@@ -190,9 +191,9 @@ class BrokerGroup:
     def look_up(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
     ) -> None:
-        """Ask for what the group has committed."""
+        """Look up what the group has committed; call `done` once."""
 
-        def answered(lookup: Lookup) -> None:
+        def answered(lookup: OffsetLookup) -> None:
             if lookup.error is not None:
                 done(None, lookup.error)
             else:
@@ -201,7 +202,7 @@ class BrokerGroup:
         if self._stopped:
             done(None, Closed("the consumer is closed"))
             return
-        self._part.look_up(Lookup(partitions, answered))
+        self._part.look_up(OffsetLookup(partitions, answered))
         self._driver.soon()
 
     async def close(self, timeout: float) -> None:
@@ -212,17 +213,17 @@ class BrokerGroup:
             await self._changed.wait(deadline)
         self._part.leave(self._loop.now())
         self._driver.soon()
-        while self.member.state is not State.OUT and self._loop.now() < deadline:
+        while self.member.state is not MemberState.OUT and self._loop.now() < deadline:
             await self._changed.wait(deadline)
         self.stop()
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Stop; look-ups fail with Closed."""
         if not self._stopped:
             self._stopped = True
             self._driver.remove(self)
             self._part.fail_lookups(Closed("the consumer is closed"))
-            self._changed.ring()
+            self._changed.notify()
 
     def _check(self) -> None:
         if self._stopped:
@@ -239,8 +240,8 @@ class BrokerGroup:
         return self._part.next_time(now)
 
     def settle(self) -> None:
-        """Let those who wait look again."""
-        self._changed.ring()
+        """Wake callers that wait for a commit."""
+        self._changed.notify()
 
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Do not make the call. Has no effect after it was made."""
@@ -19,19 +19,19 @@ class Timer(Protocol):
 
 
 class Promise(Protocol[T]):
-    """A value that comes later. Coroutines await it; whoever awaits it may be cancelled, which `done` then shows."""
+    """A value that is set later, and awaited by a coroutine. If the coroutine is cancelled, the promise is `done`."""
 
     @property
     def done(self) -> bool:
-        """Whether it has a value or an error, or nobody waits any more."""
+        """Whether it has a value or an error, or its coroutine was cancelled."""
         ...
 
     def succeed(self, value: T) -> None:
-        """Give it its value, unless it is done."""
+        """Set the value, unless it is done."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Give it an error, unless it is done."""
+        """Set an error, unless it is done."""
         ...
 
     def __await__(self) -> Generator[Any, Any, T]: ...
@@ -53,15 +53,15 @@ class Loop(Protocol):
     """An event loop. Times are seconds of a monotonic clock."""
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         ...
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, for time stamps."""
+        """Return the milliseconds since 1970, for time stamps."""
         ...
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Make a call when so much time has passed; at 0 as soon as the present turn of the loop is over."""
+        """Make a call after so many seconds; with 0 as soon as the code that runs now has returned."""
         ...
 
     def promise(self) -> Promise[Any]:

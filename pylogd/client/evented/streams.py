@@ -1,6 +1,6 @@
-"""The paper's consumer (section 3.1) on an event loop: message streams, `async for` over a share of a group's work.
+"""Message streams on an event loop, the consumer of the Kafka paper (section 3.1): iterate with `async for`.
 
-Strategy and rules: as `blocking/streams.py`, with one task that polls for all streams in place of a thread.
+Strategy and rules: as `blocking/streams.py`, with a task in place of the thread that polls for all streams.
 """
 
 from __future__ import annotations
@@ -8,26 +8,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-from pylogd.client.core.consumer.reader import Chunk, Handed
+from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import Closed
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.evented.loop import Loop, Promise
 from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
-_FULL = 10_000  # records that wait in a stream, besides those that came with the last of them
+_FULL = 10_000  # with more records waiting, the partitions of a stream are paused
 _POLL_SECONDS = 1.0
 
 
 class MessageStream(AsyncIterator[Record]):
-    """An asynchronous iterator over the records of its share of a topic. It ends with the consumer."""
+    """An asynchronous iterator over the records of some partitions of a topic. It ends with the consumer."""
 
     def __init__(
         self, loop: Loop, topic: str, number: int, drained: Callable[[], None], may_fetch: Callable[[], bool]
     ) -> None:
-        """`drained` is called when a stream that was full has room again; `may_fetch` tells whether the group's claims
-        still hold.
-        """
+        """`drained` is called when the stream is no longer full; `may_fetch` tells whether the group's claims hold."""
         self.topic = topic
         self.number = number
         self._loop = loop
@@ -37,7 +35,7 @@ class MessageStream(AsyncIterator[Record]):
         self._waiting = 0
         self._progress: dict[TopicPartition, int] = {}
         self._present: TopicPartition | None = None
-        self._handed = Handed()
+        self._handed = PolledRecords()
         self._records: Iterator[Record] = iter(self._handed)
         self._changed: Promise[None] | None = None
         self._ended = False
@@ -66,11 +64,11 @@ class MessageStream(AsyncIterator[Record]):
     def _finish_chunk(self) -> None:
         if self._present is not None:
             self._progress[self._present] = self._handed.end
-        self._present, self._handed = None, Handed()
+        self._present, self._handed = None, PolledRecords()
 
     def _open_chunk(self) -> None:
         self._present, records = chunk = self._chunks.popleft()
-        self._handed = Handed([chunk])
+        self._handed = PolledRecords([chunk])
         self._records = iter(self._handed)
         was_full = self.full
         self._waiting -= len(records)
@@ -81,35 +79,35 @@ class MessageStream(AsyncIterator[Record]):
 
     @property
     def full(self) -> bool:
-        """Whether it has enough for now."""
+        """Whether enough records wait."""
         return self._waiting > _FULL
 
     def put(self, chunk: Chunk) -> None:
-        """Records to hand out."""
+        """Add records."""
         self._chunks.append(chunk)
         self._waiting += len(chunk[1])
         self._wake()
 
     def drop(self, partitions: set[TopicPartition]) -> None:
-        """These partitions are no longer read here."""
+        """Drop the records of partitions that are no longer read."""
         self._chunks = deque(chunk for chunk in self._chunks if chunk[0] not in partitions)
         self._waiting = sum(len(records) for _, records in self._chunks)
         if self._present in partitions:
-            self._present, self._handed = None, Handed()
+            self._present, self._handed = None, PolledRecords()
             self._records = iter(self._handed)
         for partition in partitions:
             self._progress.pop(partition, None)
 
     def _drop_all(self) -> None:
-        """The claims are lost: others may be reading what is here."""
+        """Drop all records: the claims are lost, and others may read them."""
         self.drop({*([] if self._present is None else [self._present]), *(chunk[0] for chunk in self._chunks)})
 
     def progress(self) -> dict[TopicPartition, int]:
-        """How far each partition is processed."""
+        """Return the offset up to which each partition is processed."""
         return {**self._progress, **self._handed.unprocessed(last_is_done=False)}
 
     def end(self, error: PylogdError | None) -> None:
-        """There will be no more: the iterator ends, or raises."""
+        """End the iterator, or have it raise."""
         self._ended, self._error = True, error
         self._wake()
 
@@ -132,8 +130,8 @@ class Streams:
         stream_of: Callable[[TopicPartition], int | None],
         counts: Mapping[str, int],
     ) -> None:
-        """`counts` is how many streams each topic has; `stream_of` the coordinator's choice for a partition, if it has
-        one. ValueError: less than one stream.
+        """`counts` has the number of streams of each topic; `stream_of` returns the coordinator's choice for a
+        partition, or None. Raises ValueError for less than one stream.
         """
         if any(count < 1 for count in counts.values()):
             raise ValueError("a topic needs at least one stream")
@@ -148,14 +146,14 @@ class Streams:
         self._paused: set[TopicPartition] = set()
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are ours now: each goes to the stream that was chosen, or to that of its topic that has the fewest."""
+        """Give new partitions to the streams that were chosen, or to those of their topics that have the fewest."""
         for partition in partitions:
             streams, chosen = self.by_topic[partition.topic], self._chosen(partition)
             loads = list(self._stream_of.values())
             self._stream_of[partition] = min(streams, key=loads.count) if chosen is None else streams[chosen]
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """These are ours no more."""
+        """Take partitions from their streams."""
         for partition in partitions:
             self._stream_of.pop(partition, None)
             self._paused.discard(partition)
@@ -163,7 +161,7 @@ class Streams:
             stream.drop(set(partitions))
 
     def progress(self) -> dict[TopicPartition, int]:
-        """How far each partition is processed."""
+        """Return the offset up to which each partition is processed."""
         found: dict[TopicPartition, int] = {}
         for stream in self._streams():
             found.update(stream.progress())
@@ -173,7 +171,7 @@ class Streams:
         return [stream for streams in self.by_topic.values() for stream in streams]
 
     async def run(self) -> None:
-        """Read for all streams until the consumer is closed."""
+        """Poll for all streams until the consumer is closed."""
         error: PylogdError | None = None
         try:
             while True:

@@ -1,11 +1,10 @@
-"""Who reads what: the range assignment of Algorithm 1, as a pure function.
+"""Assign partitions to consumers: the range assignment of Algorithm 1, as a pure function.
 
-Strategy: a topic's partitions in order are cut into as many runs as its group has streams; the streams in order of
-their names take one run each, and the first ones one partition more if it does not come out even (as Kafka 0.8 does,
-where the paper leaves the remainder open). Every consumer computes the same from the same registries, so nobody has to
-be asked.
+Strategy: a topic's partitions in order are divided into as many ranges as its group has streams, and the streams in
+order of their names get one range each; the first ones have one partition more if there is a remainder (as in Kafka
+0.8; the paper does not say). Every consumer computes the same from the same registries, without a coordinator.
 
-Rules: shares of a topic are disjoint, cover it, and differ by one partition at most. Must not know: the tree.
+Rules: the ranges of a topic are disjoint, cover it, and differ by one partition at most. Must not know: the tree.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from pylogd.client.core.model import TopicPartition
 
 
 def stream_name(consumer: str, stream: int) -> str:
-    """What a consumer's stream is called in the ownership registry (Kafka 0.8's consumer thread id)."""
+    """Return the name of a consumer's stream in the ownership registry (Kafka 0.8's consumer thread id)."""
     return f"{consumer}-{stream}"
 
 
 def cut(partitions: Iterable[int], streams: Iterable[str]) -> dict[str, list[int]]:
-    """The partitions of one topic for each of its streams; streams beyond the number of partitions get none."""
+    """Return the partitions of a topic for each of its streams; more streams than partitions get none."""
     ordered = sorted(set(partitions))
     takers = sorted(set(streams))
     if not takers:
@@ -38,9 +37,9 @@ def cut(partitions: Iterable[int], streams: Iterable[str]) -> dict[str, list[int
 def share_of(
     consumer: str, topics: Mapping[str, Iterable[int]], members: Mapping[str, Mapping[str, int]]
 ) -> dict[TopicPartition, int]:
-    """Partition -> stream of what belongs to one consumer.
+    """Return the partitions of one consumer, with the number of the stream that reads each.
 
-    `topics`: topic -> its partitions. `members`: consumer -> topic -> its number of streams.
+    `topics` has the partitions of each topic, `members` the number of streams of each consumer by topic.
     """
     share: dict[TopicPartition, int] = {}
     for topic, count in members.get(consumer, {}).items():

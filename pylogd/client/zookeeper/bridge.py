@@ -94,9 +94,9 @@ class ZooKeeperMembership:
             raise
 
     def poll(self, timeout: float = 0.0) -> list[Assigned | Revoked]:
-        """What happened to the consumer's share since the last call; waits so many seconds for something to happen.
+        """Return what happened to the consumer's share since the last call; wait up to `timeout` seconds for something.
 
-        Raises what `on_failed` of the coordinator tells, `RebalanceFailed` as a rule; the next call goes on.
+        Raises the errors that the coordinator reports to `on_failed`, mostly `RebalanceFailed`; the next call goes on.
         """
         if not self._running:
             raise Closed("the membership is closed")
@@ -116,7 +116,7 @@ class ZooKeeperMembership:
         return found
 
     def done(self, event: Assigned | Revoked) -> None:
-        """The caller has obeyed the event. What was revoked is released now."""
+        """Record that the caller has carried out an event. Revoked partitions are released now."""
         if isinstance(event, Revoked):
             self._loop.callFromThread(self._stopped, event)
 
@@ -131,7 +131,7 @@ class ZooKeeperMembership:
         return "" if self._coordinator is None else self._coordinator.consumer
 
     def store(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Records before these offsets were processed: committed with the next period, or with the release."""
+        """Store how far records were processed, for the next periodic commit or the release of the partition."""
         if self._coordinator is not None:
             self._loop.callFromThread(self._coordinator.store_offsets, dict(offsets))
 
@@ -141,14 +141,14 @@ class ZooKeeperMembership:
         self._ask(lambda: self._joined().commit(wanted), self._timeout)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets, None where there is none. Raises `ZooKeeperUnavailable`."""
+        """Return the group's committed offsets, None where there is none. Raises `ZooKeeperUnavailable`."""
         wanted = list(partitions)
         return self._ask(lambda: self._joined().committed(wanted), self._timeout)
 
     def close(self, timeout: float = 10.0) -> None:
         """Commit what was stored, release, leave and end the session, as far as that can be done in so many seconds.
-        The caller has stopped fetching; events that were not acknowledged count as obeyed. ZooKeeper ends a session
-        that could not be ended after its time-out.
+        The caller has stopped fetching; events without `done` count as carried out. A session that could not be ended
+        expires in ZooKeeper.
         """
         if not self._running:
             return
@@ -184,7 +184,7 @@ class ZooKeeperMembership:
         commit_interval_ms, max_retries, backoff_ms = self._settings
         self._store = store = ZooKeeperStore(
             self._connect,
-            cast(Reactor, self._loop),  # it names its arguments as Twisted's interfaces do
+            cast(Reactor, self._loop),  # its arguments have the names of Twisted's interfaces
             session_timeout_ms=self._session_timeout_ms,
             connection_timeout_ms=int(timeout * 1000),
         )

@@ -1,15 +1,15 @@
 """What a consumer writes: its registration, the partitions that it claims, the offsets that it commits.
 
 Strategy: every write is one `multi` that begins with a check of the consumer's own registration, whose name is made
-anew for every registration. Claims, registration and session live and die together, so a write of a consumer whose
-session has ended, however late it arrives, is refused by the tree. A claim is all or nothing: a collision leaves
-nothing of it. The last commit and the release are one write.
+anew for every registration. Claims and registration end with the session, so a late write of a consumer whose session
+has ended is refused by ZooKeeper. A claim is all or nothing: after a collision nothing of it remains. The last commit
+and the release are one write.
 
-Rules: one write at a time, so that a commit that is tried again never overtakes a release. What a write did that was
-not answered is found out by `settle` before anything else is claimed: a read behind an acknowledged write of the same
-session sees all that was written before. Offsets are committed only of partitions that are held.
+Rules: one write at a time, so that a commit that is retried never overtakes a release. Whether a write that was not
+answered took effect is found out by `settle` before anything else is claimed: a read behind an acknowledged write of
+the same session sees all that was written before. Offsets are committed only of partitions that are held.
 
-Must not know: who should have what, the caller.
+Must not know: which partitions are whose share, the caller.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NotRegistered(StoreError):
 
 
 class Collision(StoreError):
-    """A partition that was to be claimed has another owner still."""
+    """A partition to claim still has another owner."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(f"{partition} is owned by another consumer of the group")
@@ -57,8 +57,8 @@ class Collision(StoreError):
 class Claims:
     """The registration, claims and offsets of one consumer.
 
-    `consumer`: its name in the registries, "" while it has none; `registered`: whether it is known to be there.
-    `held`: partition -> name of the stream, of what it has claimed.
+    `consumer`: its name in the registries, "" while it has none. `registered`: whether the name is known to be there.
+    `held`: the claimed partitions, with the name of the stream that reads each.
     """
 
     def __init__(
@@ -80,21 +80,21 @@ class Claims:
         self.held: dict[TopicPartition, str] = {}
 
     def forget(self) -> None:
-        """The session is gone, and with it all that was claimed."""
+        """Forget the registration and all claims: the session has expired."""
         self._lease.end()
         self.consumer, self.registered = "", False
         self.held.clear()
         self._uncertain.clear()
 
     def unregistered(self) -> None:
-        """The registration is gone though the session may live: the next one has another name. One that may be made
-        still keeps its name, or it would stay behind as a member that is nobody.
+        """Forget the registration, which is gone though the session may live: the next one gets another name. A
+        registration whose outcome is not known keeps its name, so that it is not left behind as a dead member.
         """
         if self.registered:
             self.consumer, self.registered = "", False
 
     def register(self, subscription: Subscription, now_ms: int) -> Deferred[None]:
-        """Make the consumer known to its group. May be called again after `ConnectionLost`."""
+        """Register the consumer in its group. May be called again after `ConnectionLost`."""
 
         async def register() -> None:
             await self._ensure([self._paths.ids, self._paths.owners, self._paths.offsets])
@@ -117,7 +117,7 @@ class Claims:
         return self._alone(register)
 
     def unregister(self) -> Deferred[None]:
-        """Leave the group; nothing is held any more."""
+        """Leave the group, once nothing is held."""
 
         async def unregister() -> None:
             if self.consumer:
@@ -131,7 +131,7 @@ class Claims:
         return self._alone(self._prove)
 
     def claim(self, wanted: Mapping[TopicPartition, int]) -> Deferred[None]:
-        """Claim partitions for the streams of those numbers, all or none. Raises `Collision`."""
+        """Claim partitions, each for a stream by its number, all or none. Raises `Collision`."""
 
         async def claim() -> None:
             await self._ensure({path for p in wanted for path in self._parents(p)})
@@ -149,11 +149,11 @@ class Claims:
         return self._alone(claim)
 
     def release(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
-        """Commit these offsets of the partitions and let go of them, in one write."""
+        """Commit offsets of the partitions and release them, in one write."""
         return self._alone(lambda: self._give_back(partitions, offsets))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> Deferred[None]:
-        """Commit offsets. Raises `NotOwner` if not all of them are held, and commits none then."""
+        """Commit offsets. Raises `NotOwner`, and commits none, unless all their partitions are held."""
 
         async def commit() -> None:
             strangers = [p for p in offsets if p not in self.held]
@@ -165,13 +165,13 @@ class Claims:
         return self._alone(commit)
 
     async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The committed offsets, None where there is none. An offset that can't be read raises `CorruptMetadata`."""
+        """Return the committed offsets, None where there is none. Raises `CorruptMetadata` for an invalid one."""
         asked = list(partitions)
         found = await all_of(Deferred.fromCoroutine(self._offset(p)) for p in asked)
         return dict(zip(asked, found, strict=True))
 
     async def blocked(self, wanted: Collection[TopicPartition], watch: Watch) -> set[str]:
-        """The nodes of the owners that the partitions have now, with a watch on each."""
+        """Return the nodes of the present owners of partitions, with a watch on each."""
         topics = sorted({p.topic for p in wanted})
         listings = await all_of(Deferred.fromCoroutine(self._owned(topic)) for topic in topics)
         owned = set().union(*listings)
@@ -184,7 +184,7 @@ class Claims:
         return {self._paths.owner(p) for p, stat in zip(suspects, stats, strict=True) if stat is not None}
 
     def settle(self) -> Deferred[None]:
-        """Find out what unanswered writes did, and finish the releases among them; claims among them are undone."""
+        """Find out the outcome of unanswered writes: complete the releases among them, and undo the claims."""
 
         async def settle() -> None:
             if not self._uncertain:
@@ -219,7 +219,7 @@ class Claims:
         await self._write([], {}, {})
 
     async def _give_back(self, partitions: Collection[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
-        """Release; from the first write on, the partitions are not held here, whatever becomes of it."""
+        """Release partitions. They are not held from the first write on, whatever its outcome."""
         ordered = sorted(partitions)
         if ordered and not self.consumer:
             raise NotRegistered("the consumer is not registered")
@@ -237,7 +237,7 @@ class Claims:
         offsets: Mapping[TopicPartition, int],
         owners: dict[TopicPartition, Operation],
     ) -> None:
-        """One write: the check, the offsets, and what is done to the owners; again as long as it can be mended."""
+        """Write the check, the offsets and the changes of owners at once; again while a failure can be corrected."""
         if not self.consumer:
             raise NotRegistered("the consumer is not registered")
         consumer = self.consumer
@@ -266,7 +266,7 @@ class Claims:
                 return
 
     def _proven(self, consumer: str, sent: float) -> None:
-        """A write of this registration was acknowledged; that counts unless its session has ended since."""
+        """Extend the lease after an acknowledged write. Raises SessionExpired if the session has ended since."""
         if consumer != self.consumer:
             raise SessionExpired("the session ended behind the write")
         self._lease.proven(sent)
@@ -274,7 +274,7 @@ class Claims:
     async def _mended(
         self, failed: Operation, partition: TopicPartition, error: NodeError, owners: dict[TopicPartition, Operation]
     ) -> bool:
-        """Whether the write may succeed now that we know what made it fail. Raises `Collision`."""
+        """Return whether the write may succeed now that the cause of its failure is known. Raises `Collision`."""
         is_owner = failed.path == self._paths.owner(partition)
         if isinstance(failed, Create) and isinstance(error, NodeExists):
             if is_owner:

@@ -1,17 +1,17 @@
 """The coordinator of one consumer: Algorithm 1 of the Kafka paper as a state machine over a metadata store.
 
-Strategy: `states` has the table; here is what is done in each state, one coroutine a state, one after the other. News
-(watches, the session, the caller) only leave a note and wake the sleeper, so nothing is ever decided between two steps.
+Strategy: `states` has the table; here is what is done in each state, by one coroutine a state, one after the other.
+Watches, the session and the caller only set a flag and wake the sleeper, so nothing is decided while a step runs.
 
 Rules:
 
 - A partition is released only after the caller has stopped fetching it (its Deferred fired), together with the last
   commit. It is assigned only after it was claimed and its offset was read behind the claim.
-- What stays in the consumer's share stays claimed and is fetched on while the rest changes hands. A claim that collides
-  leaves nothing of itself; then the consumer waits until the owner lets go, or for the back-off with jitter, reads
-  again, and tries again. After `max_retries` back-offs in a row the listener is told, and it goes on.
-- `may_fetch` is to be asked before records are handed out: see `lease`. After a session is lost, nothing is claimed
-  before the caller has stopped.
+- Partitions that stay in the consumer's share stay claimed, and are fetched while others change their owners. A claim
+  that collides changes nothing; the consumer then waits until the owner releases the partition, or for the back-off
+  with jitter, reads the registries, and tries again. After `max_retries` back-offs in a row the listener is told.
+- Ask `may_fetch` before records are handed out: see `lease`. After a session is lost, nothing is claimed before the
+  caller has stopped.
 
 Must not know: threads, brokers, records.
 """
@@ -24,7 +24,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -38,7 +38,7 @@ from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperU
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, Lease
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
-from pylogd.client.zookeeper.states import Event, State, follow
+from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
 from pylogd.client.zookeeper.view import GroupView
 from pylogd.client.zookeeper.waiting import Sleeper
 from pylogd.clock import wall_ms
@@ -49,18 +49,18 @@ log = logging.getLogger(__name__)
 
 
 class IConsumer(Protocol):
-    """Whoever fetches."""
+    """The consumer that fetches what the coordinator assigns."""
 
     def on_assigned(self, event: Assigned) -> None:
-        """Fetch these from now on."""
+        """Fetch these partitions from now on."""
 
     def on_revoked(self, event: Revoked) -> Deferred[None] | None:
-        """Stop fetching these, and commit; fires when that is done, or None if it is. If it fails, they are released
-        all the same.
+        """Stop fetching these partitions, and commit. Return None if that is done, or a Deferred that fires when it
+        is; the partitions are released even if it fails.
         """
 
     def on_failed(self, error: BaseException) -> None:
-        """Something keeps the consumer from its share; it goes on trying."""
+        """Report what keeps the consumer from its share; it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Coordinator:
         new_name: Callable[[], str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """Raises ValueError for a group's name that can't be one."""
+        """Raises ValueError for a name that no group can have."""
         paths = GroupPaths(group)
         self.settings = settings or GroupSettings()
         self._store = store
@@ -120,18 +120,12 @@ class Coordinator:
         self._forget: Callable[[], None] | None = None
         self._registered: Deferred[None] | None = None
         self._left: list[Deferred[None]] = []
-        self._steps: Mapping[State, Callable[[], Coroutine[Deferred[Any], Any, Event]]] = {
-            State.JOINING: self._join,
-            State.READING: self._read,
-            State.RELEASING: self._release,
-            State.CLAIMING: self._claim,
-            State.WAITING: self._wait,
-            State.OWNING: self._own,
-            State.INTERRUPTED: self._resume,
-            State.SURRENDERING: self._surrender,
-            State.LEAVING: self._leave,
-        }
-        self.state = State.CLOSED
+        self._machine = COORDINATOR.machine()
+
+    @property
+    def state(self) -> CoordinatorState:
+        """What the consumer is doing."""
+        return self._machine.state
 
     @property
     def may_fetch(self) -> bool:
@@ -145,15 +139,15 @@ class Coordinator:
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """What the caller was told to fetch, and not to stop."""
+        """The partitions that the caller fetches."""
         return frozenset(self._assigned)
 
     # -- what the caller does
 
     def start(self) -> Deferred[None]:
         """Join the group; fires once it is registered."""
-        assert self.state is State.CLOSED and not self._closing
-        self.state = State.JOINING
+        assert self.state is CoordinatorState.CLOSED and not self._closing
+        self._machine.handle(Event.STARTED)
         self._forget = self._store.on_session(self._session)
         self._registered = Deferred()
         self._every(HEARTBEAT * self.settings.session_timeout, self._heartbeat)
@@ -164,9 +158,9 @@ class Coordinator:
         return registered
 
     def close(self) -> Deferred[None]:
-        """Revoke, commit, release and leave the group. Fires when that is done, or can't be done."""
+        """Revoke, commit, release and leave the group. Fires when that is done, or has failed."""
         left: Deferred[None] = Deferred()
-        if self.state is State.CLOSED:
+        if self.state is CoordinatorState.CLOSED:
             left.callback(None)
             return left
         self._left.append(left)
@@ -175,8 +169,8 @@ class Coordinator:
         return left
 
     def store_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Records before these offsets were processed: it goes out with the next periodic commit, and with a release.
-        Partitions that are not owned are passed over.
+        """Store how far records were processed, for the next periodic commit or the release of the partition.
+        Partitions that are not owned are ignored.
         """
         self._stored.update((p, offset) for p, offset in offsets.items() if p in self._claims.held)
 
@@ -210,9 +204,9 @@ class Coordinator:
     # -- the machine
 
     async def _run(self) -> None:
-        while self.state is not State.CLOSED:
+        while self.state is not CoordinatorState.CLOSED:
             try:
-                event = await self._steps[self.state]()
+                event = await self._STEPS[self.state](self)
             except NotRegistered:
                 self._claims.unregistered()
                 event = Event.UNREGISTERED
@@ -220,12 +214,12 @@ class Coordinator:
                 log.info("group %s: %s: %s", self._claims.group, type(error).__name__, error)
                 self._failed(error)
                 event = Event.CUT
-            self.state = follow(self.state, self._overruled(event))
+            self._machine.handle(self._overruled(event))
         self._closed()
 
     def _overruled(self, event: Event) -> Event:
-        """What happened meanwhile comes before what came of the step."""
-        if self.state is State.LEAVING:
+        """Return what happened meanwhile, if it overrules the outcome of the step, else that."""
+        if self.state is CoordinatorState.LEAVING:
             return Event.LEFT
         if self._closing:
             return Event.CLOSE
@@ -291,7 +285,7 @@ class Coordinator:
             self._blocked.update(blocked)
             backoff, since = self._backoff(), self._clock.seconds()
             await self._sleeper.sleep(backoff)
-            if self._clock.seconds() - since >= backoff:  # in vain
+            if self._clock.seconds() - since >= backoff:  # nothing was released
                 self._failed(self._collision)
         return Event.AGAIN
 
@@ -321,6 +315,18 @@ class Coordinator:
         await self._claims.unregister()
         return Event.LEFT
 
+    _STEPS: ClassVar[Mapping[CoordinatorState, Callable[[Coordinator], Coroutine[Deferred[Any], Any, Event]]]] = {
+        CoordinatorState.JOINING: _join,
+        CoordinatorState.READING: _read,
+        CoordinatorState.RELEASING: _release,
+        CoordinatorState.CLAIMING: _claim,
+        CoordinatorState.WAITING: _wait,
+        CoordinatorState.OWNING: _own,
+        CoordinatorState.INTERRUPTED: _resume,
+        CoordinatorState.SURRENDERING: _surrender,
+        CoordinatorState.LEAVING: _leave,
+    }
+
     # -- what happens between the steps
 
     def _session(self, state: SessionState) -> None:
@@ -332,13 +338,13 @@ class Coordinator:
             lost = sorted(self._assigned)
             self._assigned.clear()
             if lost:
-                log.warning("the session with ZooKeeper is gone, and the claims of %d partitions", len(lost))
+                log.warning("Session with ZooKeeper expired: stop reading %d partitions and claim them anew", len(lost))
                 self._stopping.append(self._told(Revoked(tuple(lost), lost=True)))
         if state is not SessionState.SUSPENDED:
             self._sleeper.wake()
 
     def _freed(self, event: WatchEvent) -> None:
-        """The owner of a partition that is waited for let go of it, or it is another one."""
+        """Wake the sleeper once all partitions that it waits for have been released, or have another owner."""
         self._blocked.discard(event.path)
         if not self._blocked:
             self._sleeper.wake()
@@ -362,12 +368,12 @@ class Coordinator:
     # -- helpers
 
     def _not_mine(self) -> list[TopicPartition]:
-        """What is held without being in the share, or for another stream, or under an earlier name."""
+        """Return the partitions held that are not in the share, are for another stream, or have an earlier name."""
         names = {p: stream_name(self._claims.consumer, stream) for p, stream in self._share.items()}
         return [p for p, name in self._claims.held.items() if names.get(p) != name]
 
     async def _stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have the caller stop fetching these. From here on they are not assigned, whatever the session does."""
+        """Have the caller stop fetching partitions. From here on they are not assigned, whatever the session does."""
         stopped = tuple(sorted(partitions))
         self._assigned.difference_update(stopped)
         if stopped:
@@ -392,14 +398,14 @@ class Coordinator:
         return self.settings.backoff * self._random.uniform(0.5, 1.5)
 
     def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `work` again and again with so many seconds between; what the store can't do now it may do next time."""
+        """Do `work` periodically; errors of the store are ignored, since it is done again."""
 
         async def once() -> None:
             try:
                 await work()
             except (StoreError, NotOwner) as error:
-                log.debug("to be tried again: %s", error)
-            if self.state is not State.CLOSED:
+                log.debug("A periodic task failed, and is tried again: %s", error)
+            if self.state is not CoordinatorState.CLOSED:
                 self._every(seconds, work)
 
         def begin() -> None:
@@ -411,9 +417,9 @@ class Coordinator:
         log.error(what, exc_info=failure.value)
 
     def _crashed(self, failure: Failure) -> None:
-        """A fault of the program: fetch nothing any more."""
+        """An error of the program: fetch nothing any more."""
         self._logged(failure, "the coordinator of a consumer failed")
-        self.state = State.CLOSED
+        self._machine.handle(Event.CRASHED)
         assert failure.value is not None
         self._listener.on_failed(failure.value)
         self._closed()
@@ -435,6 +441,6 @@ class Coordinator:
 
 
 def consumer_name(group: str) -> str:
-    """A name that no consumer has had, in Kafka 0.8's spelling: group, host, time in ms, eight random digits."""
+    """Return a unique name, in Kafka 0.8's format: group, host, time in ms, eight random hexadecimal digits."""
     host = socket.gethostname().replace("/", "-")
     return f"{group}_{host}-{wall_ms()}-{secrets.token_hex(4)}"

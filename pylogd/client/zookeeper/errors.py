@@ -1,4 +1,4 @@
-"""What can go wrong for a consumer whose group lives in ZooKeeper."""
+"""Errors of a consumer whose group is in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ZooKeeperUnavailable(ClientError):
 
 
 class NotOwner(ClientError):
-    """An offset of a partition that this consumer does not own (any more) can't be committed."""
+    """Offsets can be committed only of partitions that the consumer owns."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         names = ", ".join(str(partition) for partition in sorted(partitions)[:5])
@@ -24,8 +24,8 @@ class NotOwner(ClientError):
 
 
 class RebalanceFailed(ClientError):
-    """The consumer's share could not be claimed in `rebalance.max.retries` tries: another consumer does not let go of
-    it, as a rule because it does not poll. The consumer stays in the group and goes on trying.
+    """The consumer's share could not be claimed in `rebalance.max.retries` tries: another consumer does not
+    release partitions, mostly because it does not poll. The consumer stays in the group and goes on trying.
     """
 
     retriable = True

@@ -1,4 +1,4 @@
-"""What a consumer is told about its share of the group's partitions.
+"""The events of a consumer: partitions assigned and revoked.
 
 Rules: a partition is assigned once before it is revoked, and revoked before it is assigned again. Must not know: the
 tree.
@@ -14,7 +14,7 @@ from pylogd.client.core.model import TopicPartition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assigned:
-    """These partitions are claimed: fetch them.
+    """Partitions were claimed: fetch them.
 
     `offsets`: the committed offset of each (the next record to read), None where the group has none. `streams`: which
     of this consumer's streams reads each, from 0.
@@ -26,9 +26,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Revoked:
-    """Stop fetching these partitions, commit what was processed, then say so: they are released after that.
+    """Stop fetching partitions, commit what was processed, and acknowledge; then they are released.
 
-    `lost`: the session ended and the claims with it. Another consumer may be reading them already; nothing can be
+    `lost`: the session expired, and the claims with it. Another consumer may be reading them already; nothing can be
     committed any more.
     """
 

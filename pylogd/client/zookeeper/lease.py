@@ -1,15 +1,13 @@
 """How long a consumer may act on its claims without hearing from ZooKeeper.
 
-Strategy: a claim lives as long as the session of its consumer, and only ZooKeeper knows when it ends a session: a
-consumer that is cut off, paused or swapped out is told too late. So the consumer counts for itself. A write that was
-acknowledged proves that the session lived after the write was sent; the session can't end before its time-out has
-passed since ZooKeeper last heard of it. Until then less a margin the consumer may fetch; behind it not, until another
-write is acknowledged.
+Strategy: a claim ends with the session of its consumer, and ZooKeeper decides when that is: a consumer that is cut off,
+paused or swapped out is told too late. So the consumer measures time itself. An acknowledged write proves that the
+session was alive after the write was sent, and the session can't expire before its time-out has passed since then. The
+consumer may fetch until then, less a margin, and again once another write is acknowledged.
 
-The margin: a session is kept alive by whatever the server hears, but a server that follows reports it to the leader,
-which alone ends sessions, only now and then, and not at all if it is cut off from the leader just then. What the
-leader knows may then be as old as the heartbeat before. Hence `LEASE + HEARTBEAT < 1` of the time-out; the rest is for
-clocks that do not run alike.
+The margin: any request keeps a session alive, but a ZooKeeper follower reports that to its leader, which alone ends
+sessions, only periodically, and not at all while it is cut off from the leader. So what the leader knows may be as old
+as the heartbeat before. Hence `LEASE + HEARTBEAT < 1` of the time-out; the rest is for differences between clocks.
 
 Must not know: the tree, sessions.
 """
@@ -20,13 +18,13 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-#: Fractions of the session's time-out: how long a write proves the session, and how often one is made.
+#: Fractions of the session's time-out: how long a write proves the session, and the interval of heartbeats.
 LEASE: Final = 0.7
 HEARTBEAT: Final = 0.25
 
 
 class Lease:
-    """The time until which claims hold. It may be looked at from any thread."""
+    """The time until which claims hold. Any thread may read it."""
 
     def __init__(self, clock: IReactorTime, session_timeout: float) -> None:
         """`session_timeout` is in seconds, as the server granted it."""
@@ -36,13 +34,13 @@ class Lease:
 
     @property
     def holds(self) -> bool:
-        """Whether claims are safe to act on at this moment."""
+        """Whether the claims hold now."""
         return self._clock.seconds() < self.until
 
     def proven(self, sent: float) -> None:
-        """A write that was sent at `sent` (the clock's seconds) was acknowledged."""
+        """Record that a write was acknowledged that was sent at `sent`, in seconds of the clock."""
         self.until = max(self.until, sent + LEASE * self.session_timeout)
 
     def end(self) -> None:
-        """The session is gone, or the consumer leaves."""
+        """End the lease: the session has expired, or the consumer leaves."""
         self.until = float("-inf")

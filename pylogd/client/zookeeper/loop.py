@@ -1,7 +1,7 @@
-"""A loop of one thread: as much of a reactor as a metadata store and a coordinator need, and nothing global.
+"""An event loop in a thread: the part of a reactor that a metadata store and a coordinator need, without globals.
 
-It stands beside whatever reactor the user has, or none. Time counts while the machine sleeps, where the system can tell
-(Linux: CLOCK_BOOTTIME): a lease must not outlast a session because a laptop was shut.
+The application may run any other reactor, or none. Where the system supports it (Linux: CLOCK_BOOTTIME), time passes
+while the machine sleeps: a lease must not outlast a session because a laptop was closed.
 
 Must not know: what it runs.
 """
@@ -23,13 +23,13 @@ from zope.interface import implementer
 
 log = logging.getLogger(__name__)
 
-#: What `seconds` counts.
+#: The clock of `seconds`.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @implementer(IReactorTime, IReactorFromThreads)
 class Loop:
-    """Runs what it is given, in a thread of its own that does not keep the process alive, until `stop`."""
+    """Runs calls in a daemon thread, until `stop`."""
 
     def __init__(self, name: str) -> None:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -38,15 +38,15 @@ class Loop:
         self._numbers = itertools.count()
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread behind what was given to it before. From any thread."""
+        """End the thread after the calls that were queued before. From any thread."""
         self._queue.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait so many seconds for the end of the thread."""
+        """Wait up to so many seconds for the thread to end."""
         self._thread.join(timeout)
 
     def seconds(self) -> float:
@@ -107,4 +107,4 @@ def _safely(call: Callable[[], object]) -> None:
 
 
 def _nothing(_: DelayedCall) -> None:
-    """A cancelled call stays in the heap until it is due."""
+    """Stand in for a cancelled call, which stays in the heap until it is due."""

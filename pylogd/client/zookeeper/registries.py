@@ -1,14 +1,14 @@
-"""Where a group's registries are in the tree and how they are spelled there: as Kafka 0.8 has them.
+"""The paths and formats of a group's registries in ZooKeeper, as in Kafka 0.8.
 
     /consumers/<group>/ids/<consumer>                 ephemeral   {"version":1,"subscription":{topic: streams},
                                                                    "pattern":"static","timestamp":"<ms>"}
     /consumers/<group>/owners/<topic>/<partition>     ephemeral   <consumer>-<stream>
     /consumers/<group>/offsets/<topic>/<partition>    lasting     the offset of the next record to read, as decimal text
 
-A subscription by pattern has "white_list" (or, from other people's consumers, "black_list") for "static" and the
-pattern for the topic; every member works out for itself which topics that means.
+A subscription by pattern has "white_list" (or, from other clients, "black_list") in place of "static", and the pattern
+in place of the topic; every member finds the matching topics by itself.
 
-Must not know: stores, who is alive.
+Must not know: stores, which members are alive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.metadata.interfaces import check_path
 from pylogd.metadata.layout import TOPICS, CorruptMetadata
 
-#: What a member says of how it subscribes.
+#: The kinds of subscriptions.
 STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
 BLACK_LIST: Final = "black_list"
@@ -32,10 +32,10 @@ BLACK_LIST: Final = "black_list"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer wants to read: `topics` (topic -> streams, at least 1), or with a `kind` other than STATIC, the
-    topics whose whole name matches (WHITE_LIST) or does not match (BLACK_LIST) the one pattern in its place.
+    """What a consumer reads: `topics`, with the number of streams of each, at least 1. With a `kind` other than STATIC
+    there is one pattern in place of the topics, and the whole name has to match (WHITE_LIST) or not (BLACK_LIST).
 
-    Patterns never mean the brokers' own topics.
+    Patterns never match internal topics.
     """
 
     topics: Mapping[str, int]
@@ -43,7 +43,7 @@ class Subscription:
 
     @classmethod
     def of(cls, wanted: Subscription | Mapping[str, int] | Iterable[str] | str | re.Pattern[str]) -> Subscription:
-        """A topic's name, several, several with their numbers of streams, or a pattern. Raises ValueError."""
+        """Return a subscription to topics, with or without numbers of streams, or to a pattern. Raises ValueError."""
         if isinstance(wanted, Subscription):
             return wanted
         if isinstance(wanted, re.Pattern):
@@ -56,7 +56,7 @@ class Subscription:
         return cls(topics)
 
     def streams(self, known: Iterable[str]) -> dict[str, int]:
-        """Topic -> streams, of the topics in `known` where a pattern decides, else of all that are named."""
+        """Return the number of streams of each topic: of those in `known` that match, or of all that are named."""
         if self.kind == STATIC:
             return dict(self.topics)
         pattern, streams = next(iter(self.topics.items()))
@@ -73,7 +73,7 @@ class GroupPaths:
     """The nodes of one group."""
 
     def __init__(self, group: str) -> None:
-        """Raises ValueError for a name that can't be one of a node."""
+        """Raises ValueError for a group name that is not a valid node name."""
         if "/" in group or not check_path(f"/consumers/{group}"):
             raise ValueError(f"{group!r} can't be the name of a group in ZooKeeper")
         self.group = group
@@ -82,25 +82,25 @@ class GroupPaths:
         self.offsets = f"/consumers/{group}/offsets"
 
     def member(self, consumer: str) -> str:
-        """The node of a consumer."""
+        """Return the path of a consumer's node."""
         return f"{self.ids}/{consumer}"
 
     def owner(self, partition: TopicPartition) -> str:
-        """The node of a partition's owner."""
+        """Return the path of the node of a partition's owner."""
         return f"{self.owners}/{partition.topic}/{partition.partition}"
 
     def offset(self, partition: TopicPartition) -> str:
-        """The node of a partition's committed offset."""
+        """Return the path of the node of a partition's committed offset."""
         return f"{self.offsets}/{partition.topic}/{partition.partition}"
 
 
 def topic_path(topic: str) -> str:
-    """The node that says which partitions a topic has."""
+    """Return the path of the node with the partitions of a topic."""
     return f"{TOPICS}/{topic}"
 
 
 def encode_member(subscription: Subscription, now_ms: int) -> bytes:
-    """A consumer's node."""
+    """Encode a consumer's node."""
     document = {
         "version": 1,
         "subscription": dict(subscription.topics),
@@ -111,7 +111,7 @@ def encode_member(subscription: Subscription, now_ms: int) -> bytes:
 
 
 def decode_member(path: str, data: bytes) -> Subscription:
-    """The subscription of a consumer's node; raises `CorruptMetadata`."""
+    """Decode a consumer's node. Raises `CorruptMetadata`."""
     document = _decode(path, data)
     try:
         kind = document.get("pattern", STATIC)
@@ -126,7 +126,7 @@ def decode_member(path: str, data: bytes) -> Subscription:
 
 
 def decode_partitions(path: str, data: bytes) -> list[int]:
-    """The partitions of a topic's node, sorted; raises `CorruptMetadata`."""
+    """Decode the partitions of a topic's node, sorted. Raises `CorruptMetadata`."""
     try:
         return sorted(int(index) for index in _decode(path, data)["partitions"])
     except (KeyError, TypeError, ValueError) as error:
@@ -134,12 +134,12 @@ def decode_partitions(path: str, data: bytes) -> list[int]:
 
 
 def encode_offset(offset: int) -> bytes:
-    """The node of a committed offset."""
+    """Encode a committed offset."""
     return str(offset).encode("ascii")
 
 
 def decode_offset(path: str, data: bytes) -> int:
-    """The offset of its node; raises `CorruptMetadata`."""
+    """Decode a committed offset. Raises `CorruptMetadata`."""
     try:
         return int(data)
     except ValueError as error:

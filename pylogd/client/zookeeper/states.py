@@ -1,77 +1,84 @@
-"""The states of a consumer in its group, in words, and what leads from one to the next.
+"""The states of a consumer whose group is in ZooKeeper, and what leads from one to the next.
 
-Must not know: how anything is done.
+docs/state-machines.md has the diagram. Must not know: how anything is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+
+from pylogd.machine import MachineTable
 
 
-class State(Enum):
-    """What a consumer is busy with. It fetches what it holds in all of them, as long as its lease holds."""
+class CoordinatorState(Enum):
+    """What a consumer is doing. It fetches its partitions in all states but CLOSED, as long as its lease holds."""
 
-    JOINING = "registers itself"
-    READING = "reads the registries and works out its share"
-    RELEASING = "lets go of what is no longer its own, once the caller has stopped and committed"
-    CLAIMING = "claims what is newly its own, and reads where to start"
-    WAITING = "collided with an owner, and waits until that one lets go or the back-off is over"
-    OWNING = "has its share, and waits for news"
-    INTERRUPTED = "has lost the connection, and waits for it to find out what its last write did"
-    SURRENDERING = "has lost its session, and waits until the caller has stopped"
-    LEAVING = "lets go of everything"
-    CLOSED = "is no member"
+    JOINING = "Registers itself."
+    READING = "Reads the registries, and computes its share."
+    RELEASING = "Releases partitions that left its share, once the caller has stopped reading them and committed."
+    CLAIMING = "Claims partitions that are new in its share, and reads where to start."
+    WAITING = "Found a partition with another owner, and waits until that one releases it or the back-off is over."
+    OWNING = "Has its share, and waits for changes."
+    INTERRUPTED = "Lost the connection, and waits for it to find out what its last write did."
+    SURRENDERING = "Lost its session, and waits until the caller has stopped reading."
+    LEAVING = "Releases all partitions and its registration."
+    CLOSED = "Is not a member."
 
 
 class Event(Enum):
-    """How what a state is busy with comes out."""
+    """The outcome of what is done in a state, or something that ends it."""
 
-    REGISTERED = "registered"
-    TOO_MUCH = "it holds what is not in its share"
-    TOO_LITTLE = "it does not hold all of its share"
-    SETTLED = "it holds its share"
-    RELEASED = "released"
-    CLAIMED = "claimed"
-    COLLIDED = "a partition has another owner"
-    AGAIN = "news, or it is time"
-    UNREGISTERED = "its registration is gone"
-    CUT = "the connection was lost, or is new"
-    RESUMED = "what the last writes did is known"
-    EXPIRED = "the session is gone"
-    SURRENDERED = "the caller has stopped"
-    CLOSE = "it is to leave"
-    LEFT = "left"
+    STARTED = "The caller joins the group."
+    REGISTERED = "It is registered."
+    TOO_MUCH = "It holds partitions that are not in its share."
+    TOO_LITTLE = "It does not hold all of its share."
+    SETTLED = "It holds its share."
+    RELEASED = "The partitions are released."
+    CLAIMED = "The partitions are claimed."
+    COLLIDED = "A partition has another owner."
+    AGAIN = "Something changed, or the back-off is over."
+    UNREGISTERED = "Its registration is gone."
+    CUT = "The connection was lost, or is new."
+    RESUMED = "The outcome of the last writes is known."
+    EXPIRED = "The session has expired."
+    SURRENDERED = "The caller has stopped reading."
+    CLOSE = "The caller leaves the group."
+    LEFT = "It has left, or could not."
+    CRASHED = "An error of the program."
 
 
-#: From each state, by what came of it, to the next one.
-MOVES: Final[Mapping[State, Mapping[Event, State]]] = {
-    State.JOINING: {Event.REGISTERED: State.READING},
-    State.READING: {
-        Event.TOO_MUCH: State.RELEASING,
-        Event.TOO_LITTLE: State.CLAIMING,
-        Event.SETTLED: State.OWNING,
+#: In every state of a member.
+_ALWAYS = {
+    Event.UNREGISTERED: CoordinatorState.JOINING,
+    Event.CUT: CoordinatorState.INTERRUPTED,
+    Event.EXPIRED: CoordinatorState.SURRENDERING,
+    Event.CLOSE: CoordinatorState.LEAVING,
+}
+
+COORDINATOR = MachineTable(
+    "Member of a group in ZooKeeper",
+    "A consumer's membership in a group that its members coordinate among themselves.",
+    CoordinatorState.CLOSED,
+    {
+        CoordinatorState.CLOSED: {Event.STARTED: CoordinatorState.JOINING},
+        CoordinatorState.JOINING: {**_ALWAYS, Event.REGISTERED: CoordinatorState.READING},
+        CoordinatorState.READING: {
+            **_ALWAYS,
+            Event.TOO_MUCH: CoordinatorState.RELEASING,
+            Event.TOO_LITTLE: CoordinatorState.CLAIMING,
+            Event.SETTLED: CoordinatorState.OWNING,
+        },
+        CoordinatorState.RELEASING: {**_ALWAYS, Event.RELEASED: CoordinatorState.READING},
+        CoordinatorState.CLAIMING: {
+            **_ALWAYS,
+            Event.CLAIMED: CoordinatorState.READING,
+            Event.COLLIDED: CoordinatorState.WAITING,
+        },
+        CoordinatorState.WAITING: {**_ALWAYS, Event.AGAIN: CoordinatorState.READING},
+        CoordinatorState.OWNING: {**_ALWAYS, Event.AGAIN: CoordinatorState.READING},
+        CoordinatorState.INTERRUPTED: {**_ALWAYS, Event.RESUMED: CoordinatorState.READING},
+        CoordinatorState.SURRENDERING: {**_ALWAYS, Event.SURRENDERED: CoordinatorState.JOINING},
+        CoordinatorState.LEAVING: {Event.LEFT: CoordinatorState.CLOSED},
     },
-    State.RELEASING: {Event.RELEASED: State.READING},
-    State.CLAIMING: {Event.CLAIMED: State.READING, Event.COLLIDED: State.WAITING},
-    State.WAITING: {Event.AGAIN: State.READING},
-    State.OWNING: {Event.AGAIN: State.READING},
-    State.INTERRUPTED: {Event.RESUMED: State.READING},
-    State.SURRENDERING: {Event.SURRENDERED: State.JOINING},
-    State.LEAVING: {Event.LEFT: State.CLOSED},
-}
-#: The same from every state but the last two.
-ALWAYS: Final[Mapping[Event, State]] = {
-    Event.UNREGISTERED: State.JOINING,
-    Event.CUT: State.INTERRUPTED,
-    Event.EXPIRED: State.SURRENDERING,
-    Event.CLOSE: State.LEAVING,
-}
-
-
-def follow(state: State, event: Event) -> State:
-    """The next state; a KeyError is a fault of the program."""
-    if state is not State.LEAVING and event in ALWAYS:
-        return ALWAYS[event]
-    return MOVES[state][event]
+    {Event.CRASHED: CoordinatorState.CLOSED},
+)

@@ -1,11 +1,11 @@
-"""What one consumer knows of its group: who else is in it, and which partitions its topics have.
+"""What one consumer knows of its group: its members, and the partitions of its topics.
 
-Strategy: everything is read once with a watch behind it, and again only where a watch was called: a member that joins
-costs the others one look at the list of members and one at the newcomer. Members' documents never change under their
-names, so they are read once. A change of the live brokers makes the topics be read again.
+Strategy: every node is read once with a watch, and again only after its watch was called: when a member joins, the
+others read the list of members and the new member's node. A member's node never changes, so it is read once. After a
+change of the live brokers the topics are read again.
 
-Rules: what is here may be older than what the tree has; a claim is what decides. `changed` is called for every watch
-that is called, and nothing is read until `refresh` is called.
+Rules: what is here may be older than the tree; claims decide. `changed` is called for every watch that is called, and
+nothing is read until `refresh` is called.
 
 Must not know: claims, offsets.
 """
@@ -34,7 +34,7 @@ from pylogd.metadata.together import all_of
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Subscribes to nothing: a member whose document can't be read.
+#: Of a member whose node can't be decoded: it subscribes to nothing.
 _NOTHING = Subscription({})
 
 
@@ -51,27 +51,27 @@ class GroupView:
         self._members: dict[str, Subscription] = {}
         self._partitions: dict[str, list[int]] = {}
         self._round = 0
-        self._stale: set[str] = set()  # paths to be read again
+        self._stale: set[str] = set()  # paths to read again
         self._watched: set[str] = set()
         self.forget()
 
     @property
     def members(self) -> dict[str, dict[str, int]]:
-        """Consumer -> topic -> number of its streams."""
+        """For each consumer, the number of its streams by topic."""
         return {name: wants.streams(self._partitions) for name, wants in self._members.items()}
 
     @property
     def partitions(self) -> dict[str, list[int]]:
-        """Topic -> its partitions, of the topics that are subscribed to; none while a topic does not exist."""
+        """The partitions of each subscribed topic; none while the topic does not exist."""
         return self._partitions
 
     @property
     def is_stale(self) -> bool:
-        """Whether something changed since the last `refresh`."""
+        """Whether anything has changed since the last `refresh`."""
         return bool(self._stale)
 
     def forget(self) -> None:
-        """Nothing that was read is certain, and the watches may be gone: read everything at the next `refresh`."""
+        """Read everything at the next `refresh`: what was read may be outdated, and watches may be gone."""
         self._round += 1
         self._watched.clear()
         self._stale = {self._paths.ids, BROKERS}
@@ -81,7 +81,7 @@ class GroupView:
             self._stale.add(TOPICS)
 
     async def refresh(self) -> None:
-        """Read what changed. Raises what the store raises; what was not read then is still to be read."""
+        """Read what changed. After an error of the store, the next call reads what is left."""
         stale, self._stale = self._stale, set()
         try:
             if BROKERS in stale:
@@ -105,7 +105,7 @@ class GroupView:
             await self._missing(BROKERS)
 
     async def _read_topics(self) -> Sequence[str]:
-        """Learn which topics the pattern means; those that are new. Topics that are gone are dropped."""
+        """Find the topics that match the pattern, return the new ones, and drop those that are gone."""
         names: Sequence[str] = ()
         try:
             names = await self._watching(TOPICS, self._store.children)
@@ -142,19 +142,19 @@ class GroupView:
         try:
             return decode_member(path, (await self._store.get(path)).data)
         except NoNode:
-            return None  # gone again: the watch on the list tells
+            return None  # gone again; the watch on the list is called
         except CorruptMetadata as error:
             log.error("a consumer is passed over: %s", error)
             return _NOTHING
 
     async def _missing(self, path: str) -> None:
-        """Wait for a node that was not there; if it is by now, it is to be read."""
+        """Watch a node that did not exist; if it does by now, read it at the next `refresh`."""
         if await self._watching(path, self._store.exists) is not None:
             self._watched.discard(path)
             self._stale.add(path)
 
     async def _watching(self, path: str, read: Callable[[str, Watch | None], Awaitable[T]]) -> T:
-        """Read with a watch, unless one is set already."""
+        """Read a node, with a watch unless one is set already."""
         if path in self._watched:
             return await read(path, None)
         now, called = self._round, False

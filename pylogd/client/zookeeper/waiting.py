@@ -1,4 +1,4 @@
-"""A sleep that news end."""
+"""A sleep that an event can interrupt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
 class Sleeper:
-    """Whoever waits for time to pass or for a call of `wake`. A `wake` while nobody sleeps ends the next sleep."""
+    """Sleeps for a time or until `wake` is called. A `wake` while nobody sleeps ends the next sleep at once."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class Sleeper:
         self._timer: IDelayedCall | None = None
 
     def sleep(self, seconds: float | None) -> Deferred[None]:
-        """Fires after so many seconds (None: never) or at the next `wake`. One sleeps at a time."""
+        """Return a Deferred that fires after so many seconds (None: never), or at the next `wake`."""
         assert self._sleeping is None
         sleeping: Deferred[None] = Deferred()
         if self._awake:

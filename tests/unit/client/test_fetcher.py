@@ -10,7 +10,7 @@ import pytest
 from pylogd.client import CorruptRecords, TopicPartition
 from pylogd.client.core.call import Call
 from pylogd.client.core.consumer.fetcher import AbortedTransactions, Fetcher, FetchSettings
-from pylogd.client.core.consumer.reader import Handed, Reader
+from pylogd.client.core.consumer.reader import PolledRecords, Reader
 from pylogd.client.core.errors import BrokerUnavailable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Partition, Topic
@@ -53,10 +53,10 @@ def answer(fetcher: Fetcher, call: Call, *parts: PartitionData, now: float = 0.0
     call.answered(FetchResponse(responses=[FetchableTopicResponse("t", partitions=list(parts))]), now)
 
 
-def make(*places: TopicPartition, **settings: object) -> Fetcher:
+def make(*partitions: TopicPartition, **settings: object) -> Fetcher:
     fetcher = Fetcher(FetchSettings(**settings), 30.0)  # type: ignore[arg-type]
-    for place in places:
-        fetcher.move(place, 0)
+    for partition in partitions:
+        fetcher.move(partition, 0)
     return fetcher
 
 
@@ -73,8 +73,8 @@ def test_a_nearer_replica_is_used_until_there_is_trouble_with_it() -> None:
     node, _, asked = ask(fetcher, now=10.0)
     assert node == LEADER
     answer(fetcher, asked, PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE), now=10.0)
-    place = fetcher.failed_partition()
-    assert place is not None and isinstance(place.error, KafkaError)
+    failed = fetcher.failed_partition()
+    assert failed is not None and isinstance(failed.error, KafkaError)
 
 
 def test_a_nearer_replica_is_left_after_a_while() -> None:
@@ -92,28 +92,28 @@ def test_no_more_is_asked_for_than_fits() -> None:
     _, request, asked = ask(fetcher)
     assert request.max_bytes == 200_000  # as much again may be under way
     assert {p.partition_max_bytes for p in request.topics[0].partitions} == {200_000}
-    assert fetcher.room == 200_000
+    assert fetcher.request_bytes == 200_000
     big = encode_batch([(None, b"x" * 390_000, 0, ())])  # a first batch comes whole, whatever the limit
     answer(fetcher, asked, PartitionData(0, records=big))
-    assert fetcher.room == 0
+    assert fetcher.request_bytes == 0
     fetched = fetcher.take()
     assert fetched is not None
-    assert fetcher.room == 0
+    assert fetcher.request_bytes == 0
     fetcher.used(fetched)
-    assert fetcher.room == 200_000
+    assert fetcher.request_bytes == 200_000
 
 
 def test_what_is_dropped_frees_its_room_and_late_answers_count_for_nothing() -> None:
     fetcher = make(T0, T1)
-    free = fetcher.room
+    free = fetcher.request_bytes
     _, _, asked = ask(fetcher)
     fetcher.move(T0, 5)
     assert not fetcher.calls(0.0, known())  # its broker is busy
     answer(fetcher, asked, PartitionData(0, records=batch(0, 3)), PartitionData(1, records=batch(0, 3)))
-    assert [place.offset for place in (fetcher.partitions[T0], fetcher.partitions[T1])] == [5, 3]
+    assert [fetch.offset for fetch in (fetcher.partitions[T0], fetcher.partitions[T1])] == [5, 3]
     fetcher.drop(T1)
     assert fetcher.take() is None
-    assert fetcher.room == free
+    assert fetcher.request_bytes == free
 
 
 def test_a_paused_partition_waits_with_what_has_come() -> None:
@@ -124,7 +124,7 @@ def test_a_paused_partition_waits_with_what_has_come() -> None:
     taken = fetcher.take()
     assert taken is not None and taken.fetch.partition == T1
     assert not fetcher.ready and fetcher.take() is None
-    assert [place.partition for place in fetcher.due(0.0)] == [T1]
+    assert [fetch.partition for fetch in fetcher.due(0.0)] == [T1]
     fetcher.pause(T0, False)
     taken = fetcher.take()
     assert taken is not None and taken.fetch.partition == T0
@@ -257,7 +257,7 @@ def test_what_is_not_processed() -> None:
         return [Record("t", partition, n, 0, None, None) for n in range(first, first + count)]
 
     chunks = [(T0, records(0, 5, 2)), (T1, records(1, 0, 2)), (T0, records(0, 7, 1))]
-    handed = Handed(chunks)
+    handed = PolledRecords(chunks)
     assert handed.unprocessed(last_is_done=True) == {T0: 5, T1: 0}
     iterator = iter(handed)
     next(iterator)

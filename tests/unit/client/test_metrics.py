@@ -117,7 +117,9 @@ def test_a_producer() -> None:
 def test_a_consumer() -> None:
     network = NetworkMeters("c", 30.0)
     network.window.tick(0.0)
-    core = PartitionsCore(ConsumerOptions(), Metadata([("h", 1)]), None, on_found=lambda *_: None, soon=lambda: None)
+    core = PartitionsCore(
+        ConsumerOptions(), Metadata([("h", 1)]), None, on_found=lambda *_: None, soon=lambda: None, warn=lambda _: None
+    )
     core.move(T0, 40)
     core.move(T1, 7)
     meters = ConsumerMeters(network, core)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylogd.client.core.call import Call, Endpoint
+from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     Closed,
@@ -17,16 +18,13 @@ from pylogd.client.core.errors import (
     is_retriable,
 )
 from pylogd.client.core.metadata import Metadata
-from pylogd.client.core.model import Broker
+from pylogd.client.core.model import Broker, Topic
 from pylogd.client.core.network import (
     HEDGE_SECONDS,
     IDLE_CHECK_SECONDS,
-    Close,
     ConnectionOptions,
     Link,
     Network,
-    Open,
-    Write,
 )
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import APIS, ApiKey
@@ -336,3 +334,79 @@ def test_after_close_everything_fails() -> None:
     world.perform()
     world.send()
     assert all(isinstance(outcome, Closed) for outcome in world.outcomes) and len(world.outcomes) == 2
+
+
+# Beginning again (KIP-899, KIP-1102)
+
+
+def moved(world: World) -> None:
+    """The client knows brokers that are gone; who listens now is behind the bootstrap address."""
+    world.metadata.brokers = {1: Broker(1, "old1", 1), 2: Broker(2, "old2", 1)}
+
+
+def test_when_no_known_broker_answers_the_bootstrap_servers_do() -> None:
+    world = World()
+    moved(world)
+    world.send()
+    assert world.opened[2:] == ["a"] and set(world.opened[:2]) == {"old1", "old2"}
+    world.peer().answer(0.0)
+    assert world.outcomes == ["c"]
+
+
+def test_without_recovery_only_known_brokers_are_asked() -> None:
+    world = World()
+    world.metadata.rebootstraps = False
+    moved(world)
+    world.send()
+    assert set(world.opened) == {"old1", "old2"}
+    assert isinstance(world.outcomes[0], BrokerUnavailable)
+
+
+def test_a_broker_may_require_that_the_client_begins_again() -> None:
+    world = World()
+    world.listening["old1"] = None
+    world.metadata.brokers = {1: Broker(1, "old1", 1)}
+    world.metadata.topics = {"t": Topic("t", bytes(16), False, ())}
+    world.send()
+    with pytest.raises(KafkaError) as told:
+        world.metadata.learn_each(MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED))
+    assert is_retriable(told.value)
+    world.network.tick(0.0)
+    world.perform()
+    assert world.peer("old1").closed and not world.metadata.brokers and not world.metadata.topics
+    world.send()
+    assert world.opened == ["old1", "a"]
+
+
+def test_without_recovery_such_an_answer_is_an_error() -> None:
+    metadata = Metadata([("a", 1)], rebootstraps=False)
+    with pytest.raises(KafkaError) as told:
+        metadata.learn_each(MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED))
+    assert not is_retriable(told.value) and not metadata.rebootstrap_required
+
+
+def test_brokers_that_give_no_metadata_for_too_long_are_forgotten() -> None:
+    world = World(rebootstrap_trigger=20.0, request_timeout=30.0)
+    world.listening["old1"] = None
+    world.metadata.brokers = {1: Broker(1, "old1", 1)}
+    world.send(timeout=60.0)  # it is connected, and never answers
+    world.run(19.0)
+    assert world.opened == ["old1"]
+    world.run(21.0)
+    assert world.peer("old1").closed and not world.metadata.brokers
+    world.send()
+    assert world.opened == ["old1", "a"]
+    world.peer().answer(world.now)
+    world.metadata.brokers = {1: Broker(1, "a", 1)}
+    world.run(60.0)
+    assert world.metadata.brokers, "an answer has begun the time anew"
+
+
+def test_without_recovery_they_are_kept() -> None:
+    world = World(rebootstrap_trigger=None)
+    world.metadata.rebootstraps = False
+    world.listening["old1"] = None
+    world.metadata.brokers = {1: Broker(1, "old1", 1)}
+    world.send(timeout=60.0)
+    world.run(50.0)
+    assert world.metadata.brokers and not world.peer("old1").closed

@@ -24,7 +24,7 @@ class Starts:
 
     def __init__(self, *, group: bool = True) -> None:
         self.asked: list[tuple[list[TopicPartition], Done]] = []
-        self.found: list[tuple[dict[TopicPartition, int], dict[TopicPartition, int]]] = []
+        self.found: list[tuple[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, int]]] = []
         metadata = Metadata([("h", 1)])
         metadata.brokers = {1: Broker(1, "h", 1)}
         metadata.topics = {"t": Topic("t", ZERO_UUID, False, (Partition(0, 1, 0, (1,), (1,), ()),))}
@@ -53,7 +53,7 @@ def test_an_offset_that_was_looked_up_before_a_rebalance_is_not_used_after_it() 
     assert not world.found
     world.starts.turn(0.0)
     world.asked[1][1]({T0: OffsetAndMetadata(100)}, None)
-    assert world.found == [({T0: 100}, {})]
+    assert world.found == [({T0: OffsetAndMetadata(100)}, {})]
 
 
 def test_without_a_committed_offset_the_leader_is_asked() -> None:

@@ -1,19 +1,20 @@
-"""Batches as columns: a fetch becomes one `pyarrow.RecordBatch`, with no Python object for a record.
+"""Decode batches to columns: a fetch becomes one `pyarrow.RecordBatch`, with no Python object for a record.
 
     from pylogd.client.core.consumer import columns
 
-    records = columns.decode(batch_bytes, from_offset=100)      # what was fetched, as it came
-    found = columns.decode_batches(iter_batches(batch_bytes))   # the same with the offset at which to go on
+    records = columns.decode(batch_bytes, from_offset=100)      # bytes of a fetch
+    found = columns.decode_batches(iter_batches(batch_bytes))   # the same, with the next offset
 
 Columns: `key` and `value` binary, null where a record has none; `offset` int64; `timestamp` timestamp(ms, UTC), when
-the record was made or appended, as `timestampType` int32 says (0 or 1, as Spark's Kafka source has it); and if asked
-for, `headers`: list<struct<key: string, value: binary>>.
+the record was created or appended, as `timestampType` int32 says (0 or 1, as in Spark's Kafka source); on demand
+`headers`: list<struct<key: string, value: binary>>.
 
-Strategy: batches are measured first, then columns of the right size are filled by `wire._speedups`, where that could be
-compiled; elsewhere the same columns are made by way of objects, ten times slower. `rows_of` goes the other way.
+Strategy: batches are measured first, then columns of the right size are filled by the compiled `wire._speedups`. Where
+it is missing, the same columns are made from objects, ten times slower. `rows_of` goes the other way.
 
-Rules: control batches and records below the offset asked for are left out. A damaged batch ends the columns before it,
-so that what is good is handed out; if it is the first, it raises. pyarrow is imported when it is first needed.
+Rules: control batches and records below the offset asked for are left out. The columns end in front of a
+damaged batch, so that good records are returned; a damaged first batch raises. pyarrow is imported when it is first
+needed.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from pylogd.wire.records import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_BYTES = (1 << 31) - 1  # Arrow's `binary` counts in int32
+_MOST_BYTES = (1 << 31) - 1  # the offsets of Arrow's `binary` are int32
 _INT32 = struct.Struct("=i")
 _INT64 = 1 << 63
-_NULLS_UNKNOWN = -1  # Arrow counts them
+_NULLS_UNKNOWN = -1  # so are the offsets of lists
 
 
 class PyArrowMissing(PylogdError):
@@ -54,9 +55,9 @@ class PyArrowMissing(PylogdError):
 
 
 class Columns(NamedTuple):
-    """Records as columns, and the offset at which a reader goes on: behind the last batch, whatever was left out.
+    """Records as columns, and the offset behind the last batch, at which a reader goes on.
 
-    `ended`: no batch is left. Else the next one was not taken because of `max_bytes`, or it is damaged.
+    `ended`: no batch is left. Else the next one was left out because of `max_bytes`, or is damaged.
     """
 
     records: pa.RecordBatch
@@ -65,7 +66,7 @@ class Columns(NamedTuple):
 
 
 class _Measures(NamedTuple):
-    """What a batch holds from the offset on that was asked for. `last_delta`: the last record's, counted or not."""
+    """The sizes of a batch from an offset on. `last_delta` is the last record's offset delta, counted or not."""
 
     rows: int
     key_bytes: int
@@ -79,7 +80,7 @@ class _Measures(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A batch that was checked: its records as bytes, and from which offset delta on they count."""
+    """A checked batch: its records as bytes, and the offset delta of the first that counts."""
 
     header: BatchHeader
     payload: Buffer
@@ -94,7 +95,7 @@ def decode(
     data: Buffer, *, from_offset: int = 0, headers: bool = False, check_crcs: bool = True, topic: str = "",
     partition: int = -1,
 ) -> pa.RecordBatch:  # fmt: skip
-    """The records of all whole batches in `data`, as a fetch answers them; a last one may be cut off.
+    """Decode all whole batches in the answer to a fetch; the last one may be incomplete.
 
     Raises CorruptRecords, of `topic` and `partition`, if the first batch is damaged, and PyArrowMissing.
     """
@@ -109,9 +110,9 @@ def decode_batches(
     check_crcs: bool = True, topic: str = "", partition: int = -1, max_decompressed: int = MAX_DECOMPRESSED,
     max_bytes: int = _MOST_BYTES,
 ) -> Columns:  # fmt: skip
-    """As `decode`, for batches that were parted before (`wire.records.iter_batches`).
+    """Decode batches that were split before (`wire.records.iter_batches`).
 
-    Once records take `max_bytes` uncompressed, no further batch is taken: a small fetch may hold gigabytes.
+    Once records take `max_bytes` uncompressed, no further batch is decoded: a small fetch may hold gigabytes.
     """
     arrow = _pyarrow()
     next_offset = from_offset
@@ -126,7 +127,7 @@ def decode_batches(
             part = _check(header, batch, from_offset, check_crcs, max_decompressed)
         except InvalidRecordBatch as error:
             if parts:
-                break  # it is the first one the next time
+                break  # the next call begins with it
             raise CorruptRecords(topic, partition, header.base_offset, header.next_offset, str(error)) from error
         size += len(part.payload)
         if parts and size > _MOST_BYTES:
@@ -143,13 +144,13 @@ def decode_batches(
 
 
 def schema(headers: bool = False) -> pa.Schema:
-    """What `decode` answers in."""
+    """Return the schema of the columns."""
     return _schema(_pyarrow(), headers)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
-    """The rows of a batch with the columns `value` and, where it has them, `key`, `timestamp` and `headers`, as a
-    producer takes them; a row without a time stamp has -1. Raises KeyError if there is no `value`.
+    """Return the rows of a batch as a producer takes them. `value` is required; `key`, `timestamp` and `headers` are
+    not. A row without a time stamp has -1. Raises KeyError if there is no `value`.
     """
     arrow = _pyarrow()
     names = set(batch.schema.names)
@@ -173,7 +174,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[NewRecord]:
 
 
 def _batches(data: Buffer, from_offset: int, topic: str, partition: int) -> Iterable[tuple[BatchHeader, memoryview]]:
-    """Each batch; what is no batch ends it, or raises if nothing came before."""
+    """Iterate over the batches. Invalid bytes end it; at the beginning they raise."""
     any_came = False
     try:
         for found in iter_batches(data, allow_partial=True):
@@ -185,7 +186,7 @@ def _batches(data: Buffer, from_offset: int, topic: str, partition: int) -> Iter
 
 
 def _check(header: BatchHeader, batch: memoryview, from_offset: int, check_crcs: bool, max_decompressed: int) -> _Part:
-    """Raises InvalidRecordBatch unless every record of the batch can be read."""
+    """Measure a batch. Raises InvalidRecordBatch unless every record of it can be read."""
     if check_crcs and not batch_crc_ok(batch, header):
         raise InvalidRecordBatch(f"the batch at offset {header.base_offset} fails its CRC")
     payload = payload_of(batch, header, max_decompressed)
@@ -210,7 +211,7 @@ def _check(header: BatchHeader, batch: memoryview, from_offset: int, check_crcs:
 
 
 def _compiled(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
-    """The columns, filled by `_speedups`."""
+    """Return the columns, filled by `_speedups`."""
     loops: Any = records.speedups
     sums = _Measures._make(map(sum, zip(*(part.measures for part in parts), strict=True))) if parts else _NOTHING
     rows = sums.rows
@@ -257,16 +258,16 @@ def _compiled_headers(arrow: Any, parts: list[_Part], sums: _Measures, kind: Any
     names = keys.array(arrow, arrow.string())
     try:
         names.validate(full=True)
-    except arrow.ArrowInvalid:  # not UTF-8, all of it
+    except arrow.ArrowInvalid:  # not all of it is UTF-8
         names = arrow.array([name.decode(errors="replace") for name in keys.array(arrow, arrow.binary()).to_pylist()])
     pairs = arrow.StructArray.from_arrays([names, values.array(arrow, arrow.binary())], fields=list(kind.value_type))
     return arrow.Array.from_buffers(kind, sums.rows, [None, arrow.py_buffer(ends)], 0, children=[pairs])
 
 
 class _Strings:
-    """The buffers of a column of byte strings, in Arrow's layout: ends, a bit for each that is not null, bytes.
+    """The buffers of a column of byte strings, in Arrow's layout: offsets, validity bits, bytes.
 
-    From Arrow's pool, which keeps memory at hand: pages that are new to the process cost more than what fills them.
+    They are from Arrow's pool, which reuses memory: pages that are new to the process cost more than filling them.
     """
 
     def __init__(self, arrow: Any, rows: int, nulls: int, size: int) -> None:
@@ -284,7 +285,7 @@ class _Strings:
 
 
 def _plain(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
-    """The same columns by way of objects, where nothing is compiled."""
+    """Return the columns, made from objects, where nothing is compiled."""
     rows: list[tuple[int, int, int, bytes | None, bytes | None, tuple[Header, ...]]] = []
     for header, payload, first, _ in parts:
         appended = header.is_log_append_time
@@ -307,7 +308,7 @@ def _plain(arrow: Any, parts: list[_Part], kind: Any) -> list[Any]:
 
 
 def _text(name: str) -> str:
-    """A header's key without the surrogates that stand for bytes that are not UTF-8."""
+    """Return a header's key, with surrogates, which stand for bytes that are not UTF-8, replaced."""
     return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode(errors="replace")
 
 

@@ -1,46 +1,62 @@
-"""Where a consumer is in each partition, what to fetch next, and what has come.
+"""Fetch record batches of partitions: which broker to ask for what, and what the answers bring.
 
-Strategy: one request at a time to each broker, for all partitions that are read from it. A reply is kept as the bytes
-that came; only batch headers are read, to know where to go on, so that the next request is in flight before the first
-record of this reply is decoded. Partitions take turns in being first in a request, because a full reply starves the
-last ones. A leader may point to a nearer replica (KIP-392); that one is read from for a while, and any trouble with it
-leads back to the leader.
+Strategy: one request at a time to each broker, for all partitions that are read from it. An answer is kept as the bytes
+that were received; only batch headers are read, to know which offset follows, so that the next request is in flight
+before the first record of this answer is decoded. Partitions take turns in being first in a request, because an answer
+that is full leaves the last ones out. A leader may name a preferred replica (KIP-392), which is read from for a while;
+after any error of it the leader is asked again. A request names the leader epoch of each partition, so that a broker
+with another one refuses it; a position is checked before it is used with a new leader epoch (`validation`, KIP-320).
 
-Rules: at most one reply of each broker is kept and one in flight, and all of them together hold no more than
-`buffer_bytes`, or a batch that is larger. A partition whose position was changed meanwhile is told by its generation,
-and what was fetched for it is dropped. No I/O, no clock, no threads.
+Rules: at most one answer of each broker is kept and one request in flight, and all of them together hold no more than
+`buffer_bytes`, or one batch that is larger. A partition whose position was changed meanwhile is known by its
+generation, and what was fetched for it is dropped. No I/O, no clock, no threads.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
+from pylogd.client.core.consumer.fetch_session import (
+    SESSION_ERRORS,
+    FetchSession,
+    PartitionKey,
+    PartitionRequest,
+)
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.errors import CorruptRecords
 from pylogd.client.core.metadata import Metadata
-from pylogd.client.core.model import TopicPartition
+from pylogd.client.core.model import Partition, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError, error_for
 from pylogd.wire.exceptions import InvalidRecordBatch
-from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from pylogd.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 from pylogd.wire.records import BatchHeader, ControlType, control_type, decode_batch, iter_batches
 from pylogd.wire.values import ZERO_UUID
 
-PURPOSE = "fetch"
 TOPIC_IDS_FROM = 13  # the version of Fetch
+UNKNOWN_EPOCH = -1  # a leader epoch that is not known
 _CONSUMER = -1
-_NOBODY = -1
-_NEAR_SECONDS = 300.0  # for how long a nearer replica is used before the leader is asked again
-_LEAST_ROOM = 64 * 1024  # with less room in the buffers than this it is not worth asking
+_NO_REPLICA = -1
+_PREFERRED_SECONDS = 300.0  # for how long a preferred replica is used before the leader is asked again
+_LEAST_BYTES = 64 * 1024  # with less space left in the buffers than this no request is sent
+_NUMBERS = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Waits and sizes as Kafka's fetch.* settings. `read_committed`: leave out what transactions took back."""
+    """Waits and sizes, as Kafka's fetch.* settings. `read_committed`: leave out records of aborted transactions."""
 
     min_bytes: int = 1
     max_wait_ms: int = 500
@@ -61,26 +77,35 @@ class FetchSettings:
 
 @dataclass(slots=True, eq=False)
 class PartitionFetch:
-    """Where the fetcher is in a partition. `error` is what its last answer said, until somebody deals with it."""
+    """The next fetch of a partition.
+
+    `offset` is the next to fetch, `offset_epoch` the leader epoch of the record in front of it; the log is known to
+    have both under `leader_epoch`, if its topic still has `topic_id`. While `validating`, a newer leader is asked
+    whether its log has them. `error` is that of the last answer, until it has been dealt with.
+    """
 
     partition: TopicPartition
     offset: int
     generation: int
+    offset_epoch: int = UNKNOWN_EPOCH
+    leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: bytes = ZERO_UUID
+    validating: bool = False
     high_watermark: int = -1
     not_before: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
     error: PylogdError | None = None
     paused: bool = False
     in_flight: FetchInFlight | None = None
-    near: int = _NOBODY
-    near_until: float = 0.0
+    preferred_replica: int = _NO_REPLICA
+    preferred_until: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class FetchedBatches:
-    """Batches of one partition, whole, as views of the reply's bytes. Records before `offset` were not asked for.
+    """Whole batches of one partition, as views of the answer's bytes. Records before `offset` were not asked for.
 
-    `aborted` is for `AbortedTransactions.skips`, where transactions matter. `size` in bytes counts against the buffers.
+    `aborted` is set where records of aborted transactions are left out. `size` in bytes counts against the buffers.
     """
 
     fetch: PartitionFetch
@@ -93,27 +118,28 @@ class FetchedBatches:
 
 @dataclass(slots=True, eq=False)
 class FetchInFlight:
-    """A fetch request to a broker: its partitions with their generations, and the bytes that it may bring.
+    """A fetch request to a broker: its partitions with their generations, and the bytes that its answer may have.
 
-    `by_answer` finds a partition of the answer, by topic (name or id) and number.
+    `by_answer` maps partitions as the answer names them, by topic (name or id) and number.
     """
 
     node: int
-    room: int
+    max_bytes: int
     fetches: list[tuple[PartitionFetch, int]]
-    by_answer: dict[tuple[str | bytes, int], tuple[PartitionFetch, int]] = field(default_factory=dict)
+    session: FetchSession
+    by_answer: dict[PartitionKey, tuple[PartitionFetch, int]] = field(default_factory=dict)
 
 
 class AbortedTransactions:
-    """Which batches of an answer belong to transactions that were aborted (KIP-98)."""
+    """Tells which batches of an answer belong to aborted transactions (KIP-98)."""
 
     def __init__(self, transactions: Iterable[Any]) -> None:
-        """`transactions` as in the answer: a producer id, and the offset where its transaction begins."""
+        """`transactions` are the answer's: a producer id and the first offset of its transaction."""
         self._ahead = deque(sorted((t.first_offset, t.producer_id) for t in transactions))
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether to leave out this batch, the next one in order. Raises InvalidRecordBatch."""
+        """Return whether to leave out a batch; batches come in order. Raises InvalidRecordBatch."""
         while self._ahead and self._ahead[0][0] <= header.last_offset:
             self._producers.add(self._ahead.popleft()[1])
         if header.producer_id not in self._producers:
@@ -127,30 +153,41 @@ class AbortedTransactions:
 
 
 class Fetcher:
-    """The partitions in `partitions`, what was asked for them, and what came and nobody has taken yet."""
+    """The partitions that are fetched, the requests for them, and the batches that nobody has taken yet."""
 
     def __init__(self, settings: FetchSettings, request_timeout: float) -> None:
-        """Nothing is fetched until there are partitions. `request_timeout` in seconds, beyond the broker's wait."""
+        """Nothing is fetched yet. `request_timeout` in seconds is added to the time that the broker may wait."""
         self.settings = settings
         self._timeout = request_timeout + settings.max_wait_ms / 1000
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._ready: deque[FetchedBatches] = deque()
-        self._held = 0  # bytes that came and are not used up
-        self._expected = 0  # bytes that may come
+        self._held = 0  # bytes that were received and are not used up
+        self._expected = 0  # bytes that the requests in flight may bring
         self._generation = 0
         self._busy: set[int] = set()
         self._nodes: set[int] = set()
+        self._sessions: dict[int, FetchSession] = {}
+        self.leader_changed: list[TopicPartition] = []
+        # A connection of its own: an answer that waits for records delays whatever is behind it.
+        self._purpose = f"fetch {next(_NUMBERS)}"
 
     # Partitions
 
-    def move(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch a partition from `offset` on. What was fetched of it before is dropped."""
+    def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
+        """Fetch a partition from `offset` on; `epoch` is the leader epoch of the record in front of it, if known.
+
+        What was fetched of the partition before is dropped. `valid`: the log is known to have this position, under the
+        leader epoch under which it had the one before.
+        """
         before = self.partitions.get(partition)
         self.drop(partition)
         self._generation += 1
-        fetch = self.partitions[partition] = PartitionFetch(partition, offset, self._generation)
+        fetch = self.partitions[partition] = PartitionFetch(partition, offset, self._generation, epoch)
         if before is not None:
-            fetch.paused, fetch.near, fetch.near_until = before.paused, before.near, before.near_until
+            fetch.paused = before.paused
+            fetch.preferred_replica, fetch.preferred_until = before.preferred_replica, before.preferred_until
+            if valid:
+                fetch.leader_epoch, fetch.topic_id = before.leader_epoch, before.topic_id
 
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no more."""
@@ -160,11 +197,11 @@ class Fetcher:
                 self.used(fetched)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Fetch no more of a partition for now, and keep what has come."""
+        """Stop, or go on, fetching a partition; what was fetched is kept."""
         self.partitions[partition].paused = paused
 
     def failed_partition(self) -> PartitionFetch | None:
-        """A fetch whose last answer was an error that nobody dealt with yet."""
+        """Return a fetch whose last answer was an error that has not been dealt with, or None."""
         for fetch in self.partitions.values():
             if fetch.error is not None:
                 return fetch
@@ -173,24 +210,26 @@ class Fetcher:
     def reset(self) -> None:
         """Forget what is in flight: its connections are gone, and no answer will come."""
         self._busy.clear()
+        for session in self._sessions.values():
+            session.failed()
         self._expected = 0
         for fetch in self.partitions.values():
             fetch.in_flight = None
 
-    # What has come
+    # What was fetched
 
     @property
     def starved(self) -> bool:
-        """Whether what came of paused partitions leaves no room for the others."""
-        return self._held > 0 and not self.room and any(fetch.paused for fetch in self.partitions.values())
+        """Whether the batches of paused partitions fill the buffers, so that nothing can be fetched for others."""
+        return self._held > 0 and not self.request_bytes and any(fetch.paused for fetch in self.partitions.values())
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something."""
+        """Whether `take` would return batches."""
         return any(not fetched.fetch.paused for fetched in self._ready)
 
     def take(self) -> FetchedBatches | None:
-        """The next batches that have come, if any have. `used` has to follow when they are used up or dropped."""
+        """Return the next batches, or None. Call `used` once they are used up or dropped."""
         for fetched in self._ready:
             if not fetched.fetch.paused:
                 self._ready.remove(fetched)
@@ -198,18 +237,22 @@ class Fetcher:
         return None
 
     def used(self, fetched: FetchedBatches) -> None:
-        """The batches are not needed any more: their bytes no longer count."""
+        """Record that batches are no longer needed: their bytes no longer count against the buffers."""
         self._held -= fetched.size
         fetched.size = 0
 
-    # Asking
+    # Requests
 
     def due(self, now: float) -> list[PartitionFetch]:
-        """The partitions to ask for now, if their broker has no request in flight."""
+        """Return the partitions that can be fetched now, if their broker has no request in flight."""
         return [
             fetch
             for fetch in self.partitions.values()
-            if fetch.in_flight is None and fetch.error is None and not fetch.paused and fetch.not_before <= now
+            if fetch.in_flight is None
+            and fetch.error is None
+            and not fetch.paused
+            and not fetch.validating
+            and fetch.not_before <= now
         ]
 
     def next_time(self, now: float) -> float | None:
@@ -218,56 +261,72 @@ class Fetcher:
         times = [fetch.not_before for fetch in waiting if fetch.not_before > now]
         return min(times, default=None)
 
-    def by_node(
-        self, partitions: Iterable[PartitionFetch], leader_of: Callable[[TopicPartition], int], now: float
-    ) -> dict[int, list[PartitionFetch]]:
-        """Partitions by the broker to ask, of those that have no request in flight. What `leader_of` raises, they fail
-        with.
-        """
-        found: dict[int, list[PartitionFetch]] = {}
-        for fetch in partitions:
-            try:
-                node = fetch.near if now < fetch.near_until else leader_of(fetch.partition)
-            except PylogdError as error:
-                self.fail(fetch, error, now)
-                continue
-            self._nodes.add(node)
-            if node not in self._busy:
-                found.setdefault(node, []).append(fetch)
-        return found
-
     @property
-    def room(self) -> int:
-        """Bytes that the next request may bring; 0 while the buffers are full."""
+    def request_bytes(self) -> int:
+        """The number of bytes that the next answer may have; 0 while the buffers are full."""
         buffer = self.settings.buffer_bytes
         free = buffer - self._held - self._expected
-        if free < _LEAST_ROOM and (self._held or self._expected):
+        if free < _LEAST_BYTES and (self._held or self._expected):
             return 0
-        share = buffer // (2 * max(1, len(self._nodes)))  # one reply of each broker is kept, one is under way
-        return max(1, min(free, max(share, _LEAST_ROOM), self.settings.max_bytes))
+        share = buffer // (2 * max(1, len(self._nodes)))  # one answer of each broker is kept, one is under way
+        return max(1, min(free, max(share, _LEAST_BYTES), self.settings.max_bytes))
 
     def calls(self, now: float, metadata: Metadata) -> list[Call]:
         """Return a request to each broker that has a partition to fetch and no request in flight.
 
-        While something that came waits to be taken, nothing more is asked for. Partitions of topics that are not known
-        are left out until they are.
+        While batches wait to be taken, nothing more is fetched. Partitions of unknown topics are left out, and those
+        whose leader has changed until their positions are validated (`take_leader_changed`).
         """
         if self.ready:
             return []
-        known = [fetch for fetch in self.due(now) if fetch.partition.topic in metadata.topics]
+        by_node: dict[int, list[PartitionFetch]] = {}
+        for fetch in self.due(now):
+            if fetch.partition.topic in metadata.topics:
+                node = self._node_of(fetch, metadata, now)
+                if node is not None and node not in self._busy:
+                    by_node.setdefault(node, []).append(fetch)
         calls = []
-        for node, fetches in self.by_node(known, lambda partition: _leader(metadata, partition), now).items():
-            if not self.room:
+        for node, fetches in by_node.items():
+            if not self.request_bytes:
                 break
             calls.append(self._call(node, fetches, metadata))
         return calls
 
+    def _node_of(self, fetch: PartitionFetch, metadata: Metadata, now: float) -> int | None:
+        """Return the broker to fetch a partition from; None if it can't be fetched now."""
+        if now < fetch.preferred_until:
+            self._nodes.add(fetch.preferred_replica)
+            return fetch.preferred_replica
+        try:
+            leader = _leader(metadata, fetch.partition)
+        except PylogdError as error:
+            self.fail(fetch, error, now)
+            return None
+        if leader.leader_epoch != fetch.leader_epoch:
+            before, fetch.topic_id = fetch.topic_id, metadata.topics[fetch.partition.topic].topic_id
+            if before not in (ZERO_UUID, fetch.topic_id):  # the topic was made anew, and has other epochs
+                fetch.offset_epoch = UNKNOWN_EPOCH
+            if UNKNOWN_EPOCH not in (fetch.offset_epoch, leader.leader_epoch):
+                fetch.validating = True
+                self.leader_changed.append(fetch.partition)
+                return None
+            fetch.leader_epoch = leader.leader_epoch
+        self._nodes.add(leader.leader)
+        return leader.leader
+
+    def take_leader_changed(self) -> list[TopicPartition]:
+        """Return the partitions whose positions have to be validated before they are fetched again."""
+        changed, self.leader_changed = self.leader_changed, []
+        return [p for p in changed if (fetch := self.partitions.get(p)) is not None and fetch.validating]
+
     def _call(self, node: int, fetches: list[PartitionFetch], metadata: Metadata) -> Call:
-        in_flight = FetchInFlight(node, self.room, [(fetch, fetch.generation) for fetch in fetches])
+        session = self._sessions.setdefault(node, FetchSession())
+        current = [(fetch, fetch.generation) for fetch in fetches]
+        in_flight = FetchInFlight(node, self.request_bytes, current, session)
         for fetch in fetches:
             fetch.in_flight = in_flight
         self._busy.add(node)
-        self._expected += in_flight.room
+        self._expected += in_flight.max_bytes
         ids = {name: metadata.topics[name].topic_id for name in {fetch.partition.topic for fetch in fetches}}
 
         def failed(error: PylogdError, now: float) -> None:
@@ -282,79 +341,82 @@ class Fetcher:
 
         return Call(
             FetchRequest, lambda version: self._request(in_flight, ids, version), answered, failed,
-            self._timeout, node, PURPOSE, highest=TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None,
+            self._timeout, node, self._purpose, highest=TOPIC_IDS_FROM - 1 if ZERO_UUID in ids.values() else None,
         )  # fmt: skip
 
     def _request(self, in_flight: FetchInFlight, topic_ids: Mapping[str, bytes], version: int) -> FetchRequest:
-        """Make the message, with the offsets of now: the connection may have taken a while."""
-        settings, room = self.settings, in_flight.room
+        """Make the message, with the present offsets: opening the connection may have taken a while."""
+        settings = self.settings
         by_id = version >= TOPIC_IDS_FROM
-        topics: dict[str, FetchTopic] = {}
+        most = min(in_flight.max_bytes, settings.partition_max_bytes)
+        wanted: dict[PartitionKey, PartitionRequest] = {}
         for fetch, generation in in_flight.fetches:
-            if not self.current(fetch, generation):
-                continue
-            name, index = fetch.partition
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = FetchTopic(topic_id=topic_ids[name]) if by_id else FetchTopic(name)
-            topic.partitions.append(
-                FetchPartition(
-                    partition=index,
-                    fetch_offset=fetch.offset,
-                    partition_max_bytes=min(room, settings.partition_max_bytes),
-                )
-            )
-            in_flight.by_answer[topic_ids[name] if by_id else name, index] = fetch, generation
-        if not topics:
+            if self.current(fetch, generation):
+                name, index = fetch.partition
+                key = (topic_ids[name] if by_id else name), index
+                wanted[key] = PartitionRequest(fetch.offset, fetch.leader_epoch, most)
+                in_flight.by_answer[key] = fetch, generation
+        if not wanted:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "nothing is left to fetch")
+        session = in_flight.session.request(wanted, version, by_id)
         return FetchRequest(
             replica_id=_CONSUMER,
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
-            max_bytes=room,
+            max_bytes=in_flight.max_bytes,
             isolation_level=int(settings.read_committed),
+            session_id=session.session_id,
+            session_epoch=session.epoch,
             rack_id=settings.rack,
-            topics=list(topics.values()),
+            topics=_topics(session.named),
+            forgotten_topics_data=_forgotten(session.forgotten),
         )
 
     # Answers
 
     def answered(self, in_flight: FetchInFlight, response: FetchResponse, now: float) -> None:
-        """Sort the answers of a reply by partition."""
+        """Take in what a broker answered for each partition."""
         if response.error_code:
-            self.failed(in_flight, KafkaError(error_for(response.error_code)), now)
+            code = error_for(response.error_code)
+            if code in SESSION_ERRORS and in_flight.session.incremental:  # asked again at once, in a new session
+                in_flight.session.failed(code)
+                self._ended(in_flight)
+            else:
+                self.failed(in_flight, KafkaError(code), now)
             return
+        in_flight.session.succeeded(response.session_id)
         partitions = self._ended(in_flight)
         for topic in response.responses:
             for answer in topic.partitions:
                 found = in_flight.by_answer.get((topic.topic or topic.topic_id, answer.partition_index))
                 if found is not None and self.current(*found):
                     self._answer(in_flight.node, found[0], answer, now)
-        for fetch in partitions:  # whoever was asked for goes behind those that were not
+        for fetch in partitions:  # behind those that were not in this request
             self.partitions[fetch.partition] = self.partitions.pop(fetch.partition)
 
     def failed(self, in_flight: FetchInFlight, error: PylogdError, now: float) -> None:
-        """There is no answer, or none of use: so it is for all partitions that were asked for."""
+        """Record a request without a usable answer as a failure of each of its partitions."""
+        in_flight.session.failed()
         for fetch in self._ended(in_flight):
             self.fail(fetch, error, now)
 
     def fail(self, fetch: PartitionFetch, error: PylogdError, now: float) -> None:
-        """Something went wrong with a fetch: it pauses, and somebody has to look at its `error`."""
+        """Record a failed fetch: it pauses, and somebody has to deal with its `error`."""
         fetch.not_before = now + fetch.backoff.next()
-        if fetch.near_until > now:  # not worth a word: the leader will do
-            fetch.near_until = 0.0
+        if fetch.preferred_until > now:  # no error to report: the leader is asked instead
+            fetch.preferred_until = 0.0
         else:
             fetch.error = error
 
     def _ended(self, in_flight: FetchInFlight) -> list[PartitionFetch]:
         self._busy.discard(in_flight.node)
-        self._expected -= in_flight.room
+        self._expected -= in_flight.max_bytes
         for fetch, _ in in_flight.fetches:
             fetch.in_flight = None
         return [fetch for fetch, generation in in_flight.fetches if self.current(fetch, generation)]
 
     def current(self, fetch: PartitionFetch, generation: int) -> bool:
-        """Whether a fetch still is where it was."""
+        """Whether a partition is still fetched, and its position was not changed since."""
         return self.partitions.get(fetch.partition) is fetch and fetch.generation == generation
 
     def _answer(self, node: int, fetch: PartitionFetch, answer: PartitionData, now: float) -> None:
@@ -362,8 +424,8 @@ class Fetcher:
             error = error_for(answer.error_code)
             self.fail(fetch, KafkaError(error, f"{fetch.partition}: {error.text}"), now)
             return
-        if answer.preferred_read_replica != _NOBODY and answer.preferred_read_replica != node:
-            fetch.near, fetch.near_until = answer.preferred_read_replica, now + _NEAR_SECONDS
+        if answer.preferred_read_replica not in (_NO_REPLICA, node):
+            fetch.preferred_replica, fetch.preferred_until = answer.preferred_read_replica, now + _PREFERRED_SECONDS
         fetch.high_watermark = answer.high_watermark
         fetch.backoff.reset()
         records = answer.records
@@ -381,15 +443,40 @@ class Fetcher:
             size = len(records)
             self._held += size
             self._ready.append(FetchedBatches(fetch, fetch.generation, fetch.offset, iter(batches), size, aborted))
-            fetch.offset = max(fetch.offset, batches[-1][0].next_offset)
+            last = batches[-1][0]
+            fetch.offset = max(fetch.offset, last.next_offset)
+            fetch.offset_epoch = last.leader_epoch
 
 
-def _leader(metadata: Metadata, partition: TopicPartition) -> int:
+def _leader(metadata: Metadata, partition: TopicPartition) -> Partition:
+    """Return a partition that has a leader. Raises KafkaError."""
     try:
         found = metadata.partition(partition)
     except KafkaError as error:
         metadata.note(error)
         raise
-    if found is None:  # forgotten since
+    if found is None:  # a change of leader was noticed meanwhile
         raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition}: its leader is not known")
-    return found.leader
+    return found
+
+
+def _topics(named: Mapping[PartitionKey, PartitionRequest]) -> list[FetchTopic]:
+    topics: dict[str | bytes, FetchTopic] = {}
+    for (topic, index), wanted in named.items():
+        entry = topics.get(topic)
+        if entry is None:
+            entry = topics[topic] = FetchTopic(topic) if isinstance(topic, str) else FetchTopic(topic_id=topic)
+        entry.partitions.append(
+            FetchPartition(index, wanted.leader_epoch, wanted.offset, partition_max_bytes=wanted.max_bytes)
+        )
+    return list(topics.values())
+
+
+def _forgotten(partitions: Iterable[PartitionKey]) -> list[ForgottenTopic]:
+    topics: dict[str | bytes, ForgottenTopic] = {}
+    for topic, index in partitions:
+        entry = topics.get(topic)
+        if entry is None:
+            entry = topics[topic] = ForgottenTopic(topic) if isinstance(topic, str) else ForgottenTopic(topic_id=topic)
+        entry.partitions.append(index)
+    return list(topics.values())

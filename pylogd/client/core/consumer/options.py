@@ -11,12 +11,12 @@ from pylogd.client.core.group.assignors import Assignor, find_assignors
 from pylogd.client.core.group.member_model import MemberSettings
 from pylogd.client.core.interceptors import check_interceptors
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
-from pylogd.client.core.options import ClientOptions
+from pylogd.client.core.options import ClientOptions, check_choice
 from pylogd.client.core.serialization import Deserializer, check_converter
 
 ResetTo = Literal["earliest", "latest", "none"]
 Offset = int | OffsetAndMetadata
-#: to commit, by partition
+#: Offsets to commit, by partition.
 Offsets = Mapping[TopicPartition, Offset] | Mapping[tuple[str, int], Offset]
 
 _SESSION, _ZOOKEEPER_SESSION = 45.0, 6.0  # seconds
@@ -24,22 +24,23 @@ _SESSION, _ZOOKEEPER_SESSION = 45.0, 6.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """What a consumer can be told. Times in seconds, but for names that end in `_ms`; names are Kafka's where Kafka
-    has the setting.
+    """The options of a consumer, by Kafka's names where Kafka has the setting. Times in seconds, or in milliseconds
+    where the name ends in `_ms`.
 
-    group_id, group_instance_id: the group to read with others in, and the name of a static member.
-    coordinator, zookeeper: "broker", or "zookeeper" for a group that lives in the ZooKeeper at "host:port,.../chroot".
+    group_id, group_instance_id: the group, and the name of a static member.
+    coordinator, zookeeper: "broker", or "zookeeper" for a group in the ZooKeeper at "host:port,.../chroot".
     assignors: "range", "roundrobin", "sticky", "cooperative-sticky", or objects of your own, the preferred first.
-    session_timeout: 45 s by default, 6 s in ZooKeeper. max_poll_interval: who does not poll for so long is removed.
-    auto_commit: "after" commits from time to time what was processed, so that a record is processed at least once;
-        "before" commits before records are handed out: at most once; "off" leaves it to `commit`.
-    auto_offset_reset: where to start without a committed offset, or with one that the log no longer has.
-    fetch_*, partition_max_bytes: of one request. buffer_bytes: what may be held of all partitions before it is decoded.
-    max_poll_records: that one call of `poll` returns.
+    session_timeout: 45 s by default, 6 s in ZooKeeper.
+    max_poll_interval: a member that does not poll for so long leaves the group.
+    auto_commit: "after" commits processed records periodically: each is processed at least once; "before" commits
+        before records are returned: each is processed at most once; "off" leaves it to `commit`.
+    auto_offset_reset: where to start without a committed offset, or with one that the log does not have.
+    fetch_*, partition_max_bytes: for one request. buffer_bytes: fetched data of all partitions that is not decoded.
+    max_poll_records: the most records that one call of `poll` returns.
     prefetch: fetch while the application is busy with records.
     key_deserializer, value_deserializer: functions of one argument, bytes, or objects with `deserialize(topic, data)`.
     interceptors: objects whose methods are called for records and commits, see `ConsumerInterceptor`.
-    retry_timeout: for how long errors that may pass are tried again before they are raised; None tries for ever.
+    retry_timeout: how long retriable errors are retried before they are raised; None retries for ever.
     """
 
     group_id: str | None = None
@@ -70,10 +71,11 @@ class ConsumerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         """Raises ValueError: an unknown value, or options that contradict each other."""
-        _check(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
-        _check(self.auto_commit, ("after", "before", "off"), "auto_commit")
-        _check(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
-        _check(self.coordinator, ("broker", "zookeeper"), "coordinator")
+        super().__post_init__()
+        check_choice(self.auto_offset_reset, ("earliest", "latest", "none"), "auto_offset_reset")
+        check_choice(self.auto_commit, ("after", "before", "off"), "auto_commit")
+        check_choice(self.isolation_level, ("read_uncommitted", "read_committed"), "isolation_level")
+        check_choice(self.coordinator, ("broker", "zookeeper"), "coordinator")
         find_assignors(self.assignors)
         check_converter(self.key_deserializer, "deserialize", "key_deserializer")
         check_converter(self.value_deserializer, "deserialize", "value_deserializer")
@@ -83,12 +85,12 @@ class ConsumerOptions(ClientOptions):
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of transactions that were aborted, or are open, are left out."""
+        """Whether records of aborted and open transactions are left out."""
         return self.isolation_level == "read_committed"
 
     @property
     def session_seconds(self) -> float:
-        """How long a member that is not heard of stays in the group."""
+        """How long a member without heartbeats stays in the group."""
         if self.session_timeout is not None:
             return self.session_timeout
         return _ZOOKEEPER_SESSION if self.coordinator == "zookeeper" else _SESSION
@@ -102,8 +104,3 @@ class ConsumerOptions(ClientOptions):
             self.heartbeat_interval, self.max_poll_interval, self.metadata_max_age, self.request_timeout,
             self.client_rack,
         )  # fmt: skip
-
-
-def _check(value: str, allowed: Sequence[str], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")

@@ -1,27 +1,28 @@
 """Read partitions from positions, without I/O: all of a consumer that has nothing to do with groups.
 
-Strategy: `turn` returns what to send: fetches, look-ups of offsets, metadata. What came is taken by `reader`, which
-decodes. An answer that was an error is dealt with here: a position out of range is reset as `auto_offset_reset` says,
-what may pass is tried again, and the rest is raised by `raise_error`, which the face calls before it hands anything
-out.
+Strategy: `turn` returns what to send: fetches, look-ups of offsets, validations of positions, metadata. `reader`
+decodes what was fetched. Errors of fetches are dealt with here: a position that the log does not have is reset as
+`auto_offset_reset` says, what may pass is tried again, and `raise_error`, which the face calls before it hands anything
+out, raises the rest.
 
 Rules: a partition that is assigned has a position in `reader` or waits in `starts` for one. No I/O and no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import Call
-from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher, FetchSettings, PartitionFetch
+from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, Fetcher, FetchSettings, PartitionFetch
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.consumer.reader import Reader
-from pylogd.client.core.consumer.start_offsets import LookUp, StartOffsets
-from pylogd.client.core.errors import is_retriable
+from pylogd.client.core.consumer.start_offsets import LookUp, OnFound, StartOffsets
+from pylogd.client.core.consumer.validation import Divergence, PositionValidator
+from pylogd.client.core.errors import LogTruncation, is_retriable
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.metadata_updater import MetadataUpdater
-from pylogd.client.core.model import Topic, TopicPartition
+from pylogd.client.core.model import OffsetAndMetadata, Topic, TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
@@ -30,7 +31,7 @@ class PartitionsCore:
     """See the module. Times in seconds.
 
     `on_found(committed, reset)` is told of the positions at which partitions start. `soon` is called when a request
-    could be sent that could not before.
+    could be sent that could not before, `warn` with a line for the log.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class PartitionsCore:
         metadata: Metadata,
         look_up: LookUp | None,
         *,
-        on_found: Callable[[dict[TopicPartition, int], dict[TopicPartition, int]], None],
+        on_found: OnFound,
         soon: Callable[[], None],
+        warn: Callable[[str], None],
     ) -> None:
         """Nothing is assigned yet."""
         self.options = options
@@ -53,6 +55,10 @@ class PartitionsCore:
             metadata, options.auto_offset_reset, look_up, read_committed=options.read_committed,
             request_timeout=options.request_timeout, patience=options.retry_timeout, on_found=self._found,
         )  # fmt: skip
+        self.validator = PositionValidator(
+            metadata, options.request_timeout, on_valid=self._validated, on_truncated=self._truncated,
+            on_error=self._validation_failed,
+        )  # fmt: skip
         self._metadata = metadata
         self._updater = MetadataUpdater(
             metadata, max_age=options.metadata_max_age, timeout=options.request_timeout, backoff=Backoff,
@@ -60,6 +66,7 @@ class PartitionsCore:
         )  # fmt: skip
         self._on_found = on_found
         self._soon = soon
+        self._warn = warn
         self._failing_since: dict[TopicPartition, tuple[float, int]] = {}
         self._error: PylogdError | None = None
 
@@ -75,30 +82,47 @@ class PartitionsCore:
         if partition not in self.reader.positions and partition not in self.starts.waiting:
             raise ValueError(f"{partition} is not assigned")
 
-    def move(self, partition: TopicPartition, offset: int) -> None:
-        """Read a partition from `offset` on."""
-        self.starts.discard(partition)
-        self._failing_since.pop(partition, None)
-        self.reader.move(partition, offset)
+    def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
+        """Read a partition from `offset` on. `epoch` is the leader epoch of the record in front of it, if known; then
+        the position is validated before anything is fetched.
+        """
+        self._release(partition)
+        self.reader.move(partition, offset, epoch)
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Read again from the position, or from an offset before it: what follows was not processed."""
+        self._release(partition)
+        self.reader.rewind(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
-        self.starts.discard(partition)
-        self._failing_since.pop(partition, None)
+        self._release(partition)
         self.reader.forget(partition)
 
-    def _found(self, committed: dict[TopicPartition, int], reset: dict[TopicPartition, int]) -> None:
+    def _release(self, partition: TopicPartition) -> None:
+        """Forget what belongs to the present position of a partition."""
+        self.starts.discard(partition)
+        self.validator.discard(partition)
+        self._failing_since.pop(partition, None)
+
+    def _found(self, committed: dict[TopicPartition, OffsetAndMetadata], reset: dict[TopicPartition, int]) -> None:
         self._on_found(committed, reset)
-        for partition, offset in (committed | reset).items():
+        for partition, found in committed.items():
+            if partition in self.starts.waiting:
+                self.move(partition, found.offset, found.leader_epoch)
+        for partition, offset in reset.items():
             if partition in self.starts.waiting:
                 self.move(partition, offset)
 
     def _take(self) -> FetchedBatches | None:
-        """The next batches that have come. The request for what follows them is sent first."""
-        fetched = self.fetcher.take()
-        if fetched is not None and not self.fetcher.ready:
-            self._soon()
-        return fetched
+        """Return the next batches that were fetched. The request for what follows them is sent first."""
+        while (fetched := self.fetcher.take()) is not None:
+            if not self.fetcher.ready:
+                self._soon()
+            if self.fetcher.current(fetched.fetch, fetched.generation):
+                return fetched
+            self.fetcher.used(fetched)  # the leader has changed: they are fetched again from the new one
+        return None
 
     # Time
 
@@ -110,18 +134,26 @@ class PartitionsCore:
         calls = self._updater.due(self._missing_topics(), now)
         calls += self.starts.turn(now)
         calls += self.fetcher.calls(now, self._metadata)
+        if self.fetcher.leader_changed:
+            self._validate_changed()
+        if self.validator.waiting:
+            calls += self.validator.turn(now)
         return calls
 
     def next_time(self, now: float) -> float | None:
         """When `turn` has something to do, if nothing happens before."""
         missing = bool(self._missing_topics())
-        times = [self.fetcher.next_time(now), self.starts.next_time(now), self._updater.next_time(missing)]
+        times = [
+            self.fetcher.next_time(now), self.starts.next_time(now), self.validator.next_time(now),
+            self._updater.next_time(missing),
+        ]  # fmt: skip
         return min((time for time in times if time is not None), default=None)
 
     def reset(self) -> None:
         """Forget what is in flight: the connections are gone, and no answer will come."""
         self.fetcher.reset()
         self.starts.reset()
+        self.validator.reset()
         self._updater.reset()
 
     def _missing_topics(self) -> set[str]:
@@ -138,6 +170,45 @@ class PartitionsCore:
             if partition.topic == name:
                 self.fetcher.fail(fetch, error, now)
 
+    # Changes of leaders
+
+    def _validate_changed(self) -> None:
+        """Have positions validated under a new leader. What was fetched from the former one is fetched again."""
+        for partition in self.fetcher.take_leader_changed():
+            epoch = self.reader.epoch(partition)
+            position = self.reader.positions[partition]
+            self.reader.rewind(partition, position)
+            if epoch != UNKNOWN_EPOCH:
+                self.fetcher.partitions[partition].validating = True
+                self.validator.add(partition, position, epoch)
+
+    def _validated(self, partition: TopicPartition, leader_epoch: int) -> None:
+        fetch = self.fetcher.partitions[partition]
+        fetch.validating, fetch.leader_epoch = False, leader_epoch
+        self._failing_since.pop(partition, None)
+
+    def _truncated(self, divergences: Mapping[TopicPartition, Divergence], leader_epoch: int) -> None:
+        positions = {partition: self.reader.positions[partition] for partition in divergences}
+        if self.options.auto_offset_reset == "none":
+            self._error = self._error or LogTruncation.of(positions, divergences)
+            return
+        policy = self.options.auto_offset_reset
+        for partition, divergence in divergences.items():
+            if divergence is None:
+                self._warn(f"{partition}: the log was truncated before offset {positions[partition]} by an unclean "
+                           f"election; reading starts again at the {policy} offset")  # fmt: skip
+                self.forget(partition)
+                self.starts.add([partition], reset=True)
+            else:
+                self._warn(f"{partition}: the log was truncated to offset {divergence.offset} by an unclean election; "
+                           f"reading goes on there, not at offset {positions[partition]}")  # fmt: skip
+                self.move(partition, divergence.offset, divergence.leader_epoch)
+                self.fetcher.partitions[partition].leader_epoch = leader_epoch
+
+    def _validation_failed(self, partition: TopicPartition, error: PylogdError, now: float) -> None:
+        if self._is_final(self.fetcher.partitions[partition], error, now):
+            self._error = self._error or error
+
     # Errors
 
     @property
@@ -146,7 +217,7 @@ class PartitionsCore:
         return self._error is not None or self.starts.error is not None
 
     def raise_error(self) -> None:
-        """Raise what trying again does not help; the next call goes on at the same position."""
+        """Raise an error that retrying does not help; the next call goes on at the same position."""
         error, self._error = self._error or self.starts.error, None
         self.starts.error = None
         if error is not None:
@@ -163,9 +234,9 @@ class PartitionsCore:
                 self._error = self._error or error
 
     def _is_final(self, fetch: PartitionFetch, error: PylogdError, now: float) -> bool:
-        """Whether an error is raised: trying again does not help, or has not for `retry_timeout` seconds."""
+        """Return whether to raise an error: it is not retriable, or was retried for `retry_timeout` seconds."""
         since, at = self._failing_since.get(fetch.partition, (now, -1))
-        if at != fetch.offset:  # it got on since
+        if at != fetch.offset:  # it has made progress since
             since = now
         self._failing_since[fetch.partition] = since, fetch.offset
         patience = self.options.retry_timeout
@@ -176,5 +247,5 @@ class PartitionsCore:
 
 
 def is_out_of_range(error: PylogdError | None) -> bool:
-    """Whether a read failed because the log does not have, or no longer has, what was asked for."""
+    """Return whether a fetch failed because the log does not have the offset."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,11 +1,12 @@
-"""From what was fetched to what is handed out: positions, and records in the order of each partition.
+"""Decode what was fetched and hand it out: positions, and records in the order of each partition.
 
 Strategy: a batch is decoded when its turn comes, whole; what exceeds the limit of a call waits decoded for the next
-call. The position is the offset of the next record to hand out, and is all that says what was read.
+call. The position is the offset of the next record to hand out; nothing else says what was read. Beside it stands the
+leader epoch of the last batch that was handed out, by which a truncation of the log is found (`validation`).
 
 Rules: a record is handed out once, in the order of its partition; records of control batches and of aborted
-transactions are not. Damage is reported when everything in front of it has been handed out, and the position stays in
-front of it. What is paused is put aside and not lost. One thread at a time; no I/O, no clock.
+transactions are not. A damaged batch is reported once everything in front of it has been handed out, and the position
+stays in front of it. Batches of paused partitions are kept. One thread at a time; no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pylogd.client.core.consumer.columns import decode_batches
-from pylogd.client.core.consumer.fetcher import FetchedBatches, Fetcher
+from pylogd.client.core.consumer.fetcher import UNKNOWN_EPOCH, FetchedBatches, Fetcher
 from pylogd.client.core.errors import CorruptRecords, DeserializationFailed, RequestTimedOut
 from pylogd.client.core.model import TopicPartition
 from pylogd.client.core.serialization import RecordDeserializer
@@ -28,30 +29,31 @@ from pylogd.wire.records import BatchHeader, Record, decode_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: records of one partition, in order
+#: Records of one partition, in order.
 Chunk = tuple[TopicPartition, list[Record]]
-#: the same as columns, with the position that they were read from
+#: The same as columns, with the position that they were read from.
 ColumnChunk = tuple[TopicPartition, int, "pa.RecordBatch"]
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
-    """What is being read of a partition: batches, and records that are decoded already. `taken`: of its batches with
-    records, the last that was looked at.
+class _OpenBatches:
+    """Batches of a partition that are being read. `decoded` are records that wait to be handed out, `last` is the
+    header of the last batch with records that was looked at, `epoch` the leader epoch of the last batch of any kind.
     """
 
     fetched: FetchedBatches
-    left: list[Record] = field(default_factory=list)
-    taken: BatchHeader | None = None
+    decoded: list[Record] = field(default_factory=list)
+    last: BatchHeader | None = None
+    epoch: int = UNKNOWN_EPOCH
 
 
-class Handed:
-    """What was handed out last, and how much of it was passed on by an iteration: the rest is not processed."""
+class PolledRecords:
+    """The records of one poll, and how many of them an iteration has passed on: the rest is not processed."""
 
     def __init__(
         self, chunks: Iterable[Chunk] = (), begins: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Nothing was passed on yet. `begins`: instead of records, where they begin."""
+        """Nothing was passed on yet. `begins` stands for records that are not kept: the first offset of each."""
         self._waiting = deque(chunks)
         self._begins = begins
         self._records: list[Record] = []
@@ -59,7 +61,7 @@ class Handed:
         self.begun = False
 
     def __iter__(self) -> Iterator[Record]:
-        """The records, one by one."""
+        """Iterate over the records."""
         self.begun = True
         while self._waiting:
             self._records = self._waiting.popleft()[1]
@@ -68,12 +70,12 @@ class Handed:
 
     @property
     def end(self) -> int:
-        """The offset behind the records that are, or were, passed on."""
+        """The offset behind the records that the iteration is at."""
         return self._records[-1].offset + 1
 
     def unprocessed(self, *, last_is_done: bool) -> dict[TopicPartition, int]:
-        """The first offset of each partition that is not processed, where there is one. Whether the record that was
-        passed on last is processed, only the caller knows.
+        """Return the first offset of each partition that is not processed, where there is one. The caller knows whether
+        the record that was passed on last is processed.
         """
         first = dict(self._begins)
         first.update((partition, records[0].offset) for partition, records in reversed(self._waiting))
@@ -85,7 +87,7 @@ class Handed:
 
 
 class Reader:
-    """Positions of the partitions that are read, and the records that have come for them."""
+    """Positions of the partitions that are read, and the records that were fetched for them."""
 
     def __init__(
         self,
@@ -95,48 +97,68 @@ class Reader:
         check_crcs: bool = True,
         deserializer: RecordDeserializer | None = None,
     ) -> None:
-        """`take` is where batches come from."""
+        """`take` returns the next batches that were fetched, or None."""
         self.positions: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
         self._fetcher = fetcher
         self._take = take
         self._check_crcs = check_crcs
         self._deserializer = deserializer or None
-        self._open: _Open | None = None
-        self._aside: dict[TopicPartition, _Open] = {}
+        self._open: _OpenBatches | None = None
+        self._aside: dict[TopicPartition, _OpenBatches] = {}
 
-    def move(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
+    def move(self, partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid: bool = False) -> None:
+        """Go on at `offset`; `epoch` is the leader epoch of the record in front of it. A known epoch is validated
+        before anything is fetched, unless the position is known to be `valid`.
+        """
         self._close(partition)
         self.positions[partition] = offset
-        self._fetcher.move(partition, offset)
+        self._epochs[partition] = epoch
+        self._fetcher.move(partition, offset, epoch, valid=valid)
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch again from the position, or from an offset before it that was read already."""
+        self.move(partition, offset, self.epoch(partition), valid=True)
+
+    def epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch of the record in front of the position, or UNKNOWN_EPOCH.
+
+        It may be that of a record behind the position, which the log has only if it has the position too.
+        """
+        found = self._aside.get(partition)
+        if self._open is not None and self._open.fetched.fetch.partition == partition:
+            found = self._open
+        known = self._epochs.get(partition, UNKNOWN_EPOCH)
+        return known if found is None else max(known, found.epoch)
 
     def position(self, partition: TopicPartition) -> int:
-        """Where a partition is read from next. Raises RequestTimedOut where the brokers have not said so in time."""
+        """Return the offset of the next record. Raises RequestTimedOut if it is not known yet."""
         found = self.positions.get(partition)
         if found is None:
-            raise RequestTimedOut(f"{partition}: no broker said in time where to read from")
+            raise RequestTimedOut(f"{partition}: no broker answered in time where to start")
         return found
 
     def forget(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
         self._close(partition)
         self.positions.pop(partition, None)
+        self._epochs.pop(partition, None)
         self._fetcher.drop(partition)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Hand out no more of a partition for now."""
+        """Stop, or go on, handing out records of a partition."""
         self._fetcher.pause(partition, paused)
         if paused and self._open is not None and self._open.fetched.fetch.partition == partition:
             self._aside[partition], self._open = self._open, None
 
     def paused(self) -> list[TopicPartition]:
-        """What is paused."""
+        """Return the partitions that are paused."""
         return [fetch.partition for fetch in self._fetcher.partitions.values() if fetch.paused]
 
     def drop_paused(self) -> None:
-        """Drop what came of paused partitions, which is fetched again when they go on: others need the room."""
+        """Drop the batches of paused partitions, which are fetched again when they go on: others need the buffers."""
         for partition in self.paused():
-            self.move(partition, self.positions[partition])
+            self.rewind(partition, self.positions[partition])
 
     def _close(self, partition: TopicPartition) -> None:
         if self._open is not None and self._open.fetched.fetch.partition == partition:
@@ -147,7 +169,7 @@ class Reader:
             self._fetcher.used(aside.fetched)
 
     def gather(self, limit: int) -> list[Chunk]:
-        """Up to `limit` records of what has come. Raises CorruptRecords, DeserializationFailed."""
+        """Return up to `limit` records of what was fetched. Raises CorruptRecords, DeserializationFailed."""
         chunks: list[Chunk] = []
         while limit > 0:
             try:
@@ -156,10 +178,10 @@ class Reader:
             except (CorruptRecords, DeserializationFailed):
                 if not chunks:
                     raise
-                break  # hand out what is good; the position is at the damage, where the next call finds it again
-            except BaseException:  # Ctrl-C: nobody will get these
+                break  # return the good records; the position is at the damage, where the next call finds it again
+            except BaseException:  # Ctrl-C: nobody gets these records
                 for partition, records in reversed(chunks):
-                    self.move(partition, records[0].offset)
+                    self.rewind(partition, records[0].offset)
                 raise
             if found is None:
                 break
@@ -172,25 +194,26 @@ class Reader:
                 chunks.append((partition, more))
         return chunks
 
-    def _next_records(self, found: _Open, limit: int) -> list[Record]:
+    def _next_records(self, found: _OpenBatches, limit: int) -> list[Record]:
         """Take up to `limit` records that are decoded. Raises DeserializationFailed if the first one is at fault."""
-        records = found.left
+        records = found.decoded
         more = records if len(records) <= limit else records[:limit]
         if self._deserializer is not None:
             more = self._deserializer.deserialize(more)
-        found.left = records[len(more) :]
+        found.decoded = records[len(more) :]
         return more
 
     def gather_columns(self, *, headers: bool, max_bytes: int) -> list[ColumnChunk]:
-        """What has come, as columns, until its records take `max_bytes` or, by less than a batch, more. Raises
-        CorruptRecords, PyArrowMissing.
+        """Return what was fetched, as columns, whole batches until their records have `max_bytes`.
+
+        Raises CorruptRecords, PyArrowMissing.
         """
         chunks: list[ColumnChunk] = []
         while max_bytes > 0 and (found := self._next_open()) is not None:
             partition = found.fetched.fetch.partition
             position = self.positions[partition]
-            if found.left:  # decoded as objects, by a call of another kind
-                self.move(partition, position)
+            if found.decoded:  # `gather` has decoded them as objects
+                self.rewind(partition, position)
                 continue
             try:
                 name, index = partition
@@ -199,12 +222,12 @@ class Reader:
                     topic=name, partition=index, max_bytes=max_bytes,
                 )  # fmt: skip
             except CorruptRecords:
-                self.move(partition, position)
+                self.rewind(partition, position)
                 if not chunks:
                     raise
                 break
-            if found.taken is not None and columns.next_offset < found.taken.next_offset:
-                self.move(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
+            if found.last is not None and columns.next_offset < found.last.next_offset:
+                self.rewind(partition, columns.next_offset)  # it is damaged, or too much for one of Arrow's columns
             else:
                 self.positions[partition] = max(self.positions[partition], columns.next_offset)
                 if columns.ended:
@@ -214,7 +237,7 @@ class Reader:
                 max_bytes -= columns.records.nbytes
         return chunks
 
-    def _next_open(self) -> _Open | None:
+    def _next_open(self) -> _OpenBatches | None:
         if self._open is None:
             for partition in self._aside:
                 if not self._fetcher.partitions[partition].paused:
@@ -223,18 +246,20 @@ class Reader:
             else:
                 fetched = self._take()
                 if fetched is not None:
-                    self._open = _Open(fetched)
+                    self._open = _OpenBatches(fetched)
         return self._open
 
-    def _finish(self, found: _Open) -> None:
+    def _finish(self, found: _OpenBatches) -> None:
+        self._epochs[found.fetched.fetch.partition] = found.epoch
         self._fetcher.used(found.fetched)
         self._open = None
 
-    def _readable(self, found: _Open) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The batches that hold records for consumers; the position passes the others."""
+    def _readable(self, found: _OpenBatches) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Iterate over the batches with records for consumers; the position moves past the others."""
         fetched = found.fetched
         partition = fetched.fetch.partition
         for header, batch in fetched.batches:
+            found.epoch = header.leader_epoch
             try:
                 skipped = fetched.aborted is not None and fetched.aborted.skips(header, batch)
             except InvalidRecordBatch as error:
@@ -242,24 +267,24 @@ class Reader:
             if skipped or header.is_control:
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
             else:
-                found.taken = header
+                found.last = header
                 yield header, batch
 
-    def _open_next(self) -> _Open | None:
-        """Decode batches that have come until there are records to hand out; None if nothing is left."""
+    def _open_next(self) -> _OpenBatches | None:
+        """Decode batches until there are records to hand out. Return None if no batch is left."""
         while (found := self._next_open()) is not None:
-            if found.left:
+            if found.decoded:
                 return found
             partition = found.fetched.fetch.partition
             for header, batch in self._readable(found):
-                found.left = self._decode(partition, header, batch)
-                if found.left:
+                found.decoded = self._decode(partition, header, batch)
+                if found.decoded:
                     return found
             self._finish(found)
         return None
 
     def _decode(self, partition: TopicPartition, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """The records of a batch from the position on. The position moves behind a batch that has none."""
+        """Return the records of a batch from the position on. The position moves past a batch that has none."""
         position = self.positions[partition]
         if header.last_offset < position:
             return []
@@ -276,5 +301,5 @@ class Reader:
         return records
 
     def _damage(self, partition: TopicPartition, header: BatchHeader, error: InvalidRecordBatch) -> CorruptRecords:
-        self.move(partition, self.positions[partition])
+        self.rewind(partition, self.positions[partition])
         return CorruptRecords(*partition, header.base_offset, header.next_offset, str(error))

@@ -1,10 +1,10 @@
-"""Find the offset at which reading a partition starts: what the group committed, else where `auto_offset_reset` says.
+"""Find the offset at which reading a partition starts: what the group committed, else what `auto_offset_reset` says.
 
-Strategy: partitions wait here until they have a position. What the group committed is looked up first; where it has
-committed nothing, or for a consumer without a group, the leaders are asked for the first or the last offset. Errors
-that may pass are tried again after a growing pause.
+Strategy: partitions wait here until they have a position. The group's committed offsets are looked up first; where
+there are none, or for a consumer without a group, the leaders are asked for the first or the last offset. Retriable
+errors are retried after a growing pause.
 
-Rules: an answer counts only for the assignment that it was asked for: a partition that was given up and assigned again
+Rules: an answer counts only for the assignment that it was asked for: a partition that was revoked and assigned again
 meanwhile is looked up again. No I/O and no clock.
 """
 
@@ -25,10 +25,12 @@ from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+#: Called with the positions that were committed, and with those that the leaders answered.
+OnFound = Callable[[dict[TopicPartition, OffsetAndMetadata], dict[TopicPartition, int]], None]
 
 
 class LookUp(Protocol):
-    """Ask for what a group has committed; calls `done` once, with it or with the error that kept it from coming."""
+    """Look up what a group has committed; call `done` once, with the offsets or with an error, the other being None."""
 
     def __call__(
         self, partitions: list[TopicPartition], done: Callable[[Committed | None, PylogdError | None], None]
@@ -38,8 +40,8 @@ class LookUp(Protocol):
 class StartOffsets:
     """The partitions that are assigned and have no position. Times in seconds.
 
-    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is one
-    that trying again does not help, or has not helped for `patience` seconds; whoever takes it sets it to None.
+    `on_found(committed, reset)` is called with positions: those that were committed, and the others. `error` is an
+    error that is not retriable, or was retried for `patience` seconds; whoever takes it sets it to None.
     """
 
     def __init__(
@@ -51,9 +53,9 @@ class StartOffsets:
         read_committed: bool,
         request_timeout: float,
         patience: float | None,
-        on_found: Callable[[dict[TopicPartition, int], dict[TopicPartition, int]], None],
+        on_found: OnFound,
     ) -> None:
-        """`look_up` is the group's; None for a consumer without one."""
+        """`look_up` asks the group; it is None for a consumer without one."""
         self.waiting: set[TopicPartition] = set()
         self.error: PylogdError | None = None
         self._metadata = metadata
@@ -64,50 +66,50 @@ class StartOffsets:
         self._patience = patience
         self._on_found = on_found
         self._assignments = 0
-        self._assignment: dict[TopicPartition, int] = {}  # which assignment each partition waits for
-        self._fresh: set[TopicPartition] = set()  # nothing is committed for them, or it does not count
-        self._asked: set[TopicPartition] = set()  # leaders were asked
-        self._looking = False
+        self._assignment: dict[TopicPartition, int] = {}  # the number of the assignment that each partition waits for
+        self._uncommitted: set[TopicPartition] = set()  # nothing is committed for them, or it is not to be used
+        self._in_flight: set[TopicPartition] = set()  # their leaders were asked
+        self._looking_up = False
         self._backoff = Backoff()
         self._not_before = 0.0
         self._failing_since: float | None = None
 
     @property
     def has_group(self) -> bool:
-        """Whether a group has a say in where to start."""
+        """Whether committed offsets are looked up."""
         return self._look_up is not None
 
     def add(self, partitions: Iterable[TopicPartition], *, reset: bool = False) -> None:
-        """Find positions for these. `reset`: what is committed does not count."""
+        """Find positions for these. `reset`: do not use committed offsets."""
         self._assignments += 1
         for partition in partitions:
             self.waiting.add(partition)
             self._assignment[partition] = self._assignments
             if reset or self._look_up is None:
-                self._fresh.add(partition)
+                self._uncommitted.add(partition)
 
     def discard(self, partition: TopicPartition) -> None:
-        """It has a position, or is not read any more."""
+        """Forget a partition: it has a position, or is no longer read."""
         self.waiting.discard(partition)
-        self._fresh.discard(partition)
+        self._uncommitted.discard(partition)
         self._assignment.pop(partition, None)
 
     def reset(self) -> None:
         """Forget what is in flight: no answer will come."""
-        self._asked.clear()
-        self._looking = False
+        self._in_flight.clear()
+        self._looking_up = False
 
     def missing_topics(self) -> set[str]:
-        """The topics whose leaders have to be asked and are not known."""
-        return {partition.topic for partition in self._fresh if partition.topic not in self._metadata.topics}
+        """Return the topics whose leaders have to be asked and are not known."""
+        return {partition.topic for partition in self._uncommitted if partition.topic not in self._metadata.topics}
 
     def turn(self, now: float) -> list[Call]:
-        """Start what may be started, and return what to send."""
+        """Start the look-ups that are due, and return what to send."""
         if self.error is not None or not self.waiting or now < self._not_before:
             return []
-        unknown = self.waiting - self._fresh
-        if unknown and self._look_up is not None and not self._looking:
-            self._looking = True
+        unknown = self.waiting - self._uncommitted
+        if unknown and self._look_up is not None and not self._looking_up:
+            self._looking_up = True
             asked = {partition: self._assignment[partition] for partition in sorted(unknown)}
             self._look_up(list(asked), partial(self._looked_up, asked))
         return self._ask_leaders(now)
@@ -121,24 +123,26 @@ class StartOffsets:
     def _looked_up(
         self, asked: Mapping[TopicPartition, int], found: Committed | None, error: PylogdError | None
     ) -> None:
-        self._looking = False
+        self._looking_up = False
         if found is None:
             if error is not None:
                 self.error = error
             return
         current = {partition for partition, number in asked.items() if self._assignment.get(partition) == number}
-        committed = {p: at.offset for p, at in found.items() if at is not None and p in current}
-        self._fresh |= current - committed.keys()
+        committed = {p: offset for p, offset in found.items() if offset is not None and p in current}
+        self._uncommitted |= current - committed.keys()
         if committed:
             self._failing_since = None
             self._on_found(committed, {})
 
-    # What the leaders say
+    # What the leaders answer
 
     def _ask_leaders(self, now: float) -> list[Call]:
-        ready = sorted(self._fresh - self._asked)
+        ready = sorted(self._uncommitted - self._in_flight)
         if ready and self._reset_to == "none":
-            self.error = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no offset is given to read from")
+            self.error = KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{ready[0]}: no committed offset, and no reset policy"
+            )
             return []
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         when = EARLIEST if self._reset_to == "earliest" else LATEST
@@ -154,7 +158,7 @@ class StartOffsets:
         return [self._call(leader, wanted) for leader, wanted in by_leader.items()]
 
     def _call(self, leader: int, wanted: dict[TopicPartition, int]) -> Call:
-        self._asked |= wanted.keys()
+        self._in_flight |= wanted.keys()
         numbers = {partition: self._assignment[partition] for partition in wanted}
         return Call(
             ListOffsetsRequest,
@@ -166,7 +170,7 @@ class StartOffsets:
         )
 
     def _answered(self, numbers: Mapping[TopicPartition, int], response: ListOffsetsResponse, now: float) -> None:
-        self._asked -= numbers.keys()
+        self._in_flight -= numbers.keys()
         positions: dict[TopicPartition, int] = {}
         answers = read_offsets(response)
         for partition, number in numbers.items():
@@ -183,12 +187,12 @@ class StartOffsets:
             self._on_found({}, positions)
 
     def _failed(self, partitions: Iterable[TopicPartition], error: PylogdError, now: float) -> None:
-        self._asked -= set(partitions)
+        self._in_flight -= set(partitions)
         self._metadata.note(error)
         self.failing(error, now)
 
     def failing(self, error: PylogdError, now: float) -> None:
-        """Something kept a position from being found: try again later, or report it."""
+        """Record that a position could not be found: retry later, or report the error."""
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not is_retriable(error) or (self._patience is not None and now - self._failing_since >= self._patience):
             self._failing_since = None

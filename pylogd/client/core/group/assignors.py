@@ -1,12 +1,12 @@
-"""Who of a group reads which partition: the assignors that clients know, as pure functions.
+"""Assign partitions to the members of a group: Kafka's assignors, as pure functions.
 
 The group's leader runs the one that all members name (`partition.assignment.strategy`); names and user data are those
-of the Java client and librdkafka, so that any client may lead. `range` gives each member a run of each topic's
-partitions, `roundrobin` deals all partitions out in turn, `sticky` moves as few as a fair share allows, and
-`cooperative-sticky` does the same without making anybody stop reading what it keeps (KIP-429).
+of the Java client and librdkafka, so that any client may lead. `range` gives each member consecutive
+partitions of each topic, `roundrobin` assigns all partitions in turn, `sticky` moves as few as a balanced assignment
+allows, and `cooperative-sticky` does so while members go on reading what they keep (KIP-429).
 
 Rules: the same input gives the same answer. Every partition of a topic goes to exactly one of the members that
-subscribe to it, but for `cooperative-sticky`, which withholds what another member still has to give up.
+subscribe to it; `cooperative-sticky` withholds those that another member still has to give up.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor(Protocol):
-    """One way to share partitions out. `cooperative` ones let members keep reading through a rebalance."""
+    """A way to assign partitions. `cooperative` ones let members go on reading during a rebalance."""
 
     name: str
     cooperative: bool
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What to tell the leader about what this member has."""
+        """Return what to send to the leader about the partitions of this member."""
         ...
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
-        """Who gets what: `partitions` is how many each topic has. Every member has an entry."""
+        """Return the partitions of every member. `partitions` has the number of partitions of each topic."""
         ...
 
 
 class RangeAssignor:
-    """Of each topic, the first member gets the first partitions, the next the next; the first ones one more."""
+    """Give members consecutive partitions of each topic, and the first members one more where they are left over."""
 
     name = "range"
     cooperative = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> None:
-        """Nothing: the past plays no part."""
+        """Return nothing: earlier assignments play no part."""
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
         """As `Assignor.assign`."""
@@ -70,13 +70,13 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions in order, one to each member in turn, past those that do not subscribe to the topic."""
+    """Give the partitions in order to the members in turn, except to those that do not subscribe to the topic."""
 
     name = "roundrobin"
     cooperative = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> None:
-        """Nothing: the past plays no part."""
+        """Return nothing: earlier assignments play no part."""
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
         """As `Assignor.assign`."""
@@ -90,13 +90,13 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """As evenly as it goes, and within that as much as possible stays where it was."""
+    """Balance partitions, and move as few as possible."""
 
     name = "sticky"
     cooperative = False
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What the member had before it gave everything up."""
+        """Return what the member had before it gave up all partitions."""
         return encode_sticky_data(owned, generation)
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
@@ -105,13 +105,13 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """As `sticky`, in two rounds: what is to move is first taken from its owner, and given away once it is free."""
+    """Assign as `sticky`, in two rebalances: a partition that moves is revoked in the first, assigned in the second."""
 
     name = "cooperative-sticky"
     cooperative = True
 
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """The generation, as Java's assignor had it before subscriptions carried it (KIP-792)."""
+        """Return the generation, as Java's assignor sent it before subscriptions had it (KIP-792)."""
         return generation.to_bytes(4, "big", signed=True)
 
     def assign(self, members: Members, partitions: Mapping[str, int]) -> Assignment:
@@ -134,7 +134,7 @@ ASSIGNORS: Mapping[str, Assignor] = {
 
 
 def find_assignors(names: Iterable[str | Assignor]) -> list[Assignor]:
-    """Assignors by name, or as given. ValueError: no such name, none at all, or a mix of both kinds."""
+    """Return assignors by name, or as given. Raises ValueError for an unknown name, none at all, or both kinds."""
     found: list[Assignor] = []
     for name in names:
         if isinstance(name, str) and name not in ASSIGNORS:
@@ -148,7 +148,7 @@ def find_assignors(names: Iterable[str | Assignor]) -> list[Assignor]:
 
 
 def _in_order(members: Members) -> list[str]:
-    """Static members first, by their instance id, so that they keep their places through restarts; then by id."""
+    """Return members in order: static ones first, by instance id, so that a restart changes nothing; then by id."""
     return sorted(members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or "", name))
 
 
@@ -172,14 +172,14 @@ def _claims_in_user_data(members: Members) -> _Claims:
     for name, member in members.items():
         try:
             claims[name] = decode_sticky_data(member.user_data) if member.user_data else ([], NO_GENERATION)
-        except InvalidReply:  # another assignor's data under this name: a member without a past
+        except InvalidReply:  # another assignor's data under this name: a member without earlier partitions
             claims[name] = [], NO_GENERATION
     return claims
 
 
 def _owners(claims: _Claims, members: Members, partitions: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Who had what, of what still exists and is still wanted. The newest generation is right; two claims of the same
-    one can't both be, so neither counts.
+    """Return the earlier owner of each partition that still exists and is subscribed to. The newest generation counts;
+    of two claims of the same generation neither does.
     """
     owners: dict[TopicPartition, str] = {}
     since: dict[TopicPartition, int] = {}
@@ -198,7 +198,7 @@ def _owners(claims: _Claims, members: Members, partitions: Mapping[str, int]) ->
 
 
 def _balance(members: Members, partitions: Mapping[str, int], owners: Mapping[TopicPartition, str]) -> Assignment:
-    """From who had what to a fair share: give out what nobody has, then move from the full to the empty.
+    """Balance an assignment: assign the free partitions, then move some from members with most to members with least.
 
     Each move makes the sum of the squares of all loads smaller, so it ends; when it does, nobody who may read a
     partition has two fewer than its owner.
@@ -210,7 +210,7 @@ def _balance(members: Members, partitions: Mapping[str, int], owners: Mapping[To
         given[owner].add(partition)
         load[owner] += 1
     free = [partition for partition in _all(partitions, readers) if partition not in owners]
-    for partition in sorted(free, key=lambda free: len(readers[free.topic])):  # those with the least choice first
+    for partition in sorted(free, key=lambda free: len(readers[free.topic])):  # topics with the fewest members first
         member = min(readers[partition.topic], key=load.__getitem__)
         given[member].add(partition)
         load[member] += 1
@@ -220,7 +220,7 @@ def _balance(members: Members, partitions: Mapping[str, int], owners: Mapping[To
 
 
 def _readers(members: Members, partitions: Mapping[str, int]) -> dict[str, list[str]]:
-    """The members that subscribe to each topic, in order; topics without one are left out."""
+    """Return the members that subscribe to each topic, in order; topics without one are left out."""
     readers: dict[str, list[str]] = {}
     for member in _in_order(members):
         for topic in set(members[member].topics) & partitions.keys():
@@ -229,7 +229,7 @@ def _readers(members: Members, partitions: Mapping[str, int]) -> dict[str, list[
 
 
 def _level(given: dict[str, set[TopicPartition]], load: dict[str, int], readers: Mapping[str, list[str]]) -> bool:
-    """Move partitions from members that have two more than another that may read them; whether any was moved."""
+    """Move partitions from members that have two more than another that may read them. Return whether any moved."""
     moved = False
     for member in sorted(load, key=load.__getitem__, reverse=True):
         for partition in sorted(given[member], reverse=True):

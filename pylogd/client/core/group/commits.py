@@ -1,7 +1,7 @@
-"""How far a group has read: OffsetCommit, OffsetFetch and OffsetDelete as plain functions, without I/O.
+"""Commit offsets and look them up: OffsetCommit and OffsetFetch as plain functions, and the queue of commits.
 
-Each makes the message for a version that was negotiated, or reads an answer. Topics go by their names, so the versions
-that know only ids are not used.
+Each function makes the message for a negotiated version, or reads an answer. Topics go by their names, so versions
+that know only ids are not used. No I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pylogd.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
-#: the last versions of OffsetCommit and OffsetFetch that know topics by their names
+#: The last versions of OffsetCommit and OffsetFetch with topic names.
 COMMIT_UNTIL = 9
 FETCH_UNTIL = 9
 _STATIC_FROM = 7  # of OffsetCommit
@@ -34,7 +34,7 @@ _GROUPS_FROM = 8  # of OffsetFetch
 _STABLE_FROM = 7
 _ALL_FROM = 2
 
-#: what an answer to a commit may say that means: join again, or somebody else has these partitions now
+#: Errors of a commit after which the member has to join again, or another one has the partitions.
 LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -49,7 +49,7 @@ LOST_MEMBERSHIP = frozenset(
 def commit_request(
     identity: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata], version: int
 ) -> OffsetCommitRequest:
-    """A commit in the name of a member, or of nobody."""
+    """Return the request to commit offsets in the name of a member, or of no member."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, index), (offset, metadata, leader_epoch) in offsets.items():
         topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
@@ -64,7 +64,7 @@ def commit_request(
 
 
 def commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, ErrorCode]:
-    """What could not be committed, and why."""
+    """Return the errors of the partitions that could not be committed."""
     return {
         TopicPartition(topic.name, answer.partition_index): error_for(answer.error_code)
         for topic in response.topics
@@ -76,9 +76,9 @@ def commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, ErrorC
 def fetch_request(
     group_id: str, partitions: Iterable[TopicPartition] | None, version: int, *, stable: bool = False
 ) -> OffsetFetchRequest:
-    """The offsets of some partitions, or with None of all that the group has any of (from version 2 on).
+    """Return the request for the offsets of some partitions, or with None of all of the group (from version 2 on).
 
-    `stable`: wait for transactions that may still change them.
+    `stable`: wait for transactions that may still change the offsets.
     """
     by_topic: dict[str, list[int]] | None = None if partitions is None else {}
     for name, index in partitions or ():
@@ -100,7 +100,7 @@ def fetch_request(
 
 
 def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """What an answer says of each partition: None where nothing is committed. Raises KafkaError for the first error."""
+    """Return the committed offset of each partition, None where there is none. Raises the first error as KafkaError."""
     answer: Any = response.groups[0] if response.groups else response
     if answer.error_code:
         raise KafkaError(error_for(answer.error_code))
@@ -121,12 +121,12 @@ def fetched(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMeta
 
 
 class CommitQueue:
-    """Offsets on their way to the coordinator: the newest of each partition, in one request at a time, so that an older
-    one that is tried again never overtakes a newer one.
+    """Offsets to commit: the newest of each partition, in one request at a time, so that an older one that is retried
+    never overtakes a newer one.
     """
 
     def __init__(self) -> None:
-        """Nothing is on its way."""
+        """The queue is empty."""
         self._waiting: dict[TopicPartition, OffsetAndMetadata] = {}
         self._sent: dict[TopicPartition, OffsetAndMetadata] = {}
 
@@ -134,40 +134,40 @@ class CommitQueue:
         return bool(self._waiting or self._sent)
 
     def put(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These are to be committed, in place of what waits of the same partitions."""
+        """Add offsets, in place of those that wait for the same partitions."""
         self._waiting.update(offsets)
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether anything of these partitions is still on its way."""
+        """Return whether offsets of these partitions wait or are in flight."""
         return any(partition in self._waiting or partition in self._sent for partition in partitions)
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to `take`."""
+        """Whether `take` has offsets to return."""
         return bool(self._waiting) and not self._sent
 
     def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to send now; then one of `answered`, `failed` or `refused` has to follow."""
+        """Return the offsets to send now. Call `answered`, `failed` or `refused` after it."""
         self._sent, self._waiting = self._waiting, {}
         return dict(self._sent)
 
     def answered(self, errors: Mapping[TopicPartition, ErrorCode]) -> dict[TopicPartition, ErrorCode]:
-        """What did not succeed waits again if that may help; the rest of the errors is final, and comes back."""
+        """Take in the errors of an answer: offsets with retriable ones wait again; return the other errors."""
         final = {partition: error for partition, error in errors.items() if not error.retriable}
         self._again({p: offset for p, offset in self._sent.items() if p in errors and p not in final})
         return final
 
     def failed(self) -> None:
-        """There was no answer: what was sent waits again, unless something newer does."""
+        """Record that there was no answer: what was sent waits again, unless newer offsets do."""
         self._again(self._sent)
 
     def refused(self) -> list[TopicPartition]:
-        """What was sent can't be committed; of these partitions."""
+        """Drop what was sent, which can't be committed, and return its partitions."""
         sent, self._sent = self._sent, {}
         return list(sent)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are no longer ours to commit."""
+        """Drop offsets that wait for partitions that the member no longer has."""
         for partition in partitions:
             self._waiting.pop(partition, None)
 

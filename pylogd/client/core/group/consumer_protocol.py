@@ -1,10 +1,10 @@
-"""What members of a group tell each other: subscriptions and assignments, in the bytes of Kafka's consumer protocol.
+"""Encode and decode what members of a group send each other: subscriptions and assignments (Kafka's consumer protocol).
 
-The coordinator passes these bytes on without looking into them, so they have to be what the Java client and librdkafka
-write (ConsumerProtocolSubscription and ConsumerProtocolAssignment, KIP-429, KIP-792, KIP-881): a group may mix clients.
+The coordinator passes these bytes on unread, so they have to be what the Java client and librdkafka write
+ (ConsumerProtocolSubscription and ConsumerProtocolAssignment, KIP-429, KIP-792, KIP-881): a group may mix clients.
 
-Rules: a version that is newer than ours is read as ours, since newer ones only add behind; whatever is wrong is an
-`InvalidReply`. Sans-I/O.
+Rules: a newer version is read as ours, since newer ones only append fields; invalid bytes raise `InvalidReply`.
+No I/O.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pylogd.client.core.errors import InvalidReply
 from pylogd.client.core.model import TopicPartition
 
-#: how members of a group of consumers call what they speak
+#: The protocol type of consumer groups.
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 
 _SUBSCRIPTION_VERSION = 3
-_ASSIGNMENT_VERSION = 0  # what every client reads; later ones say nothing more
+_ASSIGNMENT_VERSION = 0  # every client reads it, and later ones add nothing
 _OWNED_FROM, _GENERATION_FROM, _RACK_FROM = 1, 2, 3
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -29,7 +29,7 @@ _INT32 = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and what it has: `owned` since `generation`, where the assignor tells it so."""
+    """The topics of a member, and the partitions that it has `owned` since `generation`, where the assignor says so."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -40,7 +40,7 @@ class Subscription:
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """A member's metadata in JoinGroup."""
+    """Encode a member's metadata for JoinGroup."""
     parts = [_INT16.pack(_SUBSCRIPTION_VERSION), _INT32.pack(len(subscription.topics))]
     parts += [_string(topic) for topic in subscription.topics]
     parts += [
@@ -53,7 +53,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes | memoryview, instance_id: str | None = None) -> Subscription:
-    """The same, read. Raises InvalidReply."""
+    """Decode a member's metadata. Raises InvalidReply."""
     reader = _Reader(data)
     version = reader.int16()
     topics = tuple(reader.string() for _ in range(reader.count(_INT16.size)))
@@ -65,12 +65,12 @@ def decode_subscription(data: bytes | memoryview, instance_id: str | None = None
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """What the leader gives a member in SyncGroup."""
+    """Encode a member's assignment for SyncGroup."""
     return b"".join((_INT16.pack(_ASSIGNMENT_VERSION), encode_partitions(partitions), _bytes(user_data)))
 
 
 def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:
-    """The partitions of an assignment; none if it is empty, as for a member that came late. Raises InvalidReply."""
+    """Decode an assignment; an empty one, as for a member that joined late, has no partitions. Raises InvalidReply."""
     if not len(data):
         return []
     reader = _Reader(data)
@@ -79,7 +79,7 @@ def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """Partitions by topic, as they stand in all of these structures."""
+    """Encode partitions by topic, as all of these structures have them."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(index)
@@ -90,14 +90,14 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_sticky_data(data: bytes | memoryview) -> tuple[list[TopicPartition], int]:
-    """The user data of Java's sticky assignor: what the member had, and since which generation. Raises InvalidReply."""
+    """Decode the user data of Java's sticky assignor: partitions and their generation. Raises InvalidReply."""
     reader = _Reader(data)
     partitions = reader.partitions()
     return partitions, reader.int32() if reader.left else NO_GENERATION
 
 
 def encode_sticky_data(partitions: Sequence[TopicPartition], generation: int) -> bytes:
-    """The same, written."""
+    """Encode the user data of Java's sticky assignor."""
     return encode_partitions(partitions) + _INT32.pack(generation)
 
 
@@ -111,7 +111,7 @@ def _bytes(data: bytes | None) -> bytes:
 
 
 class _Reader:
-    """Reads the classic encoding: big-endian numbers, lengths of 16 bits for strings and of 32 for all else."""
+    """Reads the classic encoding: big-endian integers, 16-bit lengths for strings and 32-bit lengths for all else."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = bytes(data)
@@ -134,7 +134,7 @@ class _Reader:
         return int(_INT32.unpack(self.take(4))[0])
 
     def count(self, least: int) -> int:
-        """The number of elements in an array, each of at least so many bytes."""
+        """Return the number of elements in an array, each of at least `least` bytes. Raises InvalidReply."""
         count = self.int32()
         if count < 0 or count * least > self.left:
             raise InvalidReply(f"a member of the group sent an array of {count} elements in {self.left} bytes")

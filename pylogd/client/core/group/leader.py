@@ -1,7 +1,7 @@
-"""The leader of a group shares its partitions out: whose they are to be, and of which topics. Without I/O.
+"""The leader's part of a group member: assign partitions to all members. Without I/O.
 
-Rules: a member whose subscription can't be read gets nothing, which harms only itself. After a share-out the leader
-goes on to watch the topics, for as long as it leads: partitions that come later are to be shared out too.
+Rules: a member whose subscription can't be decoded gets no partitions. After an assignment the leader watches the
+topics, as long as it leads: partitions that are added later have to be assigned too.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from pylogd.client.core.model import TopicPartition
 
 
 class Leadership:
-    """True while this member leads its group."""
+    """The members and topics of a group that this member leads; false if another member leads it."""
 
     def __init__(self) -> None:
         """Another member leads."""
         self.shares: dict[str, list[TopicPartition]] = {}
         self._members: dict[str, Subscription] = {}
-        self._counts: dict[str, int] = {}  # partitions of the topics that were last shared out
+        self._counts: dict[str, int] = {}  # the number of partitions of each topic at the last assignment
 
     def __bool__(self) -> bool:
         return bool(self._members)
 
     def begin(self, members: Iterable[Any]) -> None:
-        """Lead these members, as JoinGroup names them."""
+        """Lead these members, from the answer to JoinGroup."""
         self._members = {member.member_id: _read_subscription(member) for member in members}
 
     def end(self) -> None:
-        """Lead no more; what was shared out may still be on its way."""
+        """Lead no more. `shares` stay, for SyncGroup."""
         self._members = {}
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """What the members read, of which the partitions have to be known."""
+        """The topics that the members subscribe to."""
         return tuple(sorted({topic for member in self._members.values() for topic in member.topics}))
 
     def misses(self, counts: Mapping[str, int]) -> bool:
-        """Whether one of the topics is not among those whose partitions were counted."""
+        """Return whether the number of partitions of a topic is missing."""
         return any(topic not in counts for topic in self.topics)
 
     def differs(self, counts: Mapping[str, int]) -> bool:
-        """Whether the last share-out went by other partitions of the topics than these."""
+        """Return whether the numbers of partitions have changed since the last assignment."""
         return self._of_topics(counts) != self._counts
 
     def share_out(self, assignor: Assignor, counts: Mapping[str, int]) -> None:
-        """Make `shares`, by member. `counts`: the partitions of each topic."""
+        """Make `shares`, the assignment of each member. `counts` has the number of partitions of each topic."""
         self._counts = self._of_topics(counts)
         self.shares = assignor.assign(self._members, self._counts)
 

@@ -1,6 +1,7 @@
-"""What a group member's state machine is made of: its states, what error codes ask for, requests, events, settings.
+"""What a group member works with: what error codes ask for, requests, events for the application, settings.
 
-The tables here are the one place that says what an error code of the group APIs means to a member.
+The tables here are the only place that says what an error code of the group APIs means to a member. Its states are in
+`member_states`.
 """
 
 from __future__ import annotations
@@ -16,46 +17,30 @@ from pylogd.client.core.model import TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 
 
-class State(Enum):
-    """Where a member stands. The values are for people."""
-
-    OUT = "not in the group"
-    PREPARING = "giving up what it has, to join again"
-    JOINING = "joining"
-    ASSIGNING = "sharing out, as the leader"
-    SYNCING = "waiting for its share"
-    STABLE = "a member with its share"
-    LEAVING = "leaving"
-    AWAY = "out, since the application does not poll"
-    FAILED = "out, since it can't be a member"
-
-
-#: it has no share and wants none
-OUT = frozenset({State.OUT, State.LEAVING, State.AWAY, State.FAILED})
-#: it has a share or wants one
-IN = frozenset(State) - OUT
-
-
-class Step(Enum):
+class ErrorAction(Enum):
     """What an error code asks of a member."""
 
-    RETRY = "the same again, a little later"
-    FIND = "look for the coordinator, then the same again"
-    REJOIN = "join again as the same member; what it has is still its own"
-    RESET = "join again as a new member; what it had is lost"
-    FAIL = "the application has to know; the next poll tries again"
-    FENCED = "the application has to know; trying again would drive out the other one"
+    RETRY = "Send the same request again, a little later."
+    FIND = "Look up the coordinator, then send the same request again."
+    REJOIN = "Join again as the same member, which keeps its partitions."
+    RESET = "Join again as a new member; the partitions are lost."
+    FAIL = "Tell the application; the next poll tries again."
+    FENCED = "Tell the application. Trying again would fence the other instance."
 
 
 _COORDINATOR = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Step.RETRY,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: Step.FIND,
-    ErrorCode.NOT_COORDINATOR: Step.FIND,
-    ErrorCode.FENCED_INSTANCE_ID: Step.FENCED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorAction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorAction.FIND,
+    ErrorCode.NOT_COORDINATOR: ErrorAction.FIND,
+    ErrorCode.FENCED_INSTANCE_ID: ErrorAction.FENCED,
 }
-_MEMBER = {**_COORDINATOR, ErrorCode.UNKNOWN_MEMBER_ID: Step.RESET, ErrorCode.ILLEGAL_GENERATION: Step.RESET}
-AFTER_JOIN = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: Step.RETRY}
-AFTER_OTHERS = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: Step.REJOIN}  # Heartbeat, SyncGroup, OffsetCommit
+_MEMBER = {
+    **_COORDINATOR,
+    ErrorCode.UNKNOWN_MEMBER_ID: ErrorAction.RESET,
+    ErrorCode.ILLEGAL_GENERATION: ErrorAction.RESET,
+}
+AFTER_JOIN = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.RETRY}
+AFTER_OTHERS = {**_MEMBER, ErrorCode.REBALANCE_IN_PROGRESS: ErrorAction.REJOIN}  # Heartbeat, SyncGroup, OffsetCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +54,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a commit is signed with."""
+    """The member and generation in whose name offsets are committed."""
 
     group_id: str
     generation: int = NO_GENERATION
@@ -78,15 +63,16 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ask:
-    """A request to send. `at` makes the message for the version that was negotiated; it may raise UnsupportedByBroker.
+class MemberRequest:
+    """A request to send. `build` makes the message for the version that was negotiated; it may raise
+    UnsupportedByBroker.
 
     `to_coordinator`: to `member.coordinator`, else to any broker. `waits`: the answer may take `timeout` seconds by
-    intent, and replies come in order: it needs a connection on which nothing else is sent.
+    intent, and a connection answers in order, so it needs one on which nothing else is sent.
     """
 
     api: type[Any]
-    at: Callable[[int], Any]
+    build: Callable[[int], Any]
     timeout: float
     to_coordinator: bool = True
     waits: bool = False
@@ -110,7 +96,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """Something that trying again does not help."""
+    """An error that retrying does not help."""
 
     error: PylogdError
 
@@ -120,7 +106,7 @@ Event = Revoke | Assign | Failed
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """How a member behaves. Times in seconds; Kafka's names in `Consumer`."""
+    """The options of a member, by the names of `ConsumerOptions`. Times in seconds."""
 
     group_id: str
     assignors: Sequence[Assignor]
@@ -135,5 +121,5 @@ class MemberSettings:
 
 
 def is_fenced(error: PylogdError) -> bool:
-    """Whether another process is this static member now: trying again would only throw that one out."""
-    return isinstance(error, KafkaError) and AFTER_OTHERS.get(error.code) is Step.FENCED
+    """Whether another process has joined as this static member: trying again would fence that one."""
+    return isinstance(error, KafkaError) and AFTER_OTHERS.get(error.code) is ErrorAction.FENCED

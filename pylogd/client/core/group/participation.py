@@ -1,21 +1,21 @@
 """A consumer's part in a group that a broker coordinates, without I/O: membership, commits and look-ups together.
 
-Strategy: whoever drives it, a thread or a reactor, sends the calls that are `due`, brings back what each came to, and
-comes again at `next_time`. Membership is `membership.Membership`; commits go through a `CommitQueue`, one request at a
-time; look-ups ask what the group has committed.
+Strategy: whoever drives it, a thread or an event loop, sends the calls that are `due`, reports their outcomes, and
+calls again at `next_time`. `member.Membership` is the state machine; commits go through a `CommitQueue`, one request at
+a time; look-ups ask what the group has committed.
 
-Rules: a commit is sent for partitions that this member holds, and not while a rebalance is under way, for its end
-decides what is ours. Without a coordinator, what is due has it looked for; where it can't be had for a reason that will
-stay, whoever waits is told. No clock, no socket, no thread; one thread at a time is in here.
+Rules: a commit is sent only for partitions that this member holds, and not during a rebalance, since its end decides
+which those are. The coordinator is looked up when something is due; if that fails for good, everything that waits
+fails. No clock, no socket, no thread; one thread at a time.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 from pylogd.client.core.backoff import Backoff
@@ -25,28 +25,28 @@ from pylogd.client.core.group import commits
 from pylogd.client.core.group.commits import CommitQueue
 from pylogd.client.core.group.consumer_protocol import NO_GENERATION
 from pylogd.client.core.group.member import Membership
-from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke, State
+from pylogd.client.core.group.member_model import Event, Identity, MemberSettings, Revoke
+from pylogd.client.core.group.member_states import REBALANCING
 from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages.offset_commit import OffsetCommitRequest
 from pylogd.wire.messages.offset_fetch import OffsetFetchRequest
 
-#: connections to the coordinator: answers to JoinGroup and SyncGroup wait for other members, and come in order
-_JOINING, _GROUP = "joining", "group"
-_member_numbers = itertools.count()  # each member joins on a connection of its own: others may share the network
+#: A connection to the coordinator that the members of one client share, for requests that are answered at once.
+_GROUP = "group"
+_NUMBERS = count(1)
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_REBALANCING = frozenset({State.JOINING, State.ASSIGNING, State.SYNCING})
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Found = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 @dataclass(slots=True, eq=False)
-class Lookup:
-    """Offsets that somebody waits for: of some partitions, or of all. `on_done` is called once, with `done` set."""
+class OffsetLookup:
+    """A look-up of committed offsets, of some partitions or of all. `on_done` is called once, with `done` set."""
 
     partitions: list[TopicPartition] | None
-    on_done: Callable[[Lookup], None]
+    on_done: Callable[[OffsetLookup], None]
     done: bool = False
     offsets: Found = field(default_factory=dict)
     error: PylogdError | None = None
@@ -56,8 +56,8 @@ class Lookup:
 
 
 @dataclass(slots=True, eq=False)
-class Awaited:
-    """A commit that somebody waits for, and what went wrong with it."""
+class PendingCommit:
+    """A commit that somebody waits for, and its errors."""
 
     partitions: frozenset[TopicPartition]
     errors: list[PylogdError] = field(default_factory=list)
@@ -66,8 +66,8 @@ class Awaited:
 class Participation:
     """See the module. Times in seconds.
 
-    `on_event` is called when `next_event` has one; `unheard` with what could not be committed if nobody waits for it.
-    `stable`: offsets that a transaction may still change are waited for.
+    `on_event` is called when `next_event` has one, `unheard` with each commit that failed while nobody waited for it.
+    `stable`: look-ups wait for offsets that a transaction may still change.
     """
 
     def __init__(
@@ -84,17 +84,19 @@ class Participation:
         self.has_event = False
         self.subscribed = False
         self._group_id = settings.group_id
-        self._joining = f"{_JOINING} {next(_member_numbers)}"
         self._stable = stable
         self._request_timeout = request_timeout
         self._on_event = on_event
         self._unheard = unheard
         #: called with offsets that were committed
         self.on_commit: Callable[[Offsets], object] = lambda _: None
-        self._awaited: list[Awaited] = []
+        self._awaited: list[PendingCommit] = []
         self._commit_not_before = 0.0
         self._commit_backoff = Backoff()
-        self._lookups: list[Lookup] = []
+        self._lookups: list[OffsetLookup] = []
+        # Answers to JoinGroup and SyncGroup wait for other members, and a connection answers in order: each member has
+        # one of its own, so that it never waits for another member of the same client.
+        self._joining = f"joining {next(_NUMBERS)}"
         self._last_poll = 0.0
         self._polling = False
 
@@ -110,50 +112,50 @@ class Participation:
             self.member.subscribe(topics, now)
 
     def leave(self, now: float) -> None:
-        """Be a member no more. What the application had, it has given up."""
+        """Leave the group. The application has given up all its partitions."""
         self.subscribed = False
         self.member.leave(now)
         self.has_event = False
 
     def polled(self, polling: bool, now: float) -> None:
-        """The application is alive, and until it says otherwise `polling`."""
+        """Record that the application is alive; while `polling`, it counts as alive all the time."""
         self._last_poll = now
         self._polling = polling
 
     def next_event(self) -> Event | None:
-        """What the application has to do now; `done` with it has to follow."""
+        """Return what the application has to do now, or None. Call `done` when it has."""
         self.has_event = False
         return self.member.next_event()
 
     def done(self, event: Event, now: float) -> None:
-        """The application has obeyed an event."""
+        """Record that the application has carried out an event."""
         if isinstance(event, Revoke):
             self.queue.drop(event.partitions)
         self.member.done(event, now)
 
-    def begin_commit(self, offsets: Offsets) -> Awaited:
-        """Commit, for somebody who waits until the queue no longer holds these; `end_commit` has to follow."""
-        awaited = Awaited(frozenset(offsets))
+    def begin_commit(self, offsets: Offsets) -> PendingCommit:
+        """Commit for a caller that waits until the queue no longer holds the partitions. Call `end_commit` then."""
+        awaited = PendingCommit(frozenset(offsets))
         self._awaited.append(awaited)
         self.queue.put(offsets)
         return awaited
 
-    def end_commit(self, awaited: Awaited) -> None:
-        """Nobody waits for it any more, and what did not go out does not."""
+    def end_commit(self, awaited: PendingCommit) -> None:
+        """Forget a commit that nobody waits for any more; what was not sent is not sent."""
         self.queue.drop(awaited.partitions)
         self._awaited.remove(awaited)
 
-    def look_up(self, lookup: Lookup) -> None:
-        """Ask what the group has committed."""
+    def look_up(self, lookup: OffsetLookup) -> None:
+        """Look up what the group has committed."""
         self._lookups.append(lookup)
 
-    def forget(self, lookup: Lookup) -> None:
-        """Nobody waits for it any more."""
+    def forget(self, lookup: OffsetLookup) -> None:
+        """Forget a look-up that nobody waits for any more."""
         if lookup in self._lookups:
             self._lookups.remove(lookup)
 
     def fail_lookups(self, error: PylogdError) -> None:
-        """Tell all who wait for committed offsets that there won't be any."""
+        """Fail all look-ups."""
         for lookup in list(self._lookups):
             self._finish(lookup, error)
 
@@ -166,10 +168,10 @@ class Participation:
         for lookup in self._lookups:
             lookup.in_flight = False
 
-    # What there is to do
+    # Time
 
     def due(self, now: float) -> list[Call]:
-        """What to send now."""
+        """Return what to send now."""
         member = self.member
         if self.subscribed:
             member.polled(now if self._polling else self._last_poll)
@@ -178,12 +180,13 @@ class Participation:
         if member.coordinator is None and (committing or lookups):
             member.find_coordinator()
         calls = []
-        while (ask := member.next_ask(now)) is not None:
+        while (request := member.next_request(now)) is not None:
             calls.append(
                 Call(
-                    ask.api, ask.at, partial(member.answered, ask), partial(member.failed, ask), ask.timeout,
-                    self._coordinator() if ask.to_coordinator else None,
-                    self._joining if ask.waits else _GROUP if ask.to_coordinator else "", exclusive=ask.waits,
+                    request.api, request.build, partial(member.answered, request), partial(member.failed, request),
+                    request.timeout, self._coordinator() if request.to_coordinator else None,
+                    self._joining if request.waits else _GROUP if request.to_coordinator else "",
+                    exclusive=request.waits,
                 )
             )  # fmt: skip
         if member.coordinator is not None:
@@ -199,20 +202,20 @@ class Participation:
         return calls
 
     def next_time(self, now: float) -> float | None:
-        """When something is due if nothing happens before."""
+        """When something is due, if nothing happens before."""
         times = []
         if (when := self.member.next_time()) is not None:
             times.append(when)
         waiting = [lookup.not_before for lookup in self._lookups if not lookup.in_flight]
         if (when := self._commit_due()) is not None:
             waiting.append(when)
-        # Without a coordinator, what is due already has it looked for.
+        # Without a coordinator, what is due already had its look-up started.
         times += [time for time in waiting if self.member.coordinator is not None or time > now]
         return min(times, default=None)
 
     def _commit_due(self) -> float | None:
         """When the next commit may go out."""
-        if not self.queue.ready or (self.subscribed and self.member.state in _REBALANCING):
+        if not self.queue.ready or (self.subscribed and self.member.state in REBALANCING):
             return None
         return self._commit_not_before
 
@@ -253,7 +256,7 @@ class Participation:
             self.member.commit_refused(code, identity, now)
         if not errors:
             self._commit_backoff.reset()
-        elif self.member.state in _REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
+        elif self.member.state in REBALANCING and not commits.LOST_MEMBERSHIP.isdisjoint(errors.values()):
             self.queue.failed()
             return
         for partition, code in self.queue.answered(errors).items():
@@ -280,7 +283,7 @@ class Participation:
 
     # Look-ups
 
-    def _lookup_call(self, lookup: Lookup) -> Call:
+    def _lookup_call(self, lookup: OffsetLookup) -> Call:
         lookup.in_flight = True
 
         def answered(response: Any, now: float) -> None:
@@ -311,13 +314,13 @@ class Participation:
             highest=commits.FETCH_UNTIL,
         )
 
-    def _finish(self, lookup: Lookup, error: PylogdError | None) -> None:
+    def _finish(self, lookup: OffsetLookup, error: PylogdError | None) -> None:
         lookup.done, lookup.error = True, error
         self.forget(lookup)
         lookup.on_done(lookup)
 
     def _give_up(self, error: PylogdError, now: float) -> None:
-        """The coordinator can't be had, for a reason that will stay: whoever waits has to know."""
+        """Fail everything that waits: the coordinator can't be found, and retrying does not help."""
         self.fail_lookups(error)
         if self.queue.ready:
             self.queue.take()

@@ -21,7 +21,7 @@ from pylogd.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-GROUP_KEY = 0  # what FindCoordinator calls groups
+GROUP_KEY = 0  # the key type of groups in FindCoordinator
 _MANY_KEYS_FROM = 4  # of FindCoordinator
 _STATIC_FROM = 5  # of JoinGroup
 _MEMBERS_FROM = 3  # of LeaveGroup
@@ -30,7 +30,7 @@ _ALL_IS_NULL = 1  # of Metadata
 
 
 def find_coordinator(group_id: str, version: int) -> FindCoordinatorRequest:
-    """Who coordinates a group."""
+    """Return the request for the coordinator of a group."""
     if version < _MANY_KEYS_FROM:
         return FindCoordinatorRequest(key=group_id, key_type=GROUP_KEY)
     return FindCoordinatorRequest(coordinator_keys=[group_id], key_type=GROUP_KEY)
@@ -43,7 +43,7 @@ def join(
     reason: str | None,
     version: int,
 ) -> JoinGroupRequest:
-    """Join, or join again. Raises UnsupportedByBroker: a static member, where the broker knows none."""
+    """Return the request to join a group. Raises UnsupportedByBroker if the broker does not know static members."""
     if settings.instance_id is not None and version < _STATIC_FROM:
         raise UnsupportedByBroker(f"the coordinator knows no static members: group {settings.group_id}")
     return JoinGroupRequest(
@@ -68,7 +68,7 @@ def sync(
     protocol: str | None,
     shares: Mapping[str, Iterable[TopicPartition]],
 ) -> SyncGroupRequest:
-    """Ask for a share; the leader brings everybody's."""
+    """Return the request for the member's assignment; the leader's has the assignments of all members."""
     return SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=generation,
@@ -81,12 +81,12 @@ def sync(
 
 
 def heartbeat(settings: MemberSettings, generation: int, member_id: str) -> HeartbeatRequest:
-    """A sign of life."""
+    """Return the request that keeps the member in its group."""
     return HeartbeatRequest(settings.group_id, generation, member_id, group_instance_id=settings.instance_id)
 
 
 def leave(settings: MemberSettings, member_id: str, reason: str | None, version: int) -> LeaveGroupRequest:
-    """Be a member no more."""
+    """Return the request to leave the group."""
     if version < _MEMBERS_FROM:
         return LeaveGroupRequest(group_id=settings.group_id, member_id=member_id)
     return LeaveGroupRequest(
@@ -95,7 +95,7 @@ def leave(settings: MemberSettings, member_id: str, reason: str | None, version:
 
 
 def metadata(topics: Sequence[str], create: bool, version: int) -> MetadataRequest:
-    """The partitions of some topics, or of all if none is named."""
+    """Return the request for the partitions of topics, or of all topics if none is named."""
     asked = [MetadataRequestTopic(name=name) for name in topics]
     return MetadataRequest(
         topics=asked if topics or version < _ALL_IS_NULL else None,

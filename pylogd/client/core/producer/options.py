@@ -68,6 +68,7 @@ class ProducerOptions(ClientOptions):
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown value, and for options that contradict each other."""
+        super().__post_init__()
         if self.acks not in _ACKS:
             raise ValueError(f'acks is "all", 0 or 1, not {self.acks!r}')
         if self.idempotence and not self._can_be_idempotent:

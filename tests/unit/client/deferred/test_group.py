@@ -119,6 +119,28 @@ def test_members_on_one_cluster_do_not_end_each_others_joins(reactor: MemoryReac
     cluster.close()
 
 
+def test_consumers_of_one_cluster_do_not_wait_for_each_other(reactor: MemoryReactor, server: MemoryGroupBroker) -> None:
+    """A JoinGroup may take minutes, and a fetch half a second, in which the connection brings no other answer."""
+    cluster = Cluster(server.address, reactor=reactor)
+    patient, quick = (Consumer(cluster, group_id=group, fetch_max_wait_ms=500) for group in ("patient", "quick"))
+    server.on(ApiKey.JOIN_GROUP, fake.silence)
+    patient.subscribe("t")
+    reactor.result(patient.poll(0.1), 30)
+    quick.subscribe("t")
+    assert len(read(reactor, [quick], 20)) == 20
+    reactor.run(30.0)
+    assert [request.group_id for request in server.asked(ApiKey.JOIN_GROUP)].count("patient") == 1, "it was not cut"
+    fetching = [link for link in cluster.network.links if link.purpose.startswith("fetch")]
+    reader = Consumer(cluster)
+    reactor.result(reader.assign([("t", 0)]))
+    assert read(reactor, [reader], 10)
+    more = [link for link in cluster.network.links if link.purpose.startswith("fetch")]
+    assert len(more) == len(fetching) + 1
+    for consumer in (patient, quick, reader):
+        reactor.result(consumer.close(), 60)
+    cluster.close()
+
+
 @pytest.mark.parametrize("act", [fake.close, fake.garbage, fake.cut, fake.silence])
 @pytest.mark.parametrize(
     "api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH]

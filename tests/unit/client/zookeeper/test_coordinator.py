@@ -15,7 +15,8 @@ from pylogd.client.zookeeper.errors import NotOwner, RebalanceFailed, ZooKeeperU
 from pylogd.client.zookeeper.events import Assigned, Revoked
 from pylogd.client.zookeeper.lease import HEARTBEAT, LEASE, Lease
 from pylogd.client.zookeeper.registries import GroupPaths, Subscription
-from pylogd.client.zookeeper.states import ALWAYS, MOVES, Event, State, follow
+from pylogd.client.zookeeper.states import COORDINATOR, CoordinatorState, Event
+from pylogd.machine import UnexpectedEvent
 from pylogd.metadata.errors import SessionExpired
 from tests.fakes.metadata import result_of
 from tests.fakes.simulation import SimulatedTime
@@ -82,7 +83,7 @@ def test_a_consumer_alone_gets_everything(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     assert caller.last_assigned() == {P0: None, P1: None}
-    assert caller.coordinator.state is State.OWNING
+    assert caller.coordinator.state is CoordinatorState.OWNING
     assert caller.coordinator.may_fetch
     assert world.data("/consumers/g/owners/t/1") == b"a-1-0"
     assert world.data("/consumers/g/offsets/t/1") is None
@@ -132,8 +133,8 @@ def test_nothing_is_released_before_the_caller_has_stopped(world: World) -> None
     first.stopping = Deferred()
     second = Caller(world, "b")
     world.time.run(3.0)
-    assert first.coordinator.state is State.RELEASING
-    assert second.coordinator.state is State.WAITING
+    assert first.coordinator.state is CoordinatorState.RELEASING
+    assert second.coordinator.state is CoordinatorState.WAITING
     assert not second.heard
     assert world.data("/consumers/g/owners/t/1") == b"a-1-0"
     world.wait(first.coordinator.commit({P1: 5}))
@@ -154,7 +155,7 @@ def test_waiting_in_vain_is_told_and_goes_on(world: World) -> None:
     assert isinstance(second.failures[0], RebalanceFailed)
     first.stopping.callback(None)
     world.time.run(1.0)
-    assert second.coordinator.state is State.OWNING
+    assert second.coordinator.state is CoordinatorState.OWNING
 
 
 def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
@@ -172,7 +173,7 @@ def test_a_lost_session_is_told_and_left_behind(world: World) -> None:
     caller.store.heal()
     world.time.run(1.0)
     assert caller.heard[-1].lost  # type: ignore[union-attr]
-    assert caller.coordinator.state is State.SURRENDERING
+    assert caller.coordinator.state is CoordinatorState.SURRENDERING
     with pytest.raises(NotOwner):
         world.wait(caller.coordinator.commit({P0: 8}))
     caller.stopping.callback(None)
@@ -268,10 +269,9 @@ def test_a_lease_ends_before_a_session_may() -> None:
     assert LEASE + HEARTBEAT < 1
 
 
-def test_every_state_is_left_and_reached() -> None:
-    reached = {target for moves in MOVES.values() for target in moves.values()} | set(ALWAYS.values())
-    assert reached == set(State)
-    assert set(MOVES) == set(State) - {State.CLOSED}
-    assert follow(State.OWNING, Event.EXPIRED) is State.SURRENDERING
-    with pytest.raises(KeyError):
-        follow(State.OWNING, Event.REGISTERED)
+def test_the_table_of_states() -> None:
+    """`MachineTable` checks that when it is made; here is what nothing but the table says."""
+    assert COORDINATOR.next(CoordinatorState.OWNING, Event.EXPIRED) is CoordinatorState.SURRENDERING
+    assert Event.EXPIRED not in COORDINATOR.row(CoordinatorState.LEAVING), "it leaves, whatever happens"
+    with pytest.raises(UnexpectedEvent):
+        COORDINATOR.next(CoordinatorState.OWNING, Event.REGISTERED)

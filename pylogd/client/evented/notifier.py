@@ -1,26 +1,26 @@
-"""Wait until something happens, on an event loop."""
+"""Wait on an event loop until something happens."""
 
 from __future__ import annotations
 
 from pylogd.client.evented.loop import Loop, Promise
 
 
-class Bell:
-    """Ends the wait of whoever waits for something to happen, or for a time."""
+class Notifier:
+    """Wakes coroutines that wait for something to happen, or for a time."""
 
     def __init__(self, loop: Loop) -> None:
-        """`loop` has the time."""
+        """Nobody waits yet."""
         self._loop = loop
         self._waiting: list[Promise[None]] = []
 
-    def ring(self) -> None:
-        """Something happened: those who wait go on."""
+    def notify(self) -> None:
+        """Wake all coroutines that wait."""
         waiting, self._waiting = self._waiting, []
         for promise in waiting:
             promise.succeed(None)
 
     async def wait(self, until: float) -> None:
-        """Wait for `ring`, at most until a time of the loop's clock."""
+        """Wait for `notify`, at most until a time of the loop's clock."""
         promise: Promise[None] = self._loop.promise()
         self._waiting.append(promise)
         timer = self._loop.later(max(0.0, until - self._loop.now()), lambda: promise.succeed(None))

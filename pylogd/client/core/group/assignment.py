@@ -1,8 +1,8 @@
-"""What a group's coordinator tells a consumer, carried out: partitions given up and taken on, offsets committed.
+"""The partitions that a group assigned to a consumer, and which of their offsets are committed: the part without waits.
 
 Rules: all of it happens in the application's own calls. On revocation: what is processed is committed, the listener is
-told, reading stops, and only then does the coordinator hear of it. On assignment: the listener is told first, and may
-`seek`; partitions that it leaves alone begin at what the group committed.
+called, reading stops, and only then does the coordinator hear of it. On assignment: the listener is called first, and
+may `seek`; partitions that it leaves alone begin at what the group committed.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
 
 COMMIT_SECONDS = 10.0  # how long a commit may hold up a rebalance
 
-Told = Callable[[list[TopicPartition]], Any]
+RebalanceCallback = Callable[[list[TopicPartition]], Any]
 #: by name, by a pattern of whole names, or by name with a number of streams
 Topics = Iterable[str] | re.Pattern[str] | Mapping[str, int]
 
 
 @dataclass(slots=True)
-class Listener:
-    """Whom to tell. `lost` partitions may be read by others already: nothing can be committed for them."""
+class RebalanceListener:
+    """Callbacks of the application. `lost` partitions may be read by others already: nothing can be committed."""
 
-    assigned: Told | None = None
-    revoked: Told | None = None
-    lost: Told | None = None
+    assigned: RebalanceCallback | None = None
+    revoked: RebalanceCallback | None = None
+    lost: RebalanceCallback | None = None
 
-    def when_gone(self, lost: bool) -> Told | None:
-        """Return whom to tell of partitions that are no longer read."""
+    def when_gone(self, lost: bool) -> RebalanceCallback | None:
+        """Return the callback for partitions that are no longer read."""
         return (self.lost or self.revoked) if lost else self.revoked
 
 
-class Places(Protocol):
-    """Where partitions without a position wait for one."""
+class StartQueue(Protocol):
+    """The partitions whose start offsets are being found."""
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are to be placed."""
+        """Find the start offsets of partitions."""
         ...
 
     def discard(self, partition: TopicPartition) -> None:
-        """It is not read any more."""
+        """Forget a partition."""
         ...
 
 
-class Background(Protocol):
-    """A group, as far as what never waits needs it."""
+class Committer(Protocol):
+    """A group, as far as it commits in the background."""
 
     def commit_soon(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit in the background."""
         ...
 
 
-class Holdings:
-    """What a group gave a consumer, and what of it is committed: the part that never waits, for all faces."""
+class GroupAssignment:
+    """See the module. Times in seconds."""
 
     def __init__(
-        self, group: Background, reader: Reader, placing: Places, *, commits: bool, interval: float, now: float
+        self, group: Committer, reader: Reader, starts: StartQueue, *, commits: bool, interval: float, now: float
     ) -> None:
-        """`commits`: whether to commit by itself, every `interval` seconds and before anything is given up."""
-        self._background = group
-        self.listener = Listener()
+        """`commits`: whether to commit automatically, every `interval` seconds and before anything is given up."""
+        self._committer = group
+        self.listener = RebalanceListener()
         self.assigned: set[TopicPartition] = set()  # by the group, where it is subscribed
         self.subscribed = False
         self._reader = reader
-        self._placing = placing
+        self._starts = starts
         self._commits = commits
         self._interval = interval
         self._commit_at = now + interval
@@ -75,31 +75,32 @@ class Holdings:
         self._saved: dict[TopicPartition, int] = {}
 
     def take_on(self, partitions: list[TopicPartition]) -> None:
-        """Read these too, once the listener was told."""
+        """Read these partitions too, once the listener was called."""
         self.assigned.update(partitions)
-        self._placing.add(partitions)
+        self._starts.add(partitions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more, without a word."""
+        """Read these partitions no more, without a call of the listener."""
         for partition in partitions:
             self.assigned.discard(partition)
             self._saved.pop(partition, None)
-            self._placing.discard(partition)
+            self._starts.discard(partition)
             self._reader.forget(partition)
 
     # Commits
 
-    def placed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """These are the committed offsets."""
-        self._saved.update(positions)
+    def with_epochs(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return offsets to commit, with the leader epochs by which a later reader finds a truncated log (KIP-320)."""
+        epoch = self._reader.epoch
+        return {p: OffsetAndMetadata(offset, leader_epoch=epoch(p)) for p, offset in progress.items()}
 
     def unsaved(self, progress: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What of the progress is not committed yet."""
+        """Return the offsets of the progress that are not committed yet."""
         saved = self._saved
-        return {p: OffsetAndMetadata(offset) for p, offset in progress.items() if saved.get(p) != offset}
+        return self.with_epochs({p: offset for p, offset in progress.items() if saved.get(p) != offset})
 
     def commit_if_due(self, now: float, progress: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit in the background what is processed, from time to time: by default all that was handed out."""
+        """Commit `progress` in the background if the interval is over; by default all that was handed out."""
         if self._commits and now >= self._commit_at:
             self._commit_at = now + self._interval
             self.commit_soon(self.unsaved(self.progress() if progress is None else progress))
@@ -108,8 +109,8 @@ class Holdings:
         """Commit in the background."""
         if offsets:
             self.note_committed(offsets)
-            self._background.commit_soon(offsets)
+            self._committer.commit_soon(offsets)
 
     def note_committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These are committed, or will be."""
+        """Record offsets that are committed, or will be."""
         self._saved.update((partition, committed.offset) for partition, committed in offsets.items())

@@ -1,0 +1,100 @@
+"""The client's half of an incremental fetch session with one broker (KIP-227): name only what changed.
+
+Strategy: the broker remembers which partitions a session fetches and from which offsets. A first request, with epoch 0,
+names all of them; the requests behind it name those whose fetch differs from what the broker remembers, and those to
+forget. The epoch counts the requests. Few partitions are fetched without a session: naming them costs less than it.
+
+Rules: one request is in flight at a time. After any failure the next request opens a new session. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pylogd.errors import ErrorCode
+
+#: A topic, by its id or its name, and the number of a partition.
+PartitionKey = tuple[str | bytes, int]
+
+INITIAL_EPOCH = 0  # opens a session
+FINAL_EPOCH = -1  # closes the session, if one is named, and opens none
+FIRST_VERSION = 7  # of Fetch
+#: With fewer partitions than this no session is opened.
+LEAST_PARTITIONS = 4
+_LAST_EPOCH = 0x7FFFFFFF
+
+#: What answers mean that the broker and this client do not agree about the session. Nothing is wrong with partitions.
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class PartitionRequest(NamedTuple):
+    """What is asked of one partition; the broker of a session remembers it."""
+
+    offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+class SessionRequest(NamedTuple):
+    """What a Fetch request says of its session, and which partitions it has to name."""
+
+    session_id: int
+    epoch: int
+    named: Mapping[PartitionKey, PartitionRequest]
+    forgotten: list[PartitionKey]
+
+
+class FetchSession:
+    """A session with one broker, or none yet."""
+
+    __slots__ = ("_by_id", "_epoch", "_id", "_remembered", "_sent_epoch")
+
+    def __init__(self) -> None:
+        """No session is open."""
+        self._id = 0
+        self._epoch = self._sent_epoch = INITIAL_EPOCH
+        self._remembered: dict[PartitionKey, PartitionRequest] = {}
+        self._by_id = False
+
+    @property
+    def incremental(self) -> bool:
+        """Whether the request in flight belongs to a session that was open before it."""
+        return self._sent_epoch > INITIAL_EPOCH
+
+    def request(self, wanted: Mapping[PartitionKey, PartitionRequest], version: int, by_id: bool) -> SessionRequest:
+        """Return what the next request, at a version of Fetch, has to say to fetch `wanted` and nothing else."""
+        session_id = self._id
+        if version < FIRST_VERSION or len(wanted) < LEAST_PARTITIONS:
+            self._id, self._epoch, self._sent_epoch = 0, INITIAL_EPOCH, FINAL_EPOCH
+            return SessionRequest(session_id, FINAL_EPOCH, wanted, [])
+        if by_id != self._by_id:  # another version than before: a session does not mix names and ids
+            self._epoch, self._by_id = INITIAL_EPOCH, by_id
+        self._sent_epoch = self._epoch
+        before, self._remembered = self._remembered, dict(wanted)
+        if self._epoch == INITIAL_EPOCH:
+            return SessionRequest(session_id, INITIAL_EPOCH, wanted, [])
+        changed = {key: partition for key, partition in wanted.items() if before.get(key) != partition}
+        return SessionRequest(session_id, self._epoch, changed, [key for key in before if key not in wanted])
+
+    def succeeded(self, session_id: int) -> None:
+        """Record an answer without an error, and the session that it names: 0 if the broker has no room for one."""
+        if self._sent_epoch == FINAL_EPOCH:
+            return
+        if not session_id or (self.incremental and session_id != self._id):
+            self._id, self._epoch = 0, INITIAL_EPOCH
+        else:
+            self._id = session_id
+            self._epoch = 1 if self._sent_epoch == _LAST_EPOCH else self._sent_epoch + 1
+
+    def failed(self, code: ErrorCode | None = None) -> None:
+        """Record that there was no answer, or one with an error: open a new session, and have the broker close this."""
+        if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            self._id = 0
+        self._epoch = INITIAL_EPOCH

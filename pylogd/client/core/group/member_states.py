@@ -1,0 +1,108 @@
+"""The states of a group member and what leads from one to the next (docs/state-machines.md has the diagram)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pylogd.machine import MachineTable
+
+
+class MemberState(Enum):
+    """Where a member stands."""
+
+    OUT = "Not in the group, and does not want to be."
+    PREPARING = "Wants to join; the application gives up its partitions first, unless the assignor is cooperative."
+    SURRENDERING = "Wants to join as a new member; the application gives up its partitions, which are lost."
+    JOINING = "Sends JoinGroup, and waits until the other members have joined."
+    ASSIGNING = "Is the leader, and assigns partitions to the members once it knows the topics' partitions."
+    SYNCING = "Sends SyncGroup, and waits for its assignment."
+    ASSIGNED = "Is a member; the application has not been told of its assignment."
+    RELEASED = "As ASSIGNED, and has given up partitions that others wait for: it joins again once it has told."
+    STABLE = "Is a member, and the application knows its assignment."
+    LEAVING = "Sends LeaveGroup, since the consumer unsubscribed or was closed."
+    WITHDRAWING = "Sends LeaveGroup, since the application does not poll."
+    AWAY = "Not in the group until the application polls again."
+    FAILED = "Not in the group, since of an error that the application has to know of."
+
+
+class MemberInput(Enum):
+    """What happens to a member."""
+
+    JOIN = "It has to join, or to join again: subscription, rebalance, new partitions."
+    UNSUBSCRIBED = "It subscribes to nothing."
+    LOST = "The coordinator no longer knows it as a member."
+    GAVE_UP = "The application has given up what it must before the member joins."
+    JOINED = "JoinGroup was answered; another member leads."
+    ELECTED = "JoinGroup was answered; this member leads, and has to assign."
+    ASSIGNED_ALL = "The leader has assigned partitions to the members."
+    SYNCED = "SyncGroup was answered with its assignment."
+    REVOKED_SOME = "The application has given up partitions that are not in the new assignment."
+    TOLD = "The application is told of the assignment."
+    LEAVE = "The consumer unsubscribes or is closed."
+    NOT_POLLED = "The application has not polled for max_poll_interval."
+    LEFT = "LeaveGroup was answered or failed, or is not needed."
+    FAILED = "An error that retrying does not help."
+
+
+_IN = {
+    MemberInput.JOIN: MemberState.PREPARING,
+    MemberInput.LOST: MemberState.SURRENDERING,
+    MemberInput.NOT_POLLED: MemberState.WITHDRAWING,
+}
+
+MEMBER = MachineTable(
+    "Group member",
+    "A consumer's membership in a group that a broker coordinates.",
+    MemberState.OUT,
+    {
+        MemberState.OUT: {MemberInput.JOIN: MemberState.PREPARING},
+        MemberState.PREPARING: {**_IN, MemberInput.GAVE_UP: MemberState.JOINING},
+        MemberState.SURRENDERING: {
+            **_IN,
+            MemberInput.JOIN: MemberState.SURRENDERING,
+            MemberInput.GAVE_UP: MemberState.JOINING,
+        },
+        MemberState.JOINING: {
+            **_IN,
+            MemberInput.JOINED: MemberState.SYNCING,
+            MemberInput.ELECTED: MemberState.ASSIGNING,
+        },
+        MemberState.ASSIGNING: {**_IN, MemberInput.ASSIGNED_ALL: MemberState.SYNCING},
+        MemberState.SYNCING: {**_IN, MemberInput.SYNCED: MemberState.ASSIGNED},
+        MemberState.ASSIGNED: {
+            **_IN,
+            MemberInput.TOLD: MemberState.STABLE,
+            MemberInput.REVOKED_SOME: MemberState.RELEASED,
+        },
+        MemberState.RELEASED: {**_IN, MemberInput.TOLD: MemberState.RELEASED},
+        MemberState.STABLE: {**_IN},
+        MemberState.LEAVING: {MemberInput.LEFT: MemberState.OUT},
+        MemberState.WITHDRAWING: {MemberInput.LEFT: MemberState.AWAY},
+        MemberState.AWAY: {MemberInput.JOIN: MemberState.SURRENDERING},
+        MemberState.FAILED: {MemberInput.JOIN: MemberState.SURRENDERING},
+    },
+    {
+        MemberInput.LEAVE: MemberState.LEAVING,
+        MemberInput.FAILED: MemberState.FAILED,
+        MemberInput.UNSUBSCRIBED: MemberState.OUT,
+    },
+)
+
+#: It has no assignment and does not want one.
+OUTSIDE = frozenset(
+    {MemberState.OUT, MemberState.LEAVING, MemberState.WITHDRAWING, MemberState.AWAY, MemberState.FAILED}
+)
+#: It has an assignment or wants one.
+INSIDE = frozenset(MemberState) - OUTSIDE
+#: It sends LeaveGroup.
+LEAVING = frozenset({MemberState.LEAVING, MemberState.WITHDRAWING})
+#: It has something to tell the coordinator.
+ACTIVE = INSIDE | LEAVING
+#: It has the assignment of the present generation.
+SETTLED = frozenset({MemberState.ASSIGNED, MemberState.RELEASED, MemberState.STABLE})
+#: No rebalance is under way that may have overtaken a commit.
+SETTLED_OR_PREPARING = SETTLED | {MemberState.PREPARING}
+#: Others may already read what the application still holds.
+LOSING = frozenset({MemberState.SURRENDERING, MemberState.WITHDRAWING, MemberState.AWAY, MemberState.FAILED})
+#: What is committed now may be overtaken by the end of the rebalance.
+REBALANCING = frozenset({MemberState.JOINING, MemberState.ASSIGNING, MemberState.SYNCING})

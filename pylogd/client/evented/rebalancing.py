@@ -1,0 +1,111 @@
+"""Carry out what a group's coordinator decides: partitions given up and taken on, offsets committed on the way.
+
+Rules: all of it happens in the application's own calls, one event at a time. Before partitions are given up, what is
+processed is committed and the listener is called; the group hears of it only when that is done.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from pylogd.client.core.consumer.partitions import PartitionsCore
+from pylogd.client.core.group.assignment import COMMIT_SECONDS, GroupAssignment, RebalanceCallback
+from pylogd.client.core.group.member_model import Failed, Revoke
+from pylogd.client.core.model import OffsetAndMetadata, TopicPartition
+from pylogd.client.evented.group import ConsumerGroup
+from pylogd.errors import PylogdError
+
+
+class Rebalancing:
+    """The part of a consumer that follows its group. Times in seconds."""
+
+    def __init__(
+        self,
+        group: ConsumerGroup,
+        assignment: GroupAssignment,
+        core: PartitionsCore,
+        call: Callable[[RebalanceCallback, list[TopicPartition]], Awaitable[Any] | None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`call` calls a listener of the application, `warn` logs a line."""
+        self.group = group
+        self.assignment = assignment
+        self._core = core
+        self._commits_after = core.options.auto_commit == "after"
+        self._commits_before = core.options.auto_commit == "before"
+        self._call = call
+        self._warn = warn
+
+    async def handle_events(self, now: float) -> None:
+        """Carry out the events that the group has, and commit from time to time. Raises the group's error."""
+        group, assignment = self.group, self.assignment
+        while group.has_event and (event := group.next_event()) is not None:
+            if isinstance(event, Failed):
+                group.done(event)
+                raise event.error
+            try:
+                if isinstance(event, Revoke):
+                    await self.give_up(sorted(event.partitions), lost=event.lost)
+                else:
+                    added = sorted(event.added)
+                    assignment.take_on(added)
+                    await self.tell(assignment.listener.assigned, added)
+            finally:
+                group.done(event)
+        assignment.commit_if_due(now)
+
+    async def give_up(self, partitions: list[TopicPartition], *, lost: bool = False) -> None:
+        """Stop reading partitions, after a commit and a call of the listener. `lost`: others may read them already."""
+        assignment = self.assignment
+        try:
+            if not lost and self._commits_after:
+                positions = assignment.progress()
+                offsets = assignment.unsaved({p: positions[p] for p in partitions if p in positions})
+                try:
+                    if offsets:
+                        await self.group.commit(offsets, COMMIT_SECONDS)
+                        assignment.note_committed(offsets)
+                except PylogdError as error:
+                    self._warn(f"partitions were given up with offsets that could not be committed: {error}; "
+                               f"their next owner reads from what was committed before")  # fmt: skip
+            await self.tell(assignment.listener.when_gone(lost), partitions)
+        finally:
+            for partition in partitions:
+                self.forget(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Read a partition no more."""
+        self._core.forget(partition)
+        self.assignment.forget([partition])
+
+    async def tell(self, callback: RebalanceCallback | None, partitions: list[TopicPartition]) -> None:
+        """Call the application's listener, which may be a coroutine function."""
+        if callback is not None:
+            outcome = self._call(callback, partitions)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+    async def commit_before(self, begins: Mapping[TopicPartition, int], timeout: float) -> None:
+        """With auto_commit "before": commit what is about to be returned, or have it read again if that fails."""
+        if not self._commits_before:
+            return
+        positions = self._core.reader.positions
+        try:
+            chosen = self.assignment.with_epochs({partition: positions[partition] for partition in begins})
+            await self.group.commit(chosen, timeout)
+            self.assignment.note_committed(chosen)
+        except BaseException:
+            for partition, offset in begins.items():
+                self._core.rewind(partition, offset)
+            raise
+
+    def note_start(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata], reset: Mapping[TopicPartition, int]
+    ) -> None:
+        """Record the offsets at which partitions start: those that were committed, and the others."""
+        assignment = self.assignment
+        assignment.note_committed(committed)
+        if assignment.subscribed and not self.group.wakes and reset:  # so that a later owner starts there too
+            assignment.commit_soon({partition: OffsetAndMetadata(offset) for partition, offset in reset.items()})
