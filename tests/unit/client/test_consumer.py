@@ -292,8 +292,8 @@ def test_signals_that_raise_inside_of_poll_lose_nothing(server: FakeBroker) -> N
             consumer.assign({("t", 0): 0})
             position = 0
             while position < 3000:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 + (interrupts % 17) * 0.0003)
                 try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + (interrupts % 17) * 0.0003)
                     records = consumer.poll(5)
                     signal.setitimer(signal.ITIMER_REAL, 0)
                     seen += [record.offset for record in records]
