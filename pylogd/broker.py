@@ -56,7 +56,11 @@ _ACCEPT_SECONDS = 10
 
 
 class Broker:
-    """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use."""
+    """The parts of one broker. `BrokerParts` in `pylogd.api.context` says which of them handlers use.
+
+    `fs` is the file system of the logs, by default the operating system's. `open_files` is how many files the process
+    may have open; it limits how many partitions the broker takes.
+    """
 
     _starting: Deferred[None] | None = None
     _stopping: Deferred[None] | None = None
@@ -66,10 +70,6 @@ class Broker:
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
     ) -> None:
-        """`fs` is the file system of the logs, by default the operating system's.
-
-        `open_files` is how many files the process may have open; it limits how many partitions the broker takes.
-        """
         self.settings = settings
         self.clock = reactor
         self.node_id = settings.integer("node.id")
@@ -110,11 +110,14 @@ class Broker:
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
+        self._listen_nowhere()
+        self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
+
+    def _listen_nowhere(self) -> None:
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
         self._advertised: dict[str, tuple[str, int]] = {}
         self._ports: list[Any] = []
         self._factories: list[BrokerFactory] = []
-        self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
