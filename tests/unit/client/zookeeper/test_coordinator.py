@@ -272,6 +272,7 @@ def test_a_lease_ends_before_a_session_may() -> None:
 def test_the_table_of_states() -> None:
     """`MachineTable` checks that when it is made; here is what nothing but the table says."""
     assert COORDINATOR.next(CoordinatorState.OWNING, Event.EXPIRED) is CoordinatorState.SURRENDERING
-    assert Event.EXPIRED not in COORDINATOR.row(CoordinatorState.LEAVING), "it leaves, whatever happens"
+    with pytest.raises(UnexpectedEvent):
+        COORDINATOR.next(CoordinatorState.LEAVING, Event.EXPIRED)
     with pytest.raises(UnexpectedEvent):
         COORDINATOR.next(CoordinatorState.OWNING, Event.REGISTERED)
