@@ -78,7 +78,7 @@ _LOG_SETTINGS: Final = [
     Setting(
         "log.dir.check.interval.ms",
         _LONG,
-        1000,
+        500,
         "Between two looks at whether the data directories are there and can be written to. Failures are found at any "
         "use of a directory too; this one finds them under partitions that nobody uses.",
         _LOG,
