@@ -8,8 +8,8 @@ directory in which the leader has the partition (renames it, with a file in its 
 has it reopened. Measured from the renaming: when another broker names a new leader (elected), when a record that was
 sent after that has been answered (written to), and the longest time between two answers (the gap that a producer sees).
 
-The broker looks at its directories every `log.dir.check.interval.ms` (1 s); a directory that fails at the wrong moment
-is therefore found up to a second later, if nobody opens a file in it before.
+The broker looks at its directories every `log.dir.check.interval.ms` (0.5 s): a directory that fails at the wrong
+moment is found that much later, if nobody opens a file in it before.
 """
 
 from __future__ import annotations

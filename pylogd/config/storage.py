@@ -78,7 +78,7 @@ _LOG_SETTINGS: Final = [
     Setting(
         "log.dir.check.interval.ms",
         _LONG,
-        1000,
+        500,
         "How often the broker checks that the data directories exist and can be written to. Failures are also found "
         "at any use of a directory; this check finds them in directories that nobody uses.",
         _LOG,

@@ -11,7 +11,8 @@ messages, on this cluster, another, or in a lake, compares: `pylogd audit`.
 Counting is by batch: all records of a batch have one result. A message's number is kept with its batch until the batch
 has its result, which is looked up when a window is reported, or when there are many batches; the producer's thread has
 nothing to do for it. The header is encoded once a millisecond, but for the number, whose last digits are encoded
-beforehand. `send` is the producer's own, with a step that stamps and counts in front of the accumulator's `add`.
+beforehand. `send` takes a plain record by itself; all others go through the producer's own `send`, with a step that
+stamps and counts in front of the accumulator's `add`.
 
 Rules: a message that was not delivered is not counted, and its number is in the report, so that nobody takes it for
 lost. Reports add up: the same window may have several, told apart by their number. `close` waits for what is under way
@@ -23,13 +24,13 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
-from pylogd.client.blocking.producer import Producer
+from pylogd.client.blocking.producer import Delivery, Producer
 from pylogd.client.core.producer.accumulator import Batch
 from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
@@ -40,7 +41,6 @@ AUDIT_TOPIC: Final = "pylogd-audit"
 WINDOW_MS: Final = 60_000
 _SETTLE_BATCHES: Final = 1000  # a window with more batches looks for those that have their result
 _MOST_RANGES: Final = 10_000  # of numbers in a report, which has to fit into a message
-_STAMP_SECONDS: Final = 0.001  # how old the time in a stamp may be
 _MOST_DIGITS: Final = 3  # the last ones of numbers, encoded beforehand
 
 
@@ -105,7 +105,7 @@ class _Window:
         self.end = end
         self.first = first
         self.behind = -1  # the number behind its last, once there is a window after it
-        self.batches: dict[Batch, list[int]] = {}  # the numbers in each batch that had no result when last looked at
+        self.batches: dict[Batch, list[range]] = {}  # the numbers in each batch that had no result when last looked at
         self.delivered = 0
         self.failed: list[int] = []
         self.settle_at = _SETTLE_BATCHES
@@ -117,9 +117,9 @@ class _Window:
                 continue
             del self.batches[batch]
             if batch.result.error is None:
-                self.delivered += len(numbers)
+                self.delivered += sum(map(len, numbers))
             else:
-                self.failed += numbers
+                self.failed += chain.from_iterable(numbers)
         return not self.batches
 
 
@@ -129,22 +129,27 @@ _CLOSED: Final = _Window("", 0, 0, 0)  # takes no message
 class _Topic:
     """Where a producer is in a topic: the next number, and the window that messages go to.
 
-    Until the monotonic clock is at `until`, stamps have the time `now`, and the encoded header of a number from `base`
-    to below `limit` is `head + tails[number - base]`.
+    At the time `now`, the encoded header of a number from `base` to below `limit` is `head + tails[number - base]`.
     """
 
-    __slots__ = ("base", "batch", "head", "limit", "now", "number", "numbers", "tails", "until", "window")
+    __slots__ = ("base", "batch", "first", "head", "limit", "now", "number", "numbers", "tails", "window")
 
     def __init__(self) -> None:
         self.number = 0
         self.window = _CLOSED
         self.now = -1
-        self.until = 0.0
         self.base = self.limit = 0
         self.head = b""
         self.tails: list[bytes] = []
-        self.batch: Batch | None = None  # the last message's, with its `numbers` in the window
-        self.numbers: list[int] = []
+        self.batch: Batch | None = None  # the last message's, with its `numbers` in the window, but for those
+        self.numbers: list[range] = []
+        self.first = 0  # from this one on
+
+    def end_run(self, number: int) -> None:
+        """Note the numbers up to this one for the batch that they went to."""
+        if self.batch is not None:
+            self.numbers.append(range(self.first, number))
+            self.batch = None
 
 
 class AuditedProducer:
@@ -158,12 +163,8 @@ class AuditedProducer:
         window_ms: int = WINDOW_MS,
         server: str | None = None,
         now_ms: Callable[[], int] = wall_ms,
-        seconds: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`topic` takes the reports. `server` is this machine's name.
-
-        `now_ms` is the wall clock, for the stamps; `seconds` a monotonic clock, which says when to look at it again.
-        """
+        """`topic` takes the reports. `server` is this machine's name. `now_ms` is the wall clock."""
         if window_ms < 1:
             raise ValueError(f"a window takes at least a millisecond, not {window_ms}")
         self._producer = producer
@@ -172,7 +173,6 @@ class AuditedProducer:
         self._server = server or socket.gethostname()
         self._now_ms = now_ms
         self._id = uuid.uuid4().hex
-        self._seconds = seconds
         tail = f"/{self._server}".encode()
         self._tails = {
             digits: [b"%0*d%b" % (digits, number, tail) for number in range(10**digits)] for digits in (1, _MOST_DIGITS)
@@ -180,8 +180,14 @@ class AuditedProducer:
         self._lock = producer._sender.lock  # so that a record's batch, its number and its window are one step
         self._add = producer._add
         self._stamping = producer._adding_by(self._add_stamped)
-        #: As `Producer.send`.
-        self.send = self._stamping.send
+        self._stamping._now_ms = now_ms
+        self._prepares = bool(getattr(producer, "_prepares", False))  # serializers or interceptors have to run
+        self._sender = producer._sender
+        self._accumulator = producer._accumulator
+        self._partitions = producer._partitions
+        self._core = producer._core
+        self._limit = producer._limit
+        self._begun = False  # whether a window has begun, so that there may be another one to report
         self._topics: dict[str, _Topic] = {}
         self._windows: list[_Window] = []  # that are not reported yet
         self._reports = 0
@@ -191,6 +197,47 @@ class AuditedProducer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[Header] = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """As `Producer.send`."""
+        if partition is not None or headers or on_delivery is not None or self._prepares:
+            return self._stamping.send(
+                topic, value, key, partition=partition, timestamp=timestamp, headers=headers, on_delivery=on_delivery
+            )
+        # As `self._stamping.send` with `_add_stamped`, whose calls cost as much as all that auditing adds to a message.
+        with self._lock:
+            if self._accumulator.buffered >= self._limit or self._core.failure is not None:
+                self._producer._make_room()
+            count = self._partitions.get(topic) or self._producer._learn(topic)
+            if timestamp is None:
+                timestamp = self._now_ms()
+            state = self._topics.get(topic)
+            if state is None:
+                state = self._topics[topic] = _Topic()
+            number = state.number
+            if timestamp != state.now or number >= state.limit:
+                self._look_at_clock(topic, state)
+            stamp = state.head + state.tails[number - state.base]
+            batch = self._add(topic, count, None, key, value, timestamp, (), stamp)
+            state.number = number + 1
+            if batch is not state.batch:
+                self._join(state, batch, number)
+            index = len(batch.records) - 1
+            if not index or batch.count:  # opened, or sealed
+                self._sender.nudge(batch)
+        if self._begun:
+            self._report_once()
+        return Delivery(self._sender, batch, index)
 
     def _add_stamped(
         self,
@@ -207,26 +254,26 @@ class AuditedProducer:
         if state is None:
             state = self._topics[topic] = _Topic()
         number = state.number
-        if number >= state.limit or self._seconds() >= state.until:
-            self._prepare(topic, state)
+        # A record without a time stamp of its own comes with the time of now.
+        if timestamp != state.now or number >= state.limit:
+            self._look_at_clock(topic, state)
         if headers:
             stamp = Stamp(state.now, self._server, self._id, number)
             headers = (*headers, (HEADER, stamp.encode()))
             batch = self._add(topic, partitions, partition, key, value, timestamp, headers)
         else:
-            encoded = state.head + state.tails[number - state.base]
-            batch = self._add(topic, partitions, partition, key, value, timestamp, headers, encoded)
+            stamp_bytes = state.head + state.tails[number - state.base]
+            batch = self._add(topic, partitions, partition, key, value, timestamp, headers, stamp_bytes)
         state.number = number + 1
         if batch is not state.batch:
-            state.batch = batch
-            state.numbers = state.window.batches.get(batch) or self._join(state.window, batch)
-        state.numbers.append(number)
+            self._join(state, batch, number)
         return batch
 
-    def _prepare(self, topic: str, state: _Topic) -> None:
-        """Encode what the next stamps have in common, and begin another window if it is time."""
+    def _look_at_clock(self, topic: str, state: _Topic) -> None:
+        """Encode what the next stamps have in common, if that is not done yet; begin another window if it is time."""
         number, now = state.number, self._now_ms()
-        state.until = self._seconds() + _STAMP_SECONDS
+        if now == state.now and number < state.limit:
+            return
         digits = _MOST_DIGITS if number >= 10**_MOST_DIGITS else 1
         state.base = number - number % 10**digits
         state.limit = state.base + 10**digits
@@ -238,29 +285,35 @@ class AuditedProducer:
             self._open(topic, state, now)
 
     def _open(self, topic: str, state: _Topic, now: int) -> None:
+        state.end_run(state.number)
         state.window.behind = state.number
         start = now - now % self._window_ms
-        state.batch = None
         state.window = window = _Window(topic, start, start + self._window_ms, state.number)
         self._windows.append(window)
-        self._stamping._after_send = self._report_once
+        self._begun, self._stamping._after_send = True, self._report_once
 
-    def _join(self, window: _Window, batch: Batch) -> list[int]:
-        """Return the list for the numbers of the window's messages in a batch that had none of them before."""
+    def _join(self, state: _Topic, batch: Batch, number: int) -> None:
+        """The message of this number went to another batch than the one before it."""
+        state.end_run(number)
+        window = state.window
         if len(window.batches) > window.settle_at:
             window.settle()
             window.settle_at = max(_SETTLE_BATCHES, 2 * len(window.batches))
-        numbers = window.batches[batch] = []
-        return numbers
+        numbers = window.batches.get(batch)
+        if numbers is None:
+            window.batches[batch] = numbers = []
+        state.batch, state.numbers, state.first = batch, numbers, number
 
     def _report_once(self) -> None:
-        self._stamping._after_send = None
+        self._begun, self._stamping._after_send = False, None
         self.report()
 
     def report(self, *, everything: bool = False) -> None:
         """Send the reports of windows that are over; with `everything` those of the present one too."""
         with self._lock:
             now = self._now_ms()
+            for state in self._topics.values():
+                state.end_run(state.number)
             due = [window for window in self._windows if (everything or window.end <= now) and window.settle()]
             for window in due:
                 self._windows.remove(window)

@@ -80,9 +80,8 @@ class House:
         self.now -= self.now % 1000
         self.producer = ListProducer(batch_records)
         self.audited = AuditedProducer(
-            self.producer, topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now,
-            seconds=lambda: float(self.now),
-        )  # fmt: skip
+            self.producer, topic="audit", window_ms=1000, server="here/7", now_ms=lambda: self.now
+        )
 
     def counts(self) -> list[tuple[str, int, int]]:
         return [(report["topic"], report["window_start_ms"], report["count"]) for report in self.producer.reports]
@@ -174,9 +173,7 @@ def test_the_callers_callback_goes_to_the_producer() -> None:
 @pytest.mark.parametrize("server", ["100%/d", "%d", "x" * 80, "naïve"])
 def test_stamps_of_any_server_and_length_of_number(server: str) -> None:
     house = House(batch_records=1000)
-    house.audited = AuditedProducer(
-        house.producer, server=server, now_ms=lambda: house.now, seconds=lambda: float(house.now)
-    )
+    house.audited = AuditedProducer(house.producer, server=server, now_ms=lambda: house.now)
     for number in range(1200):
         house.now += number % 3 == 0
         house.audited.send("t", b"v", b"k", headers=[("a", b"1")] if number % 7 == 0 else ())
@@ -248,18 +245,18 @@ def test_threads_that_send_together() -> None:
     assert stamps == list(range(12_000))
 
 
-def test_the_time_in_a_stamp_follows_the_wall_clock_in_both_directions() -> None:
+@pytest.mark.parametrize("given", [None, 0, 1_700_000_000_000])
+def test_the_time_in_a_stamp_follows_the_wall_clock_in_both_directions(given: int | None) -> None:
+    """Whatever the record's own time stamp is."""
     house = House()
-    seconds = 5.0
-    producer = house.producer
-    audited = AuditedProducer(producer, now_ms=lambda: house.now, seconds=lambda: seconds)
     expected = []
-    for passed, step in ((0.0, 0), (0.0004, 1), (0.001, 0), (0.002, -600_000), (0.002, 70_000)):
-        seconds += passed
+    for step in (5, 1, 0, -600_000, 0, 70_000):
         house.now += step
-        audited.send("t", b"v")
-        expected.append(house.now - (passed == 0.0004 and step))  # too soon to look at the clock again
-    assert [Stamp.decode(headers[-1][1]).time_ms for *_, headers, _ in producer.sent] == expected
+        house.audited.send("t", b"v", timestamp=given)
+        expected.append(house.now)
+    assert [Stamp.decode(headers[-1][1]).time_ms for *_, headers, _ in house.producer.sent] == expected
+    times = [sent.batch.records[0][2] for *_, sent in house.producer.sent]
+    assert times == (expected if given is None else [given] * len(expected))
 
 
 def test_the_producer_itself_stamps_nothing() -> None:
