@@ -186,10 +186,13 @@ class Producer:
             return batch, len(batch.records) - 1
 
         try:
-            return self._accept(record.topic, record.partition, add, on_delivery)
+            delivery = self._accept(record.topic, record.partition, add, on_delivery)
         except Exception as error:
             self._hooks.refused(record, error)
             raise
+        if self._after_send is not None:
+            self._after_send()
+        return delivery
 
     def _accept(
         self,

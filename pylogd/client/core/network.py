@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pylogd.client.core.backoff import Backoff
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
+from pylogd.client.core.connections import ConnectionOptions, UnreachableAddresses
 from pylogd.client.core.effects import Close, Effect, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
@@ -47,32 +46,9 @@ from pylogd.wire.session import ClientSession
 
 _log = logging.getLogger("pylogd.client.network")
 
-MAX_REPLY_BYTES = 128 * 1024 * 1024
 HEDGE_SECONDS = 0.5
 #: a connection that was not used for so long is checked before a request without a reply
 IDLE_CHECK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """How connections are made. Times in seconds; Kafka's names where Kafka has the setting.
-
-    `connect_timeout` is for one address and includes the ApiVersions exchange. With each failed attempt it doubles to
-    `connect_timeout_max` (KIP-601), and the broker is left alone for `reconnect_backoff`, doubling up to
-    `reconnect_backoff_max`. A connection that was not used for `connections_max_idle` is closed. Without metadata for
-    `rebootstrap_trigger` the client rebootstraps; None: never.
-    """
-
-    client_id: str = "pylogd"
-    connect_timeout: float = 10.0
-    connect_timeout_max: float = 30.0
-    request_timeout: float = 30.0
-    reconnect_backoff: float = 0.05
-    reconnect_backoff_max: float = 1.0
-    connections_max_idle: float = 540.0
-    metrics_sample_window: float = 30.0
-    rebootstrap_trigger: float | None = 300.0
-    max_reply_bytes: int = MAX_REPLY_BYTES
 
 
 class LinkState(Enum):
@@ -111,7 +87,7 @@ class Link:
         self._without_reply: deque[Call] = deque()  # written to a transport that may still hold them
         self._congested = False
         #: how long connecting may take, in seconds
-        self.connect_timeout = network.connect_timeout(host, port)
+        self.connect_timeout = network.unreachable.connect_timeout((host, port))
         self._connect_deadline = now + self.connect_timeout
         self.meters = network.meters.broker(key, self.address)
 
@@ -302,16 +278,6 @@ class Link:
             self._write(call, now)
 
 
-@dataclass(slots=True)
-class _Unreachable:
-    """A broker that could not be reached: when to try it again, and the error of the last attempt."""
-
-    backoff: Backoff
-    until: float
-    error: PylogdError
-    failures: int = 0
-
-
 class Network:
     """The connections of one client. `effects` is what the face has to do next, in order."""
 
@@ -323,7 +289,7 @@ class Network:
         self.effects: deque[Effect] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
         self._links: dict[tuple[BrokerKey, str], Link] = {}
-        self._unreachable: dict[tuple[str, int], _Unreachable] = {}
+        self.unreachable = UnreachableAddresses(options)
         self._for_any_broker: deque[Call] = deque()  # calls for any broker, while none is ready
         self._candidates: deque[tuple[BrokerKey, str, int]] = deque()
         self._next_candidate_at = 0.0
@@ -360,13 +326,6 @@ class Network:
             self.link_failed(link, BrokerUnavailable(f"{link.address}: the connection was closed"), now)
             link = self._link(key, call.purpose, host, port, now)
         link.submit(call, now)
-
-    def connect_timeout(self, host: str, port: int) -> float:
-        """Return how long connecting to an address may take, in seconds: longer after each failed attempt."""
-        rest = self._unreachable.get((host, port))
-        failures = 0 if rest is None else min(rest.failures, 30)
-        first = self.options.connect_timeout
-        return min(first * 2.0**failures, max(first, self.options.connect_timeout_max))
 
     def is_ready(self, node: int, purpose: str = "") -> bool:
         """Whether the connection to a broker is open."""
@@ -452,9 +411,9 @@ class Network:
             return link
         if link is not None:  # the broker listens elsewhere now
             self.abandon_link(link, now)
-        unreachable = self._unreachable.get((host, port))
-        if unreachable is not None and now < unreachable.until:
-            raise unreachable.error
+        error = self.unreachable.error((host, port), now)
+        if error is not None:
+            raise error
         link = self._links[key, purpose] = Link(self, key, purpose, host, port, now)
         self.effects.append(Open(link))
         return link
@@ -462,7 +421,7 @@ class Network:
     def link_ready(self, link: Link, now: float) -> None:
         """Send what waited for a connection that can now be used."""
         _log.debug("%s: connected", link.address)
-        self._unreachable.pop((link.host, link.port), None)
+        self.unreachable.reached((link.host, link.port))
         if not link.purpose:
             self._candidates.clear()
             waiting, self._for_any_broker = self._for_any_broker, deque()
@@ -482,7 +441,7 @@ class Network:
         if close:
             self.effects.append(Close(link))
         if not was_ready and not self._closed:
-            self._note_unreachable(link, error, now)
+            self.unreachable.failed((link.host, link.port), error, now)
         for call in link.shut(error):
             call.failed(error, now)
         for call in unsent:  # on another connection
@@ -492,16 +451,6 @@ class Network:
                 self._fail_for_any_broker(error, now)
             else:
                 self._try_next(now)
-
-    def _note_unreachable(self, link: Link, error: PylogdError, now: float) -> None:
-        found = self._unreachable.get((link.host, link.port))
-        if found is None:
-            options = self.options
-            found = _Unreachable(Backoff(options.reconnect_backoff, options.reconnect_backoff_max), 0.0, error)
-            self._unreachable[link.host, link.port] = found
-        pause = found.backoff.next()
-        found.until, found.error, found.failures = now + pause, error, found.failures + 1
-        _log.info("%s; trying again in %.2f s at the earliest", error, pause)
 
     # Any broker
 
@@ -533,10 +482,8 @@ class Network:
             else:
                 return
         if not self._connecting():
-            errors = [found.error for found in self._unreachable.values()]
-            self._fail_for_any_broker(
-                error or (errors[-1] if errors else BrokerUnavailable("no broker can be reached")), now
-            )
+            error = error or self.unreachable.last_error or BrokerUnavailable("no broker can be reached")
+            self._fail_for_any_broker(error, now)
 
     def _fail_for_any_broker(self, error: PylogdError, now: float) -> None:
         waiting, self._for_any_broker = self._for_any_broker, deque()

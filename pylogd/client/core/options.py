@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from pylogd.client.core.backoff import Backoff
-from pylogd.client.core.network import ConnectionOptions
+from pylogd.client.core.connections import ConnectionOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pylogd.client.core.call import Call, Endpoint
+from pylogd.client.core.connections import ConnectionOptions
 from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
@@ -19,13 +20,7 @@ from pylogd.client.core.errors import (
 )
 from pylogd.client.core.metadata import Metadata
 from pylogd.client.core.model import Broker, Topic
-from pylogd.client.core.network import (
-    HEDGE_SECONDS,
-    IDLE_CHECK_SECONDS,
-    ConnectionOptions,
-    Link,
-    Network,
-)
+from pylogd.client.core.network import HEDGE_SECONDS, IDLE_CHECK_SECONDS, Link, Network
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.wire.messages import APIS, ApiKey
 from pylogd.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -262,7 +257,7 @@ def test_connecting_may_take_longer_after_each_failure() -> None:
     assert taken == [3.0, 6.0, 10.0, 10.0]
     world.silent.clear()
     world.send()
-    assert world.network.connect_timeout("a", 1) == 3.0
+    assert world.network.unreachable.connect_timeout(("a", 1)) == 3.0
 
 
 def test_purposes_have_connections_of_their_own_and_exclusive_calls_a_fresh_one() -> None:
