@@ -10,7 +10,7 @@ from conformance import checks
 from conformance.checks import FAILED, HERE, Check
 from pylogd import __version__
 
-_SUITE = "tests/contract/test_clients.py"
+_SUITE = "tests/contract/clients"
 
 
 def version() -> str:

@@ -1,0 +1,49 @@
+"""The faces of the client, each on a real broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylogd.local.broker import BrokerProcess
+from tests.contract.clients.helpers import eventually, name
+from tests.faces import FACES, Face
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if elsewhere := os.environ.get("PYLOGD_TEST_BOOTSTRAP"):
+        yield elsewhere
+        return
+    folder: Path = tmp_path_factory.mktemp("broker")
+    broker = BrokerProcess(
+        folder / "data", folder / "log", {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+    )
+    yield broker.address
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log()
+
+
+@pytest.fixture(params=list(FACES))
+def face(request: pytest.FixtureRequest, address: str) -> Iterator[Face]:
+    face = FACES[request.param](address)
+    yield face
+    face.close()
+
+
+@pytest.fixture
+def admin(face: Face) -> Any:
+    return face.admin()
+
+
+@pytest.fixture
+def topic(admin: Any) -> str:
+    """A new topic of two partitions."""
+    made = name("topic")
+    admin.create_topic(made, 2)
+    assert eventually(lambda: len(admin.describe_topic(made).partitions) == 2)
+    return made

@@ -1,0 +1,11 @@
+"""What the tests of the producer share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pylogd.client import (
+    Producer,
+)
+
+Make = Callable[..., Producer]
