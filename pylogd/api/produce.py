@@ -29,8 +29,8 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
 from pylogd.errors import CloseConnection, ErrorCode, PylogdError
+from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InspectionNeeded, InvalidAppend, InvalidRecord, UnsupportedCompressionType
-from pylogd.log.log import AppendResult
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role

@@ -23,9 +23,8 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple
 
+from pylogd.log.append_result import AppendResult, new_append_result
 from pylogd.log.config import LogConfig, TimestampType
 from pylogd.log.durability import flush_log, seal_segments, write_closing_state
 from pylogd.log.epochs import LeaderEpochs
@@ -56,20 +55,6 @@ _COPIED_BYTES = 4096  # smaller batches are copied to be written together: that 
 _IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 _pack_prefix = _PREFIX.pack
-
-
-class AppendResult(NamedTuple):
-    """The result of an append.
-
-    base_offset, last_offset: of the records. log_append_time: -1 if the time stamps are the client's.
-    duplicate: whether the batch had been appended before; the offsets are those of that time.
-    """
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-    duplicate: bool = False
 
 
 class Log:
@@ -105,11 +90,9 @@ class Log:
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
         self.storage = storage
         self.now_ms = now_ms
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
+        self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
         self.recovery_point = recovery_point
-        self.epochs = epochs
-        self.producers = producers
+        self.epochs, self.producers = epochs, producers
         self.deletable_offset: int | None = None
         self.cleaned_offset = 0  # the offset up to which the log was compacted
         self.truncations = 0  # how often the log was truncated at its end
@@ -236,7 +219,7 @@ class Log:
         if producer_id >= 0:
             self.producers.wrote(producer_id, epoch, sequence, delta, base, newest)
         self.log_end_offset = last + 1
-        return _new_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
+        return new_append_result((base, last, NO_TIMESTAMP, self.log_start_offset, False))
 
     def append_batches(self, batches: Sequence[memoryview], *, leader_epoch: int) -> list[int]:
         """Append with one write as many batches of clients, from the first on, as `fast_accept` accepts.
@@ -515,6 +498,3 @@ class Log:
         """Close files and drop indexes. Slices that are still being sent keep their file open."""
         for segment in self.segments:
             segment.forget()
-
-
-_new_result: Callable[[tuple[int, int, int, int, bool]], AppendResult] = partial(tuple.__new__, AppendResult)

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from pylogd.log.errors import InspectionNeeded
 
 if TYPE_CHECKING:
-    from pylogd.log.log import AppendResult
+    from pylogd.log.append_result import AppendResult
     from pylogd.replica.partition import Partition
     from pylogd.wire.records import Buffer
 

@@ -26,7 +26,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.waiting import LogStartWait, PartitionWaits, PendingAppend, ReplicationWait
 
 if TYPE_CHECKING:
-    from pylogd.log.log import AppendResult
+    from pylogd.log.append_result import AppendResult
     from pylogd.log.manager import LogManager
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState

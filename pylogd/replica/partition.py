@@ -40,8 +40,9 @@ from pylogd.replica.followers import UNKNOWN, Follower, PendingIsr, committed_en
 from pylogd.replica.roles import ROLES, Role, RoleEvent
 
 if TYPE_CHECKING:
+    from pylogd.log.append_result import AppendResult
     from pylogd.log.files import FileSlice
-    from pylogd.log.log import AppendResult, Log
+    from pylogd.log.log import Log
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.wire.records import Buffer

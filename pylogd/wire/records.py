@@ -1,7 +1,6 @@
 """Encode and decode record batches, format version 2 (Kafka documentation, "Record Batch" and "Record").
 
-A batch has the same bytes on the wire and on the disk. The header is decoded with `struct`; the broker decodes the
-records after it only for compaction, time stamps and the command line.
+A batch has the same bytes on the wire and on the disk. The broker decodes records only for compaction and time stamps.
 
 Strategy: decoding is a loop over one `bytes` object, with varints of one and two bytes decoded inline. Encoding takes
 varints from a table and joins all parts once. The compiled module `_speedups` replaces both loops, unless it could not
@@ -498,6 +497,4 @@ def record_size_bound(key: bytes | None, value: bytes | None, headers: Sequence[
     """Return an upper bound of the size of a record in a batch, in bytes, before compression."""
     # Up to 5 bytes for each of three lengths and the offset delta, 10 for the time stamp delta, 1 for the attributes.
     size = 31 + len(key or b"") + len(value or b"")
-    for name, item in headers:
-        size += 10 + 4 * len(name) + len(item or b"")
-    return size
+    return size + sum([10 + 4 * len(name) + len(item or b"") for name, item in headers])

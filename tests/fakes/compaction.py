@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pylogd.log.append_result import AppendResult
 from pylogd.log.compaction.cleaner import Cleaner, CleanerConfig
 from pylogd.log.compaction.jobs import CompactionResult
 from pylogd.log.config import LogConfig
-from pylogd.log.log import AppendResult, Log
+from pylogd.log.log import Log
 from pylogd.log.validator import AppendOrigin
 from pylogd.wire.records import Header, Record, encode_batch
 from tests.fakes.filesystem import MemoryFileSystem

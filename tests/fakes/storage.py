@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pylogd.log.append_result import AppendResult
 from pylogd.log.config import LogConfig
 from pylogd.log.files import read_file, write_file
-from pylogd.log.log import AppendResult, Log
+from pylogd.log.log import Log
 from pylogd.log.manager import LogManager
 from pylogd.log.verify import Finding, Severity, verify_log_dir
 from pylogd.wire.records import CRC_START, HEADER, BatchHeader, Record, crc32c, decode_batch, encode_batch, iter_batches

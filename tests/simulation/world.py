@@ -300,16 +300,20 @@ class SimBroker:
         self.controller = Controller(
             self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms
         )
+        self._tell_of_appends()
+        self.ready = False
+        Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
+
+    def _tell_of_appends(self) -> None:
+        """Have the world told of every append that was accepted."""
         append = self.replicas.append
 
         def note(partition: Any, *args: Any) -> Any:
             result = append(partition, *args)
-            world.accepted(self, partition)
+            self.world.accepted(self, partition)
             return result
 
         self.replicas.append = note  # type: ignore[method-assign, assignment]
-        self.ready = False
-        Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 
     async def _start(self) -> None:
         self.logs.load()

@@ -23,7 +23,7 @@ from tests.layers import (
 )
 
 MODULES = modules(PACKAGE)
-#: Circles that are to be opened. Take one off the list when it is open; add none.
+#: Circles of types only, which are to be opened. Take one off the list when it is open; add none.
 KNOWN_CIRCLES: set[frozenset[str]] = {
     frozenset({"pylogd.log.durability", "pylogd.log.log"}),
     frozenset({"pylogd.api.fetch", "pylogd.api.fetch_wait"}),

@@ -181,7 +181,7 @@ class AuditedProducer:
         self._add = producer._add
         self._stamping = producer._adding_by(self._add_stamped)
         self._stamping._now_ms = now_ms
-        self._prepares = bool(getattr(producer, "_prepares", False))  # serializers or interceptors have to run
+        self._prepares = producer._prepares  # serializers or interceptors have to run
         self._sender = producer._sender
         self._accumulator = producer._accumulator
         self._partitions = producer._partitions

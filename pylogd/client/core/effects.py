@@ -1,34 +1,30 @@
-"""What a face has to do for a network: open, write to and close transports."""
+"""What a face has to do for a network: open, write to and close transports. `L` is the network's kind of link."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from pylogd.client.core.network import Link
+L = TypeVar("L")
 
 
 @dataclass(slots=True)
-class Open:
+class Open(Generic[L]):
     """Effect: connect to `link.host`:`link.port`, then report `opened` or `lost`."""
 
-    link: Link
+    link: L
 
 
 @dataclass(slots=True)
-class Write:
+class Write(Generic[L]):
     """Effect: write `parts` in order. Each is bytes or another buffer that does not change."""
 
-    link: Link
+    link: L
     parts: list[Any]
 
 
 @dataclass(slots=True)
-class Close:
+class Close(Generic[L]):
     """Effect: close the transport of `link`, if there is one. Report nothing more of it."""
 
-    link: Link
-
-
-Effect = Open | Write | Close
+    link: L

@@ -27,7 +27,7 @@ from typing import Any
 
 from pylogd.client.core.call import BrokerKey, Call, Endpoint
 from pylogd.client.core.connections import ConnectionOptions, UnreachableAddresses
-from pylogd.client.core.effects import Close, Effect, Open, Write
+from pylogd.client.core.effects import Close, Open, Write
 from pylogd.client.core.errors import (
     BrokerUnavailable,
     ClientError,
@@ -286,7 +286,7 @@ class Network:
         self.metadata = metadata
         self.options = options
         self.meters = NetworkMeters(options.client_id, options.metrics_sample_window)
-        self.effects: deque[Effect] = deque()
+        self.effects: deque[Open[Link] | Write[Link] | Close[Link]] = deque()
         self.written: list[Link] = []  # links with requests without a reply, for `count_written`
         self._links: dict[tuple[BrokerKey, str], Link] = {}
         self.unreachable = UnreachableAddresses(options)

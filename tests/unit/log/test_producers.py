@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pylogd.log.append_result import AppendResult
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence, StorageFailure
-from pylogd.log.log import AppendResult, Log
+from pylogd.log.log import Log
 from pylogd.log.producers import MAX_SEQUENCE, Producers, SnapshotCorrupt, read_snapshot
 from pylogd.log.truncation import truncate_to
 from tests.fakes.storage import START_MS, House, append, batch, flip_byte, names, values
