@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterable
+from typing import Any, Protocol, TypeAlias
 
 from pylogd.errors import PylogdError
+from pylogd.replica.partition import Partition
 from pylogd.replica.purgatory import Operation
+from pylogd.replica.sessions import FetchSession, SessionPartition
+from pylogd.wire.messages.fetch import FetchPartition, PartitionData
 
-if TYPE_CHECKING:
-    from pylogd.api.fetch import Entry, FetchJob
-    from pylogd.replica.partition import Partition
+Entry: TypeAlias = SessionPartition[FetchPartition]
+
+
+class WaitingJob(Protocol):
+    """What is needed of a fetch that waits: see `fetch.FetchJob`."""
+
+    total: int
+    follower: int
+    max_bytes: int
+    served: list[tuple[Entry, PartitionData]]
+    session: FetchSession[FetchPartition] | None
+
+    @property
+    def entries(self) -> Iterable[Entry]: ...
+
+    def find(self, key: tuple[Any, int], /) -> Partition | None: ...
+
+    def is_urgent(self, entry: Entry, partition: Partition) -> bool: ...
+
+    def is_throttled(self, partition: Partition) -> bool: ...
 
 
 class FetchWait(Operation[None]):
@@ -22,7 +42,7 @@ class FetchWait(Operation[None]):
 
     __slots__ = ("_job", "_missing", "_sizes", "watched")
 
-    def __init__(self, job: FetchJob, min_bytes: int) -> None:
+    def __init__(self, job: WaitingJob, min_bytes: int) -> None:
         super().__init__()
         self._job = job
         self._missing = min_bytes - job.total

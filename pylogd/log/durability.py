@@ -8,18 +8,44 @@ flush is due, and when the log is closed. The functions wait for the disk and ru
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Sequence
+from typing import Protocol
 
 from pylogd.log.checkpoints import write_leader_epochs
+from pylogd.log.epochs import LeaderEpochs
 from pylogd.log.errors import LogClosed, StorageFailure
 from pylogd.log.files import sync_directory
+from pylogd.log.producers import Producers
+from pylogd.log.segment import Segment, Storage
 from pylogd.log.snapshots import write_snapshot
 
-if TYPE_CHECKING:
-    from pylogd.log.log import Log
+
+class DurableLog(Protocol):
+    """What is needed of a `Log` to make it durable. The attributes are the log's."""
+
+    directory: str
+    topic: str
+    partition: int
+    storage: Storage
+    epochs: LeaderEpochs
+    producers: Producers
+    lock: threading.Lock
+    abandoned: bool
+    log_end_offset: int
+    recovery_point: int
+    last_flush: float
+    names_synced: bool
+    unwritten_snapshots: list[tuple[int, bytes]]
+
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+
+    @property
+    def active(self) -> Segment: ...
 
 
-def seal_segments(log: Log) -> None:
+def seal_segments(log: DurableLog) -> None:
     """Make all segments but the active one durable, and move the recovery point to the start of the active one.
 
     Raises LogClosed if the log was abandoned, and StorageFailure.
@@ -47,7 +73,7 @@ def seal_segments(log: Log) -> None:
     _move_recovery_point(log, base)
 
 
-def flush_log(log: Log) -> None:
+def flush_log(log: DurableLog) -> None:
     """Make everything durable that was appended so far, and move the recovery point there.
 
     Raises LogClosed if the log was abandoned, and StorageFailure.
@@ -66,19 +92,19 @@ def flush_log(log: Log) -> None:
     _move_recovery_point(log, end)
 
 
-def write_closing_state(log: Log) -> None:
+def write_closing_state(log: DurableLog) -> None:
     """Write the indexes of the active segment and a producer snapshot, so that the next start need not scan."""
     log.active.persist(sync=False)
     write_snapshot(log.storage.fs, log.directory, log.log_end_offset, log.producers.to_snapshot())
 
 
-def _check_open(log: Log) -> None:
+def _check_open(log: DurableLog) -> None:
     """Raise LogClosed if the log was abandoned: its directory may have another name by now."""
     if log.abandoned:
         raise LogClosed(f"the log of {log.topic}-{log.partition} is closed")
 
 
-def _write_epochs(log: Log) -> None:
+def _write_epochs(log: DurableLog) -> None:
     if log.epochs.dirty:
         log.epochs.dirty = False
         try:
@@ -88,12 +114,12 @@ def _write_epochs(log: Log) -> None:
             raise
 
 
-def _move_recovery_point(log: Log, offset: int) -> None:
+def _move_recovery_point(log: DurableLog, offset: int) -> None:
     _check_open(log)  # if it was abandoned meanwhile, its files may have been closed before they were synced
     log.recovery_point = max(log.recovery_point, offset)
 
 
-def _sync_names(log: Log) -> None:
+def _sync_names(log: DurableLog) -> None:
     """Make the file names in the log's directory durable, and the first time the name of the directory itself."""
     fs = log.storage.fs
     sync_directory(fs, log.directory)
