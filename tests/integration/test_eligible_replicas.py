@@ -60,7 +60,7 @@ def test_a_replica_with_an_empty_disk_waits_for_the_one_that_has_the_records(sta
     command = [*pylogd_command(), "cluster", "describe", "--json", "-b", cluster.address(1)]
     described = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert [(one["isr"], one["elr"]) for one in described["under_replicated"]] == [([3], [2])]
-    assert "are gone with a data directory" in cluster.log(3)
+    assert "are lost with a data directory" in cluster.log(3)
     cluster.start(2)
 
 
@@ -92,7 +92,7 @@ def test_a_directory_that_is_taken_away_and_put_back(start_cluster: StartCluster
     cluster.stop(2)
     start_on(cluster, 2, cluster.folder / "broker2", second)
     cluster.until(lambda: all((leader(cluster, name) == -1) == (name in there) for name in names), "that some wait")
-    assert "put the directory back" in cluster.log(2)
+    assert "Put the directory back" in cluster.log(2)
     cluster.stop(2)
     start_on(cluster, 2, cluster.folder / "broker2", first)
     cluster.until(lambda: all(leader(cluster, name) == 2 for name in names), "that all are led")

@@ -80,7 +80,7 @@ def test_a_reactors_time_is_nobodys_time_stamp() -> None:
                 called = node.left.func
                 if isinstance(called, ast.Attribute) and called.attr == "seconds":
                     faults.append(path.relative_to(PACKAGE).as_posix())
-    assert faults == ["replica/manager.py"]  # fetch sessions count how long they are idle in milliseconds
+    assert faults == ["replica/service.py"]  # fetch sessions count how long they are idle in milliseconds
 
 
 def test_whoever_takes_the_reactor_minds_its_clock() -> None:
