@@ -62,7 +62,7 @@ class _Tree:
         return data.decode(errors="replace")
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return a node's JSON object; {} if the node does not exist or has something else."""
+        """Return the JSON object in a node; {} if the node does not exist or does not hold a JSON object."""
         try:
             found = json.loads(self.text(path) or "")
         except ValueError:

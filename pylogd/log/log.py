@@ -45,6 +45,7 @@ from pylogd.log.validator import (
     wants_inspection,
     with_log_append_time,
 )
+from pylogd.log.write_failures import WriteFailures
 from pylogd.wire.records import LENGTH_OVERHEAD
 
 NO_TIMESTAMP = -1
@@ -105,7 +106,7 @@ class Log:
         self.unwritten_snapshots: list[tuple[int, bytes]] = []  # (offset, content), made at a roll
         self.names_synced = clean  # whether the name of the log's directory is durable
         self._closed_at = log_end_offset if clean else -1  # the end offset for which closing state is on the disk
-        self._last_failure: tuple[StorageFailure | None, int] = None, -1  # of a write, and the end of the log then
+        self._write_failures = WriteFailures()
         self._config = config
         self._create_time = True
         self._roll_ms = 0
@@ -177,21 +178,11 @@ class Log:
                         return self._append_one(memoryview(records), leader_epoch, *fields)
                 return self._append_checked(memoryview(records), leader_epoch, origin, now_ms, inspections, may_inspect)
             except StorageFailure as failure:
-                self._last_failure = failure, self.log_end_offset
+                self._write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
             except OutOfOrderSequence as gap:
-                self._explain_gap(gap)
+                self._write_failures.explain(gap, self.log_end_offset, self.storage.seconds())
                 raise
-
-    def _explain_gap(self, gap: OutOfOrderSequence) -> None:
-        """Raise the failed write again that left a gap in a producer's sequence, if one did.
-
-        A producer has several batches in flight. After one that could not be written, the next ones are out of order,
-        and told so, clients begin a new producer epoch and send all of them again, also those that another replica has.
-        """
-        failure, end = self._last_failure
-        if failure is not None and end == self.log_end_offset:  # nothing was appended since
-            raise StorageFailure(failure.path, failure.cause) from gap
 
     def wants_inspection(self, records: Buffer) -> bool:
         """Return whether `append` has to inspect any of these records of a client."""
@@ -246,7 +237,7 @@ class Log:
             try:
                 segment.write(parts, size)
             except StorageFailure as failure:
-                self._last_failure = failure, self.log_end_offset
+                self._write_failures.note(failure, self.log_end_offset, self.storage.seconds())
                 raise
             for records, base, (delta, newest, producer_id, epoch, sequence) in accepted:
                 segment.note_batch(len(records), base + delta, newest, self._index_interval)

@@ -41,7 +41,7 @@ class SnapshotCorrupt(ValueError):
 
 
 class WrittenBatch(NamedTuple):
-    """A batch of a producer that was appended."""
+    """One of the last batches that were appended for a producer."""
 
     base_sequence: int
     last_sequence: int

@@ -42,7 +42,7 @@ class SteadyReactor:
 
 @implementer(IDelayedCall)
 class SteadyCall:
-    """A delayed call whose time is taken from a given clock, not from the reactor's."""
+    """A delayed call that is due by a given clock instead of the reactor's."""
 
     def __init__(self, reactor: Any, clock: Callable[[], float], delay: float, function: Callable[[], Any]) -> None:
         self._reactor = reactor

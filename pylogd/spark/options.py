@@ -348,7 +348,7 @@ class _RawOptions:
         return Subscription(topics=topics)
 
     def start(self, default: OffsetBound) -> OffsetBound:
-        """Return where the query starts. The order of precedence: one time stamp, time stamps, offsets."""
+        """Return where the query starts: at one time stamp if it is given, else at time stamps, else at offsets."""
         return self._bound("starting", default)
 
     def end(self, default: OffsetBound) -> OffsetBound:

@@ -77,7 +77,7 @@ class ZooKeeperGroup:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the claims hold now."""
+        """Whether this member may read its partitions now: its lease has not run out."""
         return self._membership is None or self._membership.may_fetch
 
     def polled(self, polling: bool) -> None:

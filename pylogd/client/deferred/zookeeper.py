@@ -78,7 +78,7 @@ class ZooKeeperGroup:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the claims hold now."""
+        """Whether this member may read its partitions now: its lease has not run out."""
         return self._coordinator is not None and self._coordinator.may_fetch
 
     def subscribe(self, topics: Iterable[str] | Mapping[str, int] | re.Pattern[str]) -> None:

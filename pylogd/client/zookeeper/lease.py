@@ -34,7 +34,7 @@ class Lease:
 
     @property
     def holds(self) -> bool:
-        """Whether the claims hold now."""
+        """Whether this member may read its partitions now: its lease has not run out."""
         return self._clock.seconds() < self.until
 
     def proven(self, sent: float) -> None:

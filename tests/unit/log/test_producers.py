@@ -196,3 +196,14 @@ def test_what_follows_a_batch_that_could_not_be_written_fails_as_it_did() -> Non
         send(log, 3)
     send(log, 2)
     assert log.log_end_offset == 3
+
+
+def test_a_gap_long_after_a_failed_write_is_a_gap() -> None:
+    house = House()
+    log = house.create()
+    send(log, 0)
+    with house.fs.failing("pwritev", errno.ENOSPC), pytest.raises(StorageFailure):
+        send(log, 1)
+    house.seconds += 31.0
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 2)

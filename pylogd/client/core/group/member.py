@@ -320,7 +320,7 @@ class Membership:
     # Answers
 
     def reset(self, error: PylogdError, now: float) -> None:
-        """Fail the requests in flight: no answer will come."""
+        """Fail the requests in flight, since the connection is gone and they will not be answered."""
         for request in (self._in_flight, self._metadata_in_flight):
             if request is not None:
                 self.failed(request, error, now)

@@ -39,7 +39,7 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(_CACHED_KEYS)
 def positive_murmur2(key: bytes) -> int:
-    """Return the hash of a key as the Java client uses it: without its sign."""
+    """Return the murmur2 hash of a key with the sign bit cleared, as the Java client uses it."""
     return murmur2(key) & 0x7FFFFFFF
 
 
