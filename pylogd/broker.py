@@ -48,6 +48,7 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
+from pylogd.security.authorizer import Authorizer
 
 log = Logger()
 
@@ -66,6 +67,7 @@ class Broker:
     _stopping: Deferred[None] | None = None
     _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
     _may_hand_over = True
+    authorizer: Authorizer | None = None
 
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.principal import Principal
+
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.hosting import PartitionHosting
     from pylogd.replica.manager import ReplicaManager
+    from pylogd.security.authorizer import Authorizer
 
 
 class BrokerParts(Protocol):
@@ -48,6 +52,8 @@ class BrokerParts(Protocol):
     @property
     def logs(self) -> LogManager: ...
     @property
+    def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
+    @property
     def node_id(self) -> int: ...
     @property
     def cluster_id(self) -> str: ...
@@ -57,10 +63,11 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, and the name of the listener."""
+    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is."""
 
     host: str
     listener: str
+    principal: Principal
 
 
 class RequestContext:
@@ -79,3 +86,16 @@ class RequestContext:
         self.connection = connection
         self.version = version
         self.client_id = client_id
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is."""
+        return self.connection.principal
+
+    def may(self, operation: AclOperation, resource: ResourceType, name: str) -> bool:
+        """Return whether the client may do `operation` to the resource `name`."""
+        authorizer = self.broker.authorizer
+        connection = self.connection
+        return authorizer is None or authorizer.authorize(
+            connection.principal, connection.host, operation, resource, name
+        )

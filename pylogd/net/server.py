@@ -22,6 +22,7 @@ from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.sender import Sender, Warm
+from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.wire.session import ServerSession
 
 log = Logger()
@@ -49,13 +50,14 @@ class ServerLimits:
 class BrokerProtocol(Protocol):
     """One client's connection.
 
-    host: the peer's address. listener: the name of the listener that accepted it.
+    host: the peer's address. listener: the name of the listener that accepted it. principal: who the client is.
     context: kept here by the handler from one request to the next.
     """
 
     pipeline: Pipeline
     host: str
     last_active: float
+    principal: Principal = ANONYMOUS
     context: Any = None
 
     def __init__(self, factory: BrokerFactory) -> None:

@@ -24,6 +24,8 @@ from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
+from pylogd.security.authorizer import Authorizer
+from pylogd.security.principal import ANONYMOUS
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -60,10 +62,13 @@ class FakeConnection:
 
     host = "127.0.0.1"
     listener = "PLAINTEXT"
+    principal = ANONYMOUS
 
 
 class Parts:
     """What `pylogd.api.context.BrokerParts` asks for, started."""
+
+    authorizer: Authorizer | None = None
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}

@@ -1,0 +1,4 @@
+"""Who a client is, and what it may do: principals, authentication, authorization.
+
+Must not know: sockets, handlers.
+"""

@@ -1,0 +1,30 @@
+"""Principals: who a connection speaks for. Kafka writes them `User:alice`."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: The type of every principal that pylogd makes itself. A principal builder may make others.
+USER: Final = "User"
+
+
+class Principal(NamedTuple):
+    """Who a connection speaks for: a type, and a name that may hold any character."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+#: A connection that has not said who it is: one of a PLAINTEXT listener, or of an SSL one without a certificate.
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
+
+
+def parse_principal(text: str) -> Principal:
+    """Return the principal that `text` names as `Type:name`. Raises ValueError for other texts."""
+    kind, colon, name = text.partition(":")
+    if not (kind and colon and name):
+        raise ValueError(f'"{text}" is no principal; write its type and its name, for example User:alice')
+    return Principal(kind, name)
