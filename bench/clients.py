@@ -347,15 +347,21 @@ ROLES = {"produce": PRODUCERS, "produce with key, headers and callback": KEYED, 
 # Running them --------------------------------------------------------------------------------------------------------
 
 
-def measure(role: str, client: Client, address: str, scale: float) -> Sample:
-    """Measure a client in a process of its own."""
-    environment = dict(os.environ)
+def child_command(role: str, client: Client, address: str, scale: float, python: str = sys.executable) -> list[str]:
+    """Return the command of the process that measures a client."""
+    count = str(int(client.messages * scale))
+    return [python, "-m", "bench.clients", "--child", role, client.name, address, count]
+
+
+def measure(role: str, client: Client, command: list[str], checkout: Path = HERE.parent) -> Sample:
+    """Measure a client in a process of its own, with the modules of `checkout`."""
+    environment = dict(os.environ, PYTHONPATH=str(checkout))
     environment.pop("PYLOGD_PURE_PYTHON", None)
     if client.pure:
         environment["PYLOGD_PURE_PYTHON"] = "1"
-    command = [sys.executable, "-m", "bench.clients", "--child", role, client.name, address]
-    command.append(str(int(client.messages * scale)))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=checkout, capture_output=True, text=True, timeout=120, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{client.name} could not {role}:\n{done.stderr}")
     return Sample(**json.loads(done.stdout.splitlines()[-1]))
@@ -370,7 +376,7 @@ def run(rounds: int, scale: float, folder: Path, say: Callable[[str], None]) -> 
 
     def take_turns(role: str, number: int, address: str) -> None:
         for client in ROLES[role]:
-            sample = measure(role, client, address, scale)
+            sample = measure(role, client, child_command(role, client, address, scale))
             found[role][client.name].append(sample)
             say(f"{role} {number + 1}/{rounds} {client.name}: {sample.rate:,.0f} msg/s, {sample.cpu:.2f} CPU")
 
