@@ -68,7 +68,7 @@ demo: install ## publish 336,776 real events to a broker, read them with another
 java:
 	@sh tools/find-java.sh
 
-test: install java ## run all tests against the installed wheel, in two parts at the same time
+test: install java ## run all tests against the installed wheel, in three parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else

@@ -36,12 +36,12 @@ settings.load_profile("pylogd")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `make test` run two parts side by side."""
+    """Let `make test` run the parts side by side."""
     parser.addoption("--part", choices=PARTS, help="run the files of one part of the suite only: see tests/parts.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what belongs to the other part."""
+    """Leave out what belongs to other parts."""
     part = config.getoption("--part")
     other = part is not None and collection_path.suffix == ".py" and part_of(collection_path) != part
     return True if other else None
