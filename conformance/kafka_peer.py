@@ -1,4 +1,4 @@
-"""Apache Kafka itself as the peer, from Maven Central: what a failure means is clearer beside the original's result."""
+"""Apache Kafka from Maven Central, for comparison: a check that fails there too is not pylogd's fault."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ group.initial.rebalance.delay.ms=0
 
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """A single Kafka broker on an empty directory; yields its address."""
+    """Run a Kafka broker on an empty directory, and yield its address."""
     java = java_tools.java()
     port, controller = free_ports(2)
     properties = folder / "server.properties"

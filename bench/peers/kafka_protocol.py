@@ -51,7 +51,7 @@ class Pylogd(Peer):
 
 
 class Ceiling(Program):
-    """bench/ceiling_broker.py: one topic `t`, one partition, and the least that can serve it."""
+    """bench/ceiling_broker.py: one topic `t` with one partition, and the least code that can serve it."""
 
     name = "ceiling"
     load = "kafka"
