@@ -1,7 +1,7 @@
 """The three faces of `pylogd.client` behind one, so that one suite proves all: calls wait, whatever the face.
 
-The Deferred face runs on a reactor of its own and the asyncio face on a loop of its own, turned by hand in the test's
-thread while a call waits: no thread is started, and the process's reactor is neither installed nor run.
+The Deferred face runs on a reactor of its own and the asyncio face on an event loop of its own, which run in the test's
+thread while a call waits. No thread is started, and the process's reactor is neither installed nor run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class DeferredFace:
             if isinstance(closing, Deferred):
                 self.wait(closing)
         deadline = time.monotonic() + WAIT_SECONDS
-        while len(self.reactor.getReaders()) > 1 and time.monotonic() < deadline:  # all but its own waker
+        while len(self.reactor.getReaders()) > 1 and time.monotonic() < deadline:  # all except its own waker
             self.turn()
 
 

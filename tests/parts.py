@@ -1,11 +1,11 @@
 """Run the test suite as two parts at the same time: `python tests/parts.py PYTEST [ARGUMENT ...]`, as `make test` does.
 
-One part mostly waits: for sessions to expire, leaders to change, processes to end and start. The other part works.
-Together they take little longer than the longer one. Each file belongs to one part (`part_of`); pytest's option
-`--part` runs one part alone.
+One part mostly waits: for sessions to expire, leaders to change, processes to end and start. The other part mostly
+computes. Together they take little longer than the longer one. Each file belongs to one part (`part_of`); pytest's
+option `--part` runs one part alone.
 
-The working part writes to the terminal; the waiting part's report follows once both have ended. The exit status is the
-first that is not 0. Whatever ends this process, both parts are stopped and waited for.
+The computing part writes to the terminal; the waiting part's report follows when both have ended. The exit status is
+the first that is not 0. When this process is ended, it stops both parts and waits for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(command: Sequence[str]) -> int:
                     stdout=report if aside else None, stderr=report if aside else None, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
             codes = {part: running[part].wait() for part in reversed(PARTS)}
-        except KeyboardInterrupt:  # the terminal interrupts the parts too; a second time would end their cleanup
+        except KeyboardInterrupt:  # the terminal interrupts the parts too; a second signal would end their cleanup
             _end(running.values(), tell=False)
             raise
         finally:

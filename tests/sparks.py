@@ -1,7 +1,7 @@
 """A real Spark for the tests: one session on two threads of this machine, and nothing of it left behind.
 
-Its Python workers find pylogd as a user's do, by the interpreter's site-packages; only where the checkout itself is
-under test are they pointed there.
+Its Python workers find pylogd in the interpreter's site-packages, as a user's do. Only if the checkout itself is under
+test are they pointed there.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
 
 def is_slow_start(error: BaseException | None) -> bool:
     """Whether a query failed only because its Python process did not start in time."""
-    text = str(error)  # what is said depends on how Spark and the process are to talk
+    text = str(error)  # the message depends on how Spark and the process communicate
     return "Python worker failed to connect back" in text or "Python worker to connect back" in text
 
 
 @contextlib.contextmanager
 def running_spark(folder: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> Iterator[Any]:
     """A session; its JVM has ended when this returns. `folder` takes its files."""
-    # Safe path: the folder that the tests run in, a checkout, must not hide the package that is installed.
+    # Safe path: the checkout in which the tests run must not hide the installed package.
     environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
     if "site-packages" not in _PACKAGES.parts:
         environment["PYTHONPATH"] = str(_PACKAGES)
