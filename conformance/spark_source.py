@@ -6,13 +6,11 @@ listed in `KNOWN` are reported with the reason; any other makes the run fail.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +26,7 @@ from pylogd.client import Admin, Producer, TopicPartition
 from pylogd.local.broker import BrokerProcess
 from pylogd.spark.options import by_partition, offsets_json
 from pylogd.spark.stream_offsets import topics_of
-from tests.sparks import running_spark
+from tests.sparks import running_spark, traffic
 
 POM = HERE / "spark" / "pom.xml"
 JARS = CACHE / "spark" / "jars"
@@ -180,27 +178,6 @@ def fill(address: str) -> None:
         admin.delete_records({TopicPartition("cut", 0): 11})
 
 
-@contextmanager
-def traffic(address: str, topic: str) -> Iterator[None]:
-    """Write records to a partition while the context lasts."""
-    ended = threading.Event()
-
-    def send() -> None:
-        with Producer(address, linger_ms=0) as producer:
-            for number in itertools.count():
-                producer.send(topic, b"%d" % number, partition=0)
-                if ended.wait(LIVE_PAUSE):
-                    return
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 class Side:
     """One of the two sources in the session."""
 
@@ -257,7 +234,7 @@ class Side:
         frame = self.spark.readStream.format(self.name).options(**options).load()
         checkpoint = str(self.folder / f"{self.name}-live")
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
-        with traffic(self.address, "live"):
+        with traffic(self.address, "live", LIVE_PAUSE):
             query = writer.start()
             try:
                 if query.awaitTermination(SECONDS):

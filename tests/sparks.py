@@ -7,8 +7,10 @@ test are they pointed there.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 import pylogd
+from pylogd.client import Producer
 
 T = TypeVar("T")
 STOP_SECONDS = 180
@@ -25,8 +28,9 @@ _PACKAGES = Path(pylogd.__file__).resolve().parent.parent
 
 
 def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
-    """What `action` returns. Spark gives the Python process of a streaming query ten seconds to start, by a number in
-    its code; a machine that is busy does not always keep to that, and then the action is done again.
+    """Return the result of `action`, and repeat it if a Python process of Spark started too slowly.
+
+    Spark gives the Python process of a streaming query a fixed ten seconds to start, too few on a busy machine.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -35,6 +39,27 @@ def retried(action: Callable[[], T], seconds: float = 240.0) -> T:
         except Exception as error:
             if not is_slow_start(error) or time.monotonic() > deadline:
                 raise
+
+
+@contextlib.contextmanager
+def traffic(address: str, topic: str, pause: float) -> Iterator[None]:
+    """Write the numbers from 0 on to partition 0, one every `pause` seconds, while the context lasts."""
+    ended = threading.Event()
+
+    def send() -> None:
+        with Producer(address, linger_ms=0) as producer:
+            for number in itertools.count():
+                producer.send(topic, b"%d" % number, partition=0)
+                if ended.wait(pause):
+                    return
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def is_slow_start(error: BaseException | None) -> bool:

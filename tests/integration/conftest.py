@@ -16,6 +16,7 @@ from typing import Protocol
 import pytest
 
 from pylogd.local.broker import BrokerProcess
+from tests.rawclient import check_serves
 
 
 class Address(Protocol):
@@ -88,6 +89,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     _finish([process])
 
 
+@pytest.fixture(scope="module")
+def own(broker: object) -> BrokerProcess:
+    """The module's broker as a process, for tests that inspect its memory, sockets or log."""
+    if not isinstance(broker, BrokerProcess):
+        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
+    check_serves(broker.address)
+    return broker
+
+
 _NUMBERS = itertools.count(1)
 
 
@@ -99,5 +109,5 @@ def new_topic() -> Callable[[], str]:
 
 @pytest.fixture
 def topic(new_topic: Callable[[], str]) -> str:
-    """One such name."""
+    """An unused topic name."""
     return new_topic()

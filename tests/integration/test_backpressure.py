@@ -45,15 +45,6 @@ METADATA_VERSION, FETCH_VERSION = 9, 11
 
 
 @pytest.fixture(scope="module")
-def own(broker: object) -> BrokerProcess:
-    """The module's broker as a process, whose memory and sockets these tests inspect."""
-    if not isinstance(broker, BrokerProcess):
-        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
-    check_serves(broker.address)
-    return broker
-
-
-@pytest.fixture(scope="module")
 def filled(own: BrokerProcess) -> str:
     """A topic with 100 batches of 100 KB."""
     with RawClient(own.address) as client:

@@ -46,15 +46,6 @@ FUZZ_FRAMES_PER_VERSION = 25
 MEMORY_CAP = 24.0  # MiB by which the process may grow meanwhile
 
 
-@pytest.fixture(scope="module")
-def own(broker: object) -> BrokerProcess:
-    """The module's broker as a process, whose memory and log these tests inspect."""
-    if not isinstance(broker, BrokerProcess):
-        pytest.skip("needs a broker of its own, not PYLOGD_TEST_BOOTSTRAP")
-    check_serves(broker.address)
-    return broker
-
-
 # Frames ---------------------------------------------------------------------------------------------------------------
 
 TLS_HELLO = bytes.fromhex("16030100c4010000c00303") + bytes(range(180))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from pylogd.client import Admin, Consumer, Producer, TopicPartition
 from pylogd.spark.lag import LagListener, of_progress
 from pylogd.spark.stream_offsets import topics_of
 from tests.integration.conftest import Address
-from tests.sparks import is_slow_start, retried
+from tests.sparks import is_slow_start, retried, traffic
 
 pytestmark = pytest.mark.timeout(600)
 SECONDS = 240.0
@@ -162,27 +159,6 @@ def test_a_deleted_topic_is_an_error_unless_allowed(
     assert sorted(rows) == [0, 1, 2, 10, 11, 12, 13, 14]
 
 
-@contextlib.contextmanager
-def traffic(address: str, topic: str) -> Iterator[None]:
-    """Write numbers from 0 on, 500 a second, while the context lasts."""
-    ended = threading.Event()
-
-    def send() -> None:
-        with Producer(address, linger_ms=0) as producer:
-            for number in itertools.count():
-                producer.send(topic, b"%d" % number, partition=0)
-                if ended.wait(0.002):
-                    return
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def test_the_default_start_is_decided_once(spark: Any, broker: Address, topic: str, tmp_path: Path) -> None:
     """The first batch begins at the end offset found when the query started, though records were written until Spark
     asked again. A query that fails in this batch reads the same range when it is restarted on its checkpoint.
@@ -203,7 +179,7 @@ def test_the_default_start_is_decided_once(spark: Any, broker: Address, topic: s
     lost: list[Any] = []
     frame = stream(spark, broker.address, topic, startingOffsets="latest")
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
-    with traffic(broker.address, topic):
+    with traffic(broker.address, topic, 0.002):
 
         def until_it_fails() -> None:
             query = writer.start()
