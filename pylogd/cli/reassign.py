@@ -66,7 +66,7 @@ def plan_(topics: Sequence[str], brokers: str | None, factor: int | None, bootst
     changed = {place: nodes for place, nodes in planned.items() if nodes != current[place]}
     moves = sum(len(set(nodes) - set(current[place])) for place, nodes in changed.items())
     note(f"{len(changed)} of {len(current)} partitions change, {moves} replicas are copied")
-    click.echo(json.dumps({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indent=2))
+    print_json({"version": 1, "partitions": [_entry(*item) for item in sorted(changed.items())]}, indented=True)
 
 
 @reassign.command()

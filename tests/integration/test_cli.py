@@ -28,7 +28,7 @@ _NOT_FOR_A_START = {
 _WHEN_IT_LISTENS = """
 import gc, json, os, signal, sys
 from pylogd.cli import main
-def announce(_line):
+def announce(_line, **_):
     print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled(), "frozen": gc.get_freeze_count()}))
     os.kill(os.getpid(), signal.SIGTERM)
 main.click.echo = announce
