@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_time, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, format_time, json_option
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 from pylogd.client.blocking.audit import AUDIT_TOPIC
 from pylogd.clock import wall_ms

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.common import note, print_line
+from pylogd.cli.output import note, print_line
 from pylogd.config import ConfigError
 from pylogd.process import options
 from pylogd.process.tuning import pause_garbage_collector

@@ -11,17 +11,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import (
-    assignments,
-    bootstrap_option,
-    connect,
-    format_bytes,
-    json_option,
-    note,
-    print_json,
-    print_line,
-    print_table,
-)
+from pylogd.cli.common import assignments, bootstrap_option, connect, format_bytes, json_option
+from pylogd.cli.output import note, print_json, print_line, print_table
 from pylogd.client import Admin
 from pylogd.client.core.model import Broker, EligibleReplicas, LogDir, Partition, Topic, TopicPartition
 from pylogd.errors import ErrorCode, UnsupportedByBroker

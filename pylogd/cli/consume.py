@@ -12,7 +12,8 @@ from typing import BinaryIO, Literal
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, format_time, note, parse_time, text_or_base64
+from pylogd.cli.common import bootstrap_option, connect, format_time, parse_time, text_or_base64
+from pylogd.cli.output import note
 from pylogd.cli.stopping import Stop, terminable
 from pylogd.client import Consumer, Record, TopicPartition
 from pylogd.process.printable import printable, printable_json

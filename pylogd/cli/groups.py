@@ -8,18 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import (
-    bootstrap_option,
-    confirmed,
-    connect,
-    format_time,
-    json_option,
-    note,
-    parse_time,
-    print_json,
-    print_line,
-    print_table,
-)
+from pylogd.cli.common import bootstrap_option, connect, format_time, json_option, parse_time
+from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.offsets import LATEST
 from pylogd.client.core.model import GroupDescription, OffsetAndMetadata, OffsetSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from pylogd.cli.common import note, print_json, print_line
+from pylogd.cli.output import note, print_json, print_line
 from pylogd.log.dump import dump_file
 from pylogd.log.verify import Severity, verify_log_dir
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
-from pylogd.cli.common import note
+from pylogd.cli.output import note
 from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
 

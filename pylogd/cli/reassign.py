@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option
+from pylogd.cli.output import note, print_json, print_table
 from pylogd.client import Admin, TopicPartition
 from pylogd.client.core.admin.replica_plan import Placement, plan
 from pylogd.errors import KafkaError

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from pylogd.cli.common import bootstrap_option, print_line
+from pylogd.cli.common import bootstrap_option
+from pylogd.cli.output import print_line
 
 _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import json_option, print_json, print_line, print_table
+from pylogd.cli.common import json_option
+from pylogd.cli.output import print_json, print_line, print_table
 from pylogd.config import SETTINGS, TOPIC_SETTINGS, Setting
 
 

@@ -8,17 +8,8 @@ from typing import Any
 
 import click
 
-from pylogd.cli.common import (
-    assignments,
-    bootstrap_option,
-    confirmed,
-    connect,
-    json_option,
-    note,
-    print_json,
-    print_line,
-    print_table,
-)
+from pylogd.cli.common import assignments, bootstrap_option, connect, json_option
+from pylogd.cli.output import confirmed, note, print_json, print_line, print_table
 from pylogd.client import Admin, NewTopic
 from pylogd.client.core.model import Topic
 from pylogd.errors import ErrorCode, KafkaError
