@@ -31,13 +31,13 @@ class Rule(NamedTuple):
 
     imports: tuple[str, ...] = ()
     twisted: Twisted = Twisted.NAMES
-    #: modules of the package that may import all of Twisted nevertheless
+    #: modules of the package that may import all of Twisted as exceptions
     reactor: tuple[str, ...] = ()
 
 
 #: Modules that every package may import.
 EVERYWHERE = ("errors", "clock", "machine")
-#: What `Twisted.NAMES` allows: names for what is passed in. Nothing in them touches a reactor.
+#: Modules that `Twisted.NAMES` allows: types of arguments. They do not use a reactor.
 TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
 )  # fmt: skip
@@ -125,7 +125,8 @@ def imports(name: str, path: Path) -> Iterator[str]:
 def import_graph(roots: Mapping[str, Path]) -> dict[str, set[str]]:
     """Return for each module below the packages `roots`, by full name, the modules among them that it imports.
 
-    That importing `a.b` also runs `a/__init__.py` is not counted.
+
+    An import of `a.b` does not count as one of `a`, although it runs `a/__init__.py`.
     """
     paths = {
         f"{root}.{name}".rstrip("."): path for root, folder in roots.items() for name, path in modules(folder).items()

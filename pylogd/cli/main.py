@@ -9,6 +9,7 @@ Rules: results go to standard output, everything else to standard error; an erro
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from pylogd import __version__
+from pylogd.cli.output import note
 from pylogd.cli.stopping import Terminated
 from pylogd.errors import PylogdError
 
@@ -124,7 +126,18 @@ def main(arguments: list[str] | None = None) -> None:
         code = pylogd.main(arguments, prog_name="pylogd", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         sys.exit(error.exit_code)
     except click.Abort:  # Ctrl-C at a prompt
         sys.exit(INTERRUPTED)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error on standard error. Errors of usage, which click words, may have several lines."""
+    if not isinstance(error, click.UsageError):
+        note(f"Error: {error.format_message()}")
+        return
+    text = io.StringIO()
+    error.show(text)
+    for line in text.getvalue().splitlines():
+        note(line)

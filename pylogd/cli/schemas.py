@@ -8,6 +8,7 @@ import sys
 import click
 
 from pylogd.cli.common import bootstrap_option
+from pylogd.cli.output import print_line
 
 _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
 
@@ -48,7 +49,7 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
     log_to(sys.stderr)
     service = SchemaRegistryService(reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility))
     shell = Shell(reactor, service, lambda: "pylogd schema-registry answers on http://{}:{}".format(*service.address))
-    shell.announce = click.echo
+    shell.announce = print_line
     ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry"))
 
 

@@ -33,11 +33,11 @@ from tests.fakes.metadata import InlineWorker, result_of
 
 NODE = 1
 NOW_MS = 1_700_000_000_000
-START_SECONDS = 1000.0  # the monotonic clock then
+START_SECONDS = 1000.0  # start of the monotonic clock
 
 
 class Threads:
-    """Threads that run at once, or when told to."""
+    """Run work for threads at once, or on request if `hold` is set."""
 
     def __init__(self) -> None:
         self.hold = False
@@ -51,7 +51,7 @@ class Threads:
         return done
 
     def release(self) -> None:
-        """Run what is held, and what that makes."""
+        """Run all held work, including work added meanwhile."""
         while self.held:
             done, work = self.held.pop(0)
             maybeDeferred(work).chainDeferred(done)
@@ -66,7 +66,7 @@ class FakeConnection:
 
 
 class Parts:
-    """What `pylogd.api.context.BrokerParts` asks for, started."""
+    """A started broker without network, which provides `pylogd.api.context.BrokerParts`."""
 
     authorizer: Authorizer | None = None
 
@@ -76,7 +76,7 @@ class Parts:
         self.node_id = NODE
         self.time = Clock()
         self.time.advance(START_SECONDS)
-        self.wall_step_ms = 0  # by how much the wall clock has been set forward
+        self.wall_step_ms = 0  # how far the wall clock has been set forward
         self.clock = cast(IReactorTime, self.time)
         self.fs = MemoryFileSystem()
         self.threads = Threads()
@@ -97,7 +97,7 @@ class Parts:
         result_of(self.replica_parts.start())
 
     def boot(self) -> None:
-        """Make the logs and the replicas, as at a start on what the file system has."""
+        """Create logs and replicas from the file system, as a start does."""
         if hasattr(self, "groups"):
             self.groups.stop()
         self.logs = LogManager(
@@ -159,7 +159,7 @@ class Parts:
             schema.response_codec(request.API_KEY, version).encode(answer)
         return answer
 
-    # -- what tests need first
+    # -- helpers
 
     def create(self, name: str, partitions: int = 1, **configs: Any) -> Topic:
         """Make a topic; its settings with underscores for dots."""

@@ -1,4 +1,4 @@
-"""docs/client.md: its programs print what it says, and its options are the library's."""
+"""docs/client.md: its programs print what it shows, and its tables have all options of the library."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TEXT = Path(__file__).resolve().parents[2].joinpath("docs", "client.md").read_te
 PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
-def test_every_program_is_run() -> None:
+def test_every_program_of_the_document_is_run() -> None:
     assert len(PROGRAMS) == TEXT.count("```python") >= 4
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS)
-def test_a_program(broker: Address, program: str, printed: str) -> None:
+def test_a_program_prints_what_the_document_shows(broker: Address, program: str, printed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program.replace("localhost:9092", broker.address)],
         capture_output=True,
@@ -44,14 +44,14 @@ def test_a_program(broker: Address, program: str, printed: str) -> None:
     ("name", "options"),
     [("All clients", ClientOptions), ("Producer", ProducerOptions), ("Consumer", ConsumerOptions)],
 )
-def test_options(name: str, options: type[ClientOptions]) -> None:
+def test_documented_options_are_those_of_the_library(name: str, options: type[ClientOptions]) -> None:
     inherited = set() if options is ClientOptions else {field.name for field in fields(ClientOptions)}
     expected = {field.name: field.default for field in fields(options) if field.name not in inherited}
     assert documented(name) == expected
 
 
 @pytest.mark.parametrize("face", [client, aio, deferred])
-def test_faces_differ_in_their_loop_alone(face: Any) -> None:
+def test_all_faces_have_the_same_options(face: Any) -> None:
     own = {"self", "bootstrap_servers", "options", "settings"} | {"tls", "reactor"}
     for name in ("Producer", "Consumer"):
         assert set(inspect.signature(getattr(face, name)).parameters) <= own
@@ -60,7 +60,7 @@ def test_faces_differ_in_their_loop_alone(face: Any) -> None:
 
 
 def documented(name: str) -> dict[str, Any]:
-    """The rows of a table of options in the document."""
+    """Read the rows of a table of options from the document."""
     section = TEXT[TEXT.index(f"\n### {name}\n") :].split("\n### ")[1]
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", section, re.MULTILINE)
     return {option: ast.literal_eval(default) for option, default in rows}

@@ -1,8 +1,9 @@
 """Simulated time, network and brokers: real controllers, registries, replica managers, fetchers, handlers and logs.
 
-All that is random comes from one seed, all that happens is an event in one queue: a history is what its seed says.
-What is simulated: time, threads, the network between brokers (delays, cuts both ways and one way, lost connections),
-ZooKeeper (`store`), the disk (a file system in memory), processes (killed, paused, short of power). Nothing else is.
+All randomness comes from one seed, and everything that happens is an event in one queue, so that a seed determines the
+history. Simulated are time, threads, the network between brokers (delays, cuts in one or both directions, lost
+connections), ZooKeeper (`store`), the disk (a file system in memory) and processes (kills, pauses, losses of power).
+Everything else is real.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.fakes.filesystem import MemoryFileSystem
 from tests.simulation.store import SimStore, SimTree, slowly
 
 _EPOCH_MS = 1_700_000_000_000
-_SKEW_MS = 600_000  # by which brokers' wall clocks differ
+_SKEW_MS = 600_000  # the largest difference between brokers' wall clocks
 _FETCH = 1
 FETCH_VERSION = 17
 
@@ -61,7 +62,7 @@ class Call:
         self._state = "cancelled"
 
     def due(self) -> None:
-        """Its time has come."""
+        """Run the call, unless its process is paused."""
         if self._state == "active" and not self.clock.dead:
             if self.clock.paused:
                 self.clock.held.append(self)
@@ -71,11 +72,11 @@ class Call:
 
 
 class SimTime:
-    """The one queue of events."""
+    """The queue of all events."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ran: SimClock | None = None  # whose event was the last
+        self.ran: SimClock | None = None  # the clock of the last event
         self._queue: list[tuple[float, int, Call]] = []
         self._number = 0
 
@@ -84,7 +85,7 @@ class SimTime:
         heapq.heappush(self._queue, (call.getTime(), self._number, call))
 
     def step(self) -> bool:
-        """Do the next event; whether there was one."""
+        """Run the next event. Return whether there was one."""
         if not self._queue:
             return False
         time, _, call = heapq.heappop(self._queue)
@@ -95,7 +96,7 @@ class SimTime:
 
 
 class SimClock:
-    """What one process sees of the time; nothing of it runs while it is paused, or dead."""
+    """The clock of a process. None of its calls run while the process is paused or dead."""
 
     def __init__(self, time: SimTime) -> None:
         self._time = time
@@ -112,7 +113,7 @@ class SimClock:
         return call
 
     def resume(self) -> None:
-        """The process goes on: what was due in the meantime is due now."""
+        """Resume the process. Calls that became due meanwhile are due now."""
         self.paused = False
         held, self.held = self.held, []
         for call in held:
@@ -120,7 +121,7 @@ class SimClock:
 
 
 class Network:
-    """Who can reach whom. A message to nowhere waits for the link, as TCP does, or until its connection is lost."""
+    """The links between processes. A message on a cut link waits, as with TCP, until the link or connection changes."""
 
     def __init__(self, time: SimTime, rng: Random) -> None:
         self.clock = SimClock(time)
@@ -129,11 +130,11 @@ class Network:
         self._stuck: list[tuple[int, int, Callable[[], None]]] = []
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing gets from `source` to `target`."""
+        """Cut the direction from `source` to `target`."""
         self._cut.add((source, target))
 
     def heal(self) -> None:
-        """Every link is up, and what was stuck goes on."""
+        """Restore every link, and deliver waiting messages."""
         self._cut.clear()
         stuck, self._stuck = self._stuck, []
         for source, target, deliver in stuck:
@@ -150,7 +151,7 @@ class Network:
 
 
 class SimConnection:
-    """A connection from one process to a broker. Requests arrive in order, and so do the answers."""
+    """A connection from a process to a broker. Requests and responses arrive in order."""
 
     def __init__(self, world: Any, clock: SimClock, source: int, target: SimBroker) -> None:
         self._world = world
@@ -216,7 +217,7 @@ class SimConnection:
                 self._clock.callLater(0, done.callback, answer)
 
     def lost(self) -> None:
-        """The connection has broken."""
+        """Break the connection."""
         if not self.closed:
             self.closed = True
             waiting, self._waiting = self._waiting, {}
@@ -228,7 +229,7 @@ class SimConnection:
 
 
 def _freeze(response: Any) -> None:
-    """Read what an answer refers to, as the sender does: the log may change while it is under way."""
+    """Copy the file slices of a response, since the log may change before it arrives."""
     for topic in getattr(response, "responses", ()):
         for data in getattr(topic, "partitions", ()):
             if data.records is not None and not isinstance(data.records, bytes):
@@ -236,7 +237,7 @@ def _freeze(response: Any) -> None:
 
 
 class SimBroker:
-    """One broker: what lasts is its disk; the rest is made anew at each `start`. As handlers see it too."""
+    """A broker. Its disk is permanent; everything else is created at each `start`. It is also the handlers' broker."""
 
     host = "sim"
     listener = "PLAINTEXT"
@@ -305,7 +306,7 @@ class SimBroker:
         Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 
     def _tell_of_appends(self) -> None:
-        """Have the world told of every append that was accepted."""
+        """Report every accepted append to the world."""
         append = self.replicas.append
 
         def note(partition: Any, *args: Any) -> Any:
@@ -329,7 +330,7 @@ class SimBroker:
         self.ready = True
 
     def _start_failed(self, failure: Any, boot: int) -> None:
-        """As a supervisor would: try again."""
+        """Try again, as a supervisor does."""
         if self.alive and boot == self.boots:
             self.kill()
             self.world.clock.callLater(0.5, lambda: self.alive or self.start())
@@ -339,7 +340,7 @@ class SimBroker:
         return _EPOCH_MS + self.node_id * _SKEW_MS + int(self.world.time.now * 1000)
 
     def run(self, boot: int, function: Callable[..., Any], *args: Any) -> None:
-        """A message has come for this process: handle it, unless the process is another one by now."""
+        """Handle a message, unless the process has been restarted since it was sent."""
         if self.alive and boot == self.boots:
             self.time.callLater(0, lambda: self.ready and function(*args))
 
@@ -356,7 +357,7 @@ class SimBroker:
         return done
 
     def kill(self, power: bool = False, wipe: bool = False) -> None:
-        """End the process at once; with `power`, the machine too; `wipe` exchanges the disk for an empty one."""
+        """Kill the process; with `power` the machine loses power too; `wipe` replaces the disk by an empty one."""
         if not self.alive:
             return
         self.alive = self.ready = False
@@ -375,11 +376,11 @@ class SimBroker:
             self.world.clock.callLater(0.001, connection.lost)
 
     def partition(self, name: str, index: int) -> Any:
-        """The partition, None if it is not here."""
+        """Return the partition, or None if it is not hosted here."""
         return self.replicas.partitions.get((name, index)) if self.alive and self.ready else None
 
     def bytes_of(self, name: str, index: int) -> bytes | bytearray:
-        """All segments of a partition, whether the broker is up or not."""
+        """Return the bytes of all segments of a partition, whether the broker runs or not."""
         prefix = f"/data/{name}-{index}/"
         paths = [path for path in self.fs.files if path.endswith(".log") and path.startswith(prefix)]
         if len(paths) == 1:
@@ -388,7 +389,7 @@ class SimBroker:
 
 
 class World:
-    """Brokers, network, store and time of one history."""
+    """The brokers, network, store and time of a history."""
 
     session_timeout = 1.0
 
@@ -401,7 +402,7 @@ class World:
         self.store_delay = slowly(self.rng)
         self.network = Network(self.time, self.rng)
         self.faults: list[Any] = []
-        self.running: dict[SimClock | None, SimBroker] = {}  # by the clock of the process
+        self.running: dict[SimClock | None, SimBroker] = {}  # by the process's clock
         named = {
             "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100, "replica.fetch.backoff.ms": 200,
             "replica.socket.timeout.ms": 400, "min.insync.replicas": 2, "default.replication.factor": 3,
@@ -411,7 +412,7 @@ class World:
         self.brokers = {node: SimBroker(self, node, named) for node in range(1, brokers + 1)}
 
     def connect(self, clock: SimClock, source: int, target: int) -> Deferred[Any]:
-        """A connection, after the time that takes; the broker may be dead."""
+        """Connect, which takes time and fails if the broker is dead."""
         broker = self.brokers[target]
         done: Deferred[Any] = Deferred()
 
@@ -431,13 +432,13 @@ class World:
         return done
 
     def accepted(self, broker: SimBroker, partition: Any) -> None:
-        """A leader has taken a client's batch."""
+        """Called when a leader has accepted a client's batch."""
 
     def admitted(self, broker: SimBroker) -> None:
-        """A broker has become a live one."""
+        """Called when a broker has been admitted to the cluster."""
 
     def fault(self, failure: Any) -> None:
-        """A handler failed in a way that it should not."""
+        """Called when a handler raised an unexpected exception."""
         self.faults.append(failure)
 
 

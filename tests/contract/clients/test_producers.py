@@ -41,7 +41,7 @@ def test_there_and_back(face: Face, topic: str, codec: str) -> None:
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_acks(face: Face, topic: str, acks: Any) -> None:
-    assert face.producer().send(topic, b"first", partition=1).result() == 0  # now the partition has its leader
+    assert face.producer().send(topic, b"first", partition=1).result() == 0  # the partition has a leader now
     producer = face.producer(acks=acks)
     delivery = producer.send(topic, b"x", partition=1)
     producer.flush()

@@ -1,4 +1,4 @@
-"""Columns of Avro messages, with the registry as a process."""
+"""Avro messages as columns of Spark, with a real schema registry process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_messages_of_several_versions_become_typed_columns(
         values.select(from_avro("value", "http://127.0.0.1:9", LATER, permissive=True)).collect()
 
 
-def test_all_types_there_and_back(spark: Any, registry: RegistryProcess, topic: str) -> None:
+def test_values_of_all_types_are_written_and_read_unchanged(spark: Any, registry: RegistryProcess, topic: str) -> None:
     row = (
         "a", [1, 2], date(2026, 11, 21), datetime(2026, 11, 21, 7, 0, 0, 5), Decimal("12.34"), (1.5,), None, "B",
         {"k": 7}, b"\x00\xff", True,
@@ -94,6 +94,6 @@ def test_all_types_there_and_back(spark: Any, registry: RegistryProcess, topic: 
         ({"type": "recrod"}, "not an Avro schema"),
     ],
 )
-def test_schemas_without_a_type(schema: dict[str, Any], text: str) -> None:
+def test_schemas_that_spark_has_no_type_for_are_refused(schema: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         spark_type(schema)
