@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
-from pylogd.client import Closed, TopicPartition
+from pylogd.client import Closed, ConsumerInterceptor, TopicPartition
 from pylogd.client.core.errors import ClientError
+from pylogd.client.core.model import OffsetAndMetadata
 from tests.faces import FACES, Face, poll_until
 from tests.integration.conftest import StartBroker
 from tests.zookeeper import ZooKeeper
@@ -19,6 +20,16 @@ def face(request: pytest.FixtureRequest, zookeeper: ZooKeeper, start_broker: Sta
     face = FACES[request.param](broker.address)
     yield face
     face.close()
+
+
+class Counting(ConsumerInterceptor):
+    """Keeps what was committed."""
+
+    def __init__(self) -> None:
+        self.committed: dict[TopicPartition, int] = {}
+
+    def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.committed.update((partition, each.offset) for partition, each in offsets.items())
 
 
 def fill(face: Face, first: int, count: int) -> None:
@@ -34,7 +45,8 @@ def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
     both = [TopicPartition("events", 0), TopicPartition("events", 1)]
-    first = face.consumer(**options)
+    counting = Counting()
+    first = face.consumer(interceptors=[counting], **options)
     with pytest.raises(ClientError, match="subscribe first"):
         first.committed(both)
     first.subscribe("events")
@@ -43,6 +55,7 @@ def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper
     assert first.assignment == both
     first.commit()
     assert [offset.offset for offset in first.committed(both).values()] == [10, 10]
+    assert counting.committed == dict.fromkeys(both, 10)
 
     second = face.consumer(**options)
     second.subscribe("events")

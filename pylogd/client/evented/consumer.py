@@ -28,7 +28,7 @@ from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallba
 from pylogd.client.core.metrics import StatisticsReporter
 from pylogd.client.core.model import OffsetAndMetadata, OffsetAndTime, TopicPartition
 from pylogd.client.evented.driver import Driver
-from pylogd.client.evented.group import BrokerGroup, ConsumerGroup
+from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Promise
 from pylogd.client.evented.notifier import Notifier
 from pylogd.client.evented.rebalancing import Rebalancing
@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 _CALLBACK_PERIOD = 1.0  # seconds after which an iteration reports to the group, and commits
 _SLICE_SECONDS = 0.02  # an iteration yields records for so long before the loop does other work
+_SESSION_SECONDS = 1.0  # for brokers to answer that they have closed fetch sessions
 _LOOK_SECONDS = 0.2  # how often to look for events of a group that does not wake a `poll`
 
 
@@ -73,7 +74,7 @@ class EventedConsumer:
         self._meters = ConsumerMeters(driver.network.meters, self.core)
         self._statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self._meters.snapshot)
         self._hooks = ConsumerHooks(options.interceptors)
-        if isinstance(self.group, BrokerGroup):
+        if self.group is not None:
             self.group.on_commit(self._hooks.committed)
         self.rebalancing: Rebalancing | None = None
         if self.group is not None:
@@ -98,8 +99,11 @@ class EventedConsumer:
         self._ring()
         deadline = self._loop.now() + timeout
         try:
-            if self.rebalancing is not None:
-                await self._leave_group(self.rebalancing, deadline, processed)
+            try:
+                if self.rebalancing is not None:
+                    await self._leave_group(self.rebalancing, deadline, processed)
+            finally:
+                await self._close_sessions(deadline)
         finally:
             self._driver.remove(self)
             if self.group is not None:
@@ -109,6 +113,15 @@ class EventedConsumer:
     def metrics(self) -> ConsumerMetrics:
         """Return statistics of this consumer, its brokers and its partitions."""
         return self._meters.snapshot(self._loop.now())
+
+    async def _close_sessions(self, deadline: float) -> None:
+        """Have the brokers forget the fetch sessions, which take up space until they are evicted (KIP-227)."""
+        for call in self.core.fetcher.close(self._driver.network.is_ready):
+            self._driver.send(call)
+        # A fetch that waits for records is answered first.
+        deadline = min(deadline, self._loop.now() + self.options.fetch_max_wait_ms / 1000 + _SESSION_SECONDS)
+        while self.core.fetcher.closing and self._loop.now() < deadline:
+            await self._notifier.wait(deadline)
 
     async def _leave_group(self, rebalancing: Rebalancing, deadline: float, processed: bool) -> None:
         assignment = rebalancing.assignment
@@ -471,7 +484,7 @@ class EventedConsumer:
         waiting = len(self.core.starts.waiting)
         found, self._without_position = waiting != self._without_position, waiting
         can_read = self.core.fetcher.ready and self._may_hand_out
-        if can_read or found or self.core.has_error or self._has_event or self._woken or self._refused:
+        if can_read or found or self.core.has_error or self._has_event or self._woken or self.closing or self._refused:
             self._notifier.notify()
         self._statistics.report(self._loop.now())
 

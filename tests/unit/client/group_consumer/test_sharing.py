@@ -15,17 +15,8 @@ from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
 )
-from tests.fakes.group_broker import GroupBroker
-from tests.unit.client.group_consumer.helpers import (
-    SECONDS,
-    TP,
-    Make,
-    committed,
-    fill,
-    read,
-    refuse_commit,
-    until,
-)
+from tests.fakes.group_broker import GroupBroker, fill, refuse_commit
+from tests.unit.client.group_consumer.helpers import SECONDS, TP, Make, committed, read, until
 
 
 def test_alone_it_reads_everything_and_commits_at_the_end(server: GroupBroker, make: Make) -> None:
