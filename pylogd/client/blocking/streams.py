@@ -24,6 +24,7 @@ from pylogd.wire.records import Record
 
 _FULL = 10_000  # with more records waiting, the partitions of a stream are paused
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
 
 
 class Source(Protocol):
@@ -75,10 +76,9 @@ class MessageStream:
     def _generate(self) -> Iterator[Record]:
         while self._next_chunk():
             for record in self._handed:
-                if self._cut:
-                    break
                 if not self._may_fetch():
-                    self._drop_all()
+                    self._wait_for_claims()
+                if self._cut:
                     break
                 yield record
 
@@ -103,11 +103,18 @@ class MessageStream:
             self._drained()
         return True
 
-    def _drop_all(self) -> None:
-        """Drop all records: the claims are lost, and others may read them."""
+    def _wait_for_claims(self) -> None:
+        """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
+
+        Until then others may be reading the records that wait here.
+        """
         with self._changed:
-            held = {chunk[0] for chunk in self._chunks}
-        self.drop(held | ({self._present} if self._present is not None else set()))
+            while not (self._cut or self._ended or self._may_fetch()):
+                self._changed.wait(_LOOK_SECONDS)
+            ends = self._ended and not self._may_fetch()
+            held = {chunk[0] for chunk in self._chunks} | {self._present}
+        if ends:
+            self.drop({partition for partition in held if partition is not None})
 
     # What the consumer's thread calls
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from pylogd.client.core.consumer.reader import Chunk, PolledRecords
 from pylogd.client.core.errors import Closed
@@ -17,6 +18,7 @@ from pylogd.wire.records import Record
 
 _FULL = 10_000  # with more records waiting, the partitions of a stream are paused
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
 
 
 class MessageStream(AsyncIterator[Record]):
@@ -46,11 +48,11 @@ class MessageStream(AsyncIterator[Record]):
 
     async def __anext__(self) -> Record:
         while True:
+            if not self._may_fetch():
+                await self._wait_for_claims()
             record = next(self._records, None)
             if record is not None:
-                if self._may_fetch():
-                    return record
-                self._drop_all()
+                return record
             self._finish_chunk()
             while not self._chunks and not self._ended:
                 self._changed = self._loop.promise()
@@ -60,6 +62,20 @@ class MessageStream(AsyncIterator[Record]):
                     raise self._error
                 raise StopAsyncIteration
             self._open_chunk()
+
+    async def _wait_for_claims(self) -> None:
+        """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
+
+        Until then others may be reading the records that wait here.
+        """
+        while self._present is not None and not self._may_fetch():
+            if self._ended:
+                self.drop({self._present, *(chunk[0] for chunk in self._chunks)})
+                return
+            changed: Promise[None] = self._loop.promise()
+            self._changed = changed
+            self._loop.later(_LOOK_SECONDS, partial(changed.succeed, None))
+            await changed
 
     def _finish_chunk(self) -> None:
         if self._present is not None:
@@ -97,10 +113,6 @@ class MessageStream(AsyncIterator[Record]):
             self._records = iter(self._handed)
         for partition in partitions:
             self._progress.pop(partition, None)
-
-    def _drop_all(self) -> None:
-        """Drop all records: the claims are lost, and others may read them."""
-        self.drop({*([] if self._present is None else [self._present]), *(chunk[0] for chunk in self._chunks)})
 
     def progress(self) -> dict[TopicPartition, int]:
         """Return the offset up to which each partition is processed."""
