@@ -80,6 +80,7 @@ class Sender:
         if threading.current_thread() is self._thread:
             raise ClientError("a callback of the producer may not wait for the producer")
         deadline = None if timeout is None else self._clock.monotonic() + timeout
+        awake = False
         while not done():
             left = _LONG if deadline is None else deadline - self._clock.monotonic()
             if left <= 0:
@@ -87,7 +88,9 @@ class Sender:
             if self._abandoned:
                 assert self.core.failure is not None
                 raise self.core.failure
-            self.start()
+            if not awake:  # once: the thread wakes all that wait at each of its turns
+                self.start()
+                awake = True
             self.changed.wait(left)
         return True
 

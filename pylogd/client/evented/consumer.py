@@ -354,19 +354,27 @@ class EventedConsumer:
         assignment.commit_if_due(now, {**assignment.progress(), **unprocessed})
         if not group.has_event and group.may_fetch and not self.closing:
             return True
+        self._read_again(unprocessed)
+        return False
+
+    def put_back(self) -> None:
+        """Have the records of an iteration that were not passed on read again, with the one that was taken last."""
+        self._read_again(self._polled.unprocessed(last_is_done=False))
+
+    def _read_again(self, unprocessed: Mapping[TopicPartition, int]) -> None:
         for partition, offset in unprocessed.items():
             if partition in self.reader.positions:
                 self.core.rewind(partition, offset)
         self._polled = PolledRecords()
-        return False
 
     async def records(self, timeout: float) -> AsyncIterator[Record]:
         """Iterate over all records, without end."""
         group = self.group
         while True:
             for record in self.iterate(await self.poll_chunks(timeout)):
-                if group is not None and not group.may_fetch:
-                    break  # others may be reading these already
+                if group is not None and not group.may_fetch:  # others may be reading these already
+                    self.put_back()
+                    break
                 yield record
                 if not self.look_between():
                     break
