@@ -85,21 +85,13 @@ class Broker:
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
         self.broker_configs = self.metadata.broker_configs
-        self.replica_parts = Replicas(
-            self.logs, self.topics, self.metadata.isr_writer.alter, settings, reactor, self.node_id, self.in_thread,
-            now_ms=wall_ms,
-        )  # fmt: skip
-        self.partitions = self.replica_parts.partitions
-        self.hosting = self.replica_parts.hosting
-        self.replicas = self.replica_parts.manager
-        if settings.text("replica.selector.class") is not None:
-            self.replicas.selector = RackAwareSelector(lambda: self.cluster.brokers)
+        self._make_replicas()
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
             settings.integer("log.dir.check.interval.ms") / 1000,
         )  # fmt: skip
         self.replication = Replication(
-            self.replicas, self.partitions, self._connect, settings, reactor, self.node_id,
+            self.replicas, self.partitions, self.replica_throttle, self._connect, settings, reactor, self.node_id,
             lambda: self.cluster.epoch,
         )  # fmt: skip
         self.controller = Controller(self.metadata.store, self.cluster, self.topics, settings, reactor, wall_ms)
@@ -114,6 +106,17 @@ class Broker:
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
         self._listen_nowhere()
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
+
+    def _make_replicas(self) -> None:
+        parts = self.replica_parts = Replicas(
+            self.logs, self.topics, self.metadata.isr_writer.alter, self.settings, self.clock, self.node_id,
+            self.in_thread, now_ms=wall_ms,
+        )  # fmt: skip
+        self.partitions, self.hosting, self.replicas = parts.partitions, parts.hosting, parts.manager
+        self.fetch_waits, self.fetch_sessions = parts.fetch_waits, parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
+        by_rack = self.settings.text("replica.selector.class") is not None
+        self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
 
     def _listen_nowhere(self) -> None:
         self.listeners: tuple[Listener, ...] = ()  # as they were bound

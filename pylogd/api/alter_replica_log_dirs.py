@@ -59,7 +59,7 @@ async def _reopen(context: RequestContext, path: str) -> ErrorCode:
 
 
 def _where(context: RequestContext, path: str, topic: str, index: int) -> ErrorCode:
-    partition = context.broker.replicas.partitions.get((topic, index))
+    partition = context.broker.partitions.by_name.get((topic, index))
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not partition.online:

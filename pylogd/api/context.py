@@ -1,16 +1,20 @@
 """What a handler gets besides its request: the broker's parts, and the client.
 
 Rules: handlers use only the attributes of `BrokerParts`, so a test can give them a simple object with those it needs.
+Each is the part that a handler works with; a handler does not reach through one part for another.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.security.principal import Principal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IReactorTime
 
     from pylogd.config import Settings
@@ -22,7 +26,13 @@ if TYPE_CHECKING:
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.hosting import PartitionHosting
+    from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.manager import ReplicaManager
+    from pylogd.replica.partition_registry import PartitionRegistry
+    from pylogd.replica.purgatory import Purgatory
+    from pylogd.replica.selector import RackAwareSelector
+    from pylogd.replica.sessions import FetchSessions
+    from pylogd.replica.throttle import ReplicaThrottle
     from pylogd.security.authorizer import Authorizer
 
 
@@ -40,7 +50,19 @@ class BrokerParts(Protocol):
     @property
     def broker_configs(self) -> BrokerConfigs: ...
     @property
+    def partitions(self) -> PartitionRegistry: ...
+    @property
     def replicas(self) -> ReplicaManager: ...
+    @property
+    def fetch_waits(self) -> Purgatory: ...
+    @property
+    def fetch_sessions(self) -> FetchSessions[Any]: ...
+    @property
+    def replica_selector(self) -> RackAwareSelector | None: ...  # None: consumers read from leaders
+    @property
+    def replica_throttle(self) -> ReplicaThrottle: ...
+    @property
+    def isr_updater(self) -> IsrUpdater: ...
     @property
     def hosting(self) -> PartitionHosting: ...
     @property
@@ -60,6 +82,9 @@ class BrokerParts(Protocol):
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """Return the (host, port) that clients of `listener` should connect to."""
+
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        """Run `function` in one of the broker's threads; return a Deferred of its result."""
 
 
 class Connection(Protocol):

@@ -49,12 +49,12 @@ async def _delete_one(
     context: RequestContext, topic: str, index: int, offset: int, timeout_ms: int
 ) -> DeleteRecordsPartitionResult:
     replicas = context.broker.replicas
-    partition = replicas.partitions.get((topic, index))
+    partition = context.broker.partitions.by_name.get((topic, index))
     if partition is None:
         return DeleteRecordsPartitionResult(index, _UNKNOWN, why_absent(context.broker, topic, index))
     try:
         wanted = _check(partition, offset)
-        start: int = await replicas.in_thread(partition.log.delete_records_before, wanted)
+        start: int = await context.broker.in_thread(partition.log.delete_records_before, wanted)
         replicas.became_visible(partition)
         if partition.followers and not await replicas.wait_for_log_starts(partition, wanted, timeout_ms):
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)

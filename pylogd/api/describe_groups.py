@@ -34,7 +34,7 @@ def _describe(context: RequestContext, group_id: str, allowed: int) -> Described
     if isinstance(found, ClassicGroup):
         answer = _known(found)
     elif found == ErrorCode.GROUP_ID_NOT_FOUND:
-        answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        answer = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.kafka_name)
         if context.version >= _FIRST_WITH_NOT_FOUND:
             answer.error_code, answer.error_message = found, f"Group {group_id} not found."
     else:
@@ -47,7 +47,7 @@ def _known(group: ClassicGroup) -> DescribedGroup:
     stable = group.state is GroupState.STABLE
     return DescribedGroup(
         group_id=group.group_id,
-        group_state=group.state.value,
+        group_state=group.state.kafka_name,
         protocol_type=group.protocol_type or "",
         protocol_data=group.protocol or "" if stable else "",
         members=[

@@ -35,7 +35,7 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
 
 async def _describe(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     broker = context.broker
-    usage: list[DirectoryUsage] = await broker.replicas.in_thread(broker.logs.usage)
+    usage: list[DirectoryUsage] = await broker.in_thread(broker.logs.usage)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -90,7 +90,7 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
         return job.read_and_answer(None) if found.at_end else job.answer()
     wait = FetchWait(job, min_bytes)
-    context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
+    context.broker.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
         job.session.wait_with(wait)
     return wait.done.addCallback(job.read_and_answer)
@@ -104,7 +104,7 @@ def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
     if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
-    sessions = context.broker.replicas.sessions
+    sessions = context.broker.fetch_sessions
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
@@ -158,16 +158,15 @@ class FetchJob:
         self._opens_session = opens_session
         self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
-        replicas = broker.replicas
         by_state = context.version >= _FIRST_WITH_REPLICA_STATE
         self.follower = request.replica_state.replica_id if by_state else request.replica_id
-        self.rack = request.rack_id and (request.rack_id if replicas.selector is not None else "")
+        self.rack = request.rack_id and (request.rack_id if broker.replica_selector is not None else "")
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
             self._progress = []
-            self._now = replicas.seconds()
+            self._now = broker.clock.seconds()
             self._broker_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
-        self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
+        self.find: Find = broker.partitions.by_id.get if self._by_id else broker.partitions.by_name.get
         self.entries = entries
         if session is not None:
             self._continue_session(session)
@@ -178,8 +177,8 @@ class FetchJob:
 
     def _continue_session(self, session: FetchSession[FetchPartition]) -> None:
         """Have the session look at all its partitions if this fetch sees them differently from the one before."""
-        replicas = self._context.broker.replicas
-        live = replicas.selector.brokers if self.rack and replicas.selector is not None else None
+        selector = self._context.broker.replica_selector
+        live = selector.brokers if self.rack and selector is not None else None
         session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live))
         if self.follower >= 0:
             session.fetched_at = self._now
@@ -209,7 +208,7 @@ class FetchJob:
     def answer(self) -> FetchResponse | Deferred[FetchResponse]:
         """Return the response after the last `read`; a Deferred if some records have to be read from the disk."""
         if self._cold:
-            done = self._context.broker.replicas.in_thread(read_all, self._cold)
+            done = self._context.broker.in_thread(read_all, self._cold)
             return done.addCallback(lambda _: self._respond())
         return self._respond()
 
@@ -294,7 +293,7 @@ class FetchJob:
 
     def _preferred_replica(self, partition: Partition, offset: int) -> PartitionData | None:
         """Return the data that sends a consumer to a replica in its rack, None where there is none."""
-        selector = self._context.broker.replicas.selector
+        selector = self._context.broker.replica_selector
         assert selector is not None
         preferred = selector.preferred(partition, self.rack, offset)
         if preferred == NO_PREFERENCE:
@@ -325,14 +324,13 @@ class FetchJob:
                 if diverging is not None:
                     self.due = True
                     return self._data(partition, log_start, _NO_RECORDS, EpochEndOffset(*diverging))
-            throttled = not idle and self._context.broker.replicas.throttle.holds_back(partition, node_id)
+            throttled = not idle and self._context.broker.replica_throttle.holds_back(partition, node_id)
             records = None if idle or throttled else self._read_limited(partition, wanted, partition.read_for_follower)
         except PylogdError as error:
             self.due = True
             return self._error(partition, explain(error)[0])
         if self._progress is not None:
-            replicas = self._context.broker.replicas
-            came = replicas.selector is not None and partition.followers[node_id].log_end != offset
+            came = self._context.broker.replica_selector is not None and partition.followers[node_id].log_end != offset
             moved = partition.follower_fetched(node_id, offset, wanted.log_start_offset, self._now, self._broker_epoch)
             moved = moved or came
             if moved or node_id not in partition.isr:
@@ -350,23 +348,23 @@ class FetchJob:
             entry.sent_log_start != partition.log.log_start_offset
             or (
                 entry.sent_high_watermark != partition.high_watermark
-                and self._context.broker.replicas.selector is not None
+                and self._context.broker.replica_selector is not None
             )
         )
 
     def is_throttled(self, partition: Partition) -> bool:
         """Return whether the follower gets no records of a partition for now."""
-        return self._context.broker.replicas.throttle.holds_back(partition, self.follower)
+        return self._context.broker.replica_throttle.holds_back(partition, self.follower)
 
     def record_progress(self) -> None:
         """After a follower's first `read`: wake who waits for what it has, and propose it for the in-sync set."""
         progress, self._progress = self._progress, None
-        replicas = self._context.broker.replicas
+        broker = self._context.broker
         for partition, moved in progress or ():
             if moved:
-                replicas.became_visible(partition)
+                broker.replicas.became_visible(partition)
             if self.follower not in partition.isr:
-                replicas.isr.follower_came(partition, self.follower)
+                broker.isr_updater.follower_came(partition, self.follower)
 
     def _read_limited(self, partition: Partition, wanted: FetchPartition, read: Read) -> Sized | None:
         """Return the records within the limits, None if there are none, or `_COLD` if they must be read in a thread."""
@@ -399,7 +397,7 @@ class FetchJob:
         session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
-            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id, self.follower >= 0)
+            session = self._context.broker.fetch_sessions.create(self.entries, self._by_id, self.follower >= 0)
         if session is not None:
             for entry, data in self.served:
                 if data.error_code:
@@ -420,7 +418,7 @@ class FetchJob:
         for entry, data in self.served:
             partition = self.find((entry.topic, data.partition_index)) if data.records else None
             if partition is not None and data.records:
-                self._context.broker.replicas.throttle.note_sent(partition, self.follower, len(data.records))
+                self._context.broker.replica_throttle.note_sent(partition, self.follower, len(data.records))
 
     def _by_topic(self) -> list[FetchableTopicResponse]:
         topics: dict[TopicKey, FetchableTopicResponse] = {}

@@ -78,7 +78,7 @@ def list_offsets(
     )
     if cold:
         with_epoch = context.version >= _FIRST_WITH_EPOCH
-        return context.broker.replicas.in_thread(_look_up_cold, cold, with_epoch).addCallback(lambda _: response)
+        return context.broker.in_thread(_look_up_cold, cold, with_epoch).addCallback(lambda _: response)
     return response
 
 
@@ -86,7 +86,7 @@ def _answer(
     context: RequestContext, follower: int, topic: str, wanted: ListOffsetsPartition, cold: list[_ColdLookup]
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(wanted.partition_index)
-    partition = context.broker.replicas.partitions.get((topic, wanted.partition_index))
+    partition = context.broker.partitions.by_name.get((topic, wanted.partition_index))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, wanted.partition_index)
         return answer

@@ -38,7 +38,7 @@ def offset_for_leader_epoch(
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     answer = EpochEndOffset(partition=wanted.partition)
-    partition = context.broker.replicas.partitions.get((topic, wanted.partition))
+    partition = context.broker.partitions.by_name.get((topic, wanted.partition))
     if partition is None:
         answer.error_code = why_absent(context.broker, topic, wanted.partition)
         return answer

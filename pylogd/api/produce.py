@@ -78,8 +78,8 @@ def produce(
     if request.transactional_id is not None or not -1 <= acks <= 1:
         return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
     by_id = context.version >= FIRST_TOPIC_ID
-    replicas = context.broker.replicas
-    find: Callable[[Any], Partition | None] = replicas.partitions_by_id.get if by_id else replicas.partitions.get
+    hosted = context.broker.partitions
+    find: Callable[[Any], Partition | None] = hosted.by_id.get if by_id else hosted.by_name.get
     pending: list[PendingAppend] = []
     inspected: list[Inspected] = []
     topics = []
@@ -163,7 +163,7 @@ def _append(
             except InspectionNeeded:
                 pass
     except PylogdError as error:
-        return _refused(partition, data.index, error)
+        return refusal(partition, data.index, error)
     return Deferred.fromCoroutine(_append_in_turn(context, partition, data.index, records, acks, pending, at_once))
 
 
@@ -180,7 +180,7 @@ async def _append_in_turn(
     try:
         result = await context.broker.replicas.append_in_turn(partition, records, acks == -1, at_once)
     except PylogdError as error:
-        return _refused(partition, index, error)
+        return refusal(partition, index, error)
     return _appended(partition, index, result, acks, pending)
 
 
@@ -194,7 +194,8 @@ def _appended(
     return answer
 
 
-def _refused(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
+def refusal(partition: Partition, index: int, error: PylogdError) -> PartitionProduceResponse:
+    """Return the answer for a partition to which appending failed. Call it while `error` is handled."""
     answer = _failure(index, *explain(error))
     if isinstance(error, InvalidAppend):
         indexes = error.record_indexes[:_MAX_RECORD_ERRORS]

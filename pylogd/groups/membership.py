@@ -34,7 +34,7 @@ from twisted.logger import Logger
 
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import NEVER, ClassicGroup, Member
-from pylogd.groups.states import GroupState
+from pylogd.groups.states import GroupEvent, GroupState
 from pylogd.groups.values import JoinAnswer, JoinRequest, LeavingMember, SyncAnswer
 
 log = Logger()
@@ -218,7 +218,7 @@ class Membership:
         if group.state is _COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
-        group.become(_PREPARING, self._now_ms())
+        group.handle(GroupEvent.REBALANCE, self._now_ms())
         group.sync_at, group.pending_syncs, group.storing = NEVER, set(), False
         longest = group.longest_rebalance
         delay = min(self._first_delay(), longest) if was_empty else 0.0
@@ -270,7 +270,7 @@ class Membership:
         if group.leader not in joins:
             group.leader = next(iter(joins))
         group.protocol = group.choose_protocol()
-        group.become(_COMPLETING, self._now_ms())
+        group.handle(GroupEvent.JOINED, self._now_ms())
         group.pending_syncs = set(group.members)
         group.sync_at = self._clock.seconds() + group.longest_rebalance
         self._set_timer(group, group.sync_at)
@@ -284,7 +284,7 @@ class Membership:
             self._answer(waiting, answer)
 
     def _become_empty(self, group: ClassicGroup) -> None:
-        group.become(GroupState.EMPTY, self._now_ms())
+        group.handle(GroupEvent.EMPTIED, self._now_ms())
         group.protocol = group.leader = None
         if not (group.generation or group.stored):  # nobody ever completed a rebalance of it
             self._forget_unused(group)
@@ -369,7 +369,7 @@ class Membership:
             return
         for member_id, member in group.members.items():
             member.assignment = assignments.get(member_id, b"")
-        group.become(_STABLE, self._now_ms())
+        group.handle(GroupEvent.ASSIGNED, self._now_ms())
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         answers = []
         for member_id, waiting in syncs.items():
@@ -438,7 +438,7 @@ class Membership:
         if group.timer is not None and group.timer.active():
             group.timer.cancel()
         group.timer = None
-        group.become(GroupState.DEAD, self._now_ms())
+        group.handle(GroupEvent.REMOVED, self._now_ms())
         joins, group.waiting_joins = group.waiting_joins, {}
         syncs, group.waiting_syncs = group.waiting_syncs, {}
         group.pending.clear()

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from pylogd.log.validator import Inspections
     from pylogd.metadata.image import PartitionState
     from pylogd.replica.flushing import Flushers
-    from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.partition_registry import PartitionRegistry
-    from pylogd.replica.selector import RackAwareSelector
-    from pylogd.replica.sessions import FetchSessions
     from pylogd.replica.storage_failures import StorageFailures
-    from pylogd.replica.throttle import ReplicaThrottle
     from pylogd.wire.records import Buffer
 
 InThread = Callable[..., "Deferred[Any]"]
@@ -48,8 +44,6 @@ class ReplicaManager:
     partitions, partitions_by_id: the hosted ones by (topic name, index) and by (topic id, index).
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
-    isr: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
-    sessions: the fetch sessions of this broker. selector: chooses replicas for consumers, None if leaders serve all.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
     append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
     append_queues: what waits there, by partition; only partitions with appends that wait are in it.
@@ -66,19 +60,11 @@ class ReplicaManager:
         in_thread: InThread,
         *,
         seconds: Callable[[], float],
-        isr: IsrUpdater,
-        throttle: ReplicaThrottle,
-        sessions: FetchSessions[Any],
-        selector: RackAwareSelector | None = None,
     ) -> None:
         self.partitions = registry.by_name
         self.partitions_by_id = registry.by_id
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
-        self.isr = isr
-        self.throttle = throttle
-        self.sessions = sessions
-        self.selector = selector
         self.in_thread = in_thread
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None

@@ -23,6 +23,7 @@ from pylogd.metadata.sqlite import SqliteStore
 from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
+from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.security.authorizer import Authorizer
 from pylogd.security.principal import ANONYMOUS
@@ -69,6 +70,7 @@ class Parts:
     """A started broker without network, which provides `pylogd.api.context.BrokerParts`."""
 
     authorizer: Authorizer | None = None
+    replica_selector: RackAwareSelector | None = None
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
@@ -113,6 +115,8 @@ class Parts:
         self.replicas = self.replica_parts.manager
         self.partitions = self.replica_parts.partitions
         self.hosting = self.replica_parts.hosting
+        self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.groups = GroupCoordinator(
             self.replica_parts, self.topics, self.topic_admin, self.cluster, self.settings, self.clock, self.now_ms
         )
@@ -140,6 +144,9 @@ class Parts:
 
     def now_ms(self) -> int:
         return NOW_MS + self.wall_step_ms + round((self.time.seconds() - START_SECONDS) * 1000)
+
+    def in_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        return self.threads(function, *args)
 
     # -- requests
 

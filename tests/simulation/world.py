@@ -241,6 +241,7 @@ class SimBroker:
 
     host = "sim"
     listener = "PLAINTEXT"
+    replica_selector = None
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
@@ -288,15 +289,13 @@ class SimBroker:
         )  # fmt: skip
         self.replicas = self.replica_parts.manager
         self.hosting = self.replica_parts.hosting
+        self.partitions = self.replica_parts.partitions
+        self.fetch_waits, self.fetch_sessions = self.replica_parts.fetch_waits, self.replica_parts.fetch_sessions
+        self.isr_updater, self.replica_throttle = self.replica_parts.isr_updater, self.replica_parts.throttle
         self.replication = Replication(
-            self.replicas,
-            self.replica_parts.partitions,
-            self._connect,
-            self.settings,
-            self.clock,
-            self.node_id,
-            lambda: self.cluster.epoch,
-        )
+            self.replicas, self.partitions, self.replica_throttle, self._connect, self.settings, self.clock,
+            self.node_id, lambda: self.cluster.epoch,
+        )  # fmt: skip
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.controller = Controller(
             self.metadata.store, self.cluster, self.topics, self.settings, self.clock, self.now_ms

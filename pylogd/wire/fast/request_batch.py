@@ -109,6 +109,10 @@ class ProduceRequestBatch:
         pack = struct.Struct(f">iib{len(front)}sq{BASE_OFFSET_TAIL}s").pack
         return b"".join([pack(size, one, 0, front, base, back) for one, base in zip(ids, base_offsets, strict=False)])
 
+    def encode_refusals(self, body: bytes) -> bytes:
+        """Return whole responses, with length and header, that have the same `body` for every request."""
+        return b"".join([_pack_head(len(body) + _HEAD_REST, one, 0) + body for one in self.correlation_ids])
+
 
 def parse_request(frame: memoryview) -> ProduceRequestBatch | None:
     """Return a batch of the one request in `frame`, which has no length; None if it is not of the usual shape."""

@@ -73,7 +73,7 @@ class Case:
         self.connections = 0
         self.refuses = False
         self.fetcher = ReplicaFetcher(
-            LEADER, parts.replicas, self.connect, parts.clock, CONFIG,
+            LEADER, parts.replicas, parts.replica_throttle, self.connect, parts.clock, CONFIG,
             ReplicationQuota(lambda: quota.get("rate", 1 << 40), parts.clock.seconds),
         )  # fmt: skip
         for partition in self.partitions:
@@ -283,7 +283,9 @@ def test_each_leader_has_a_fetcher_as_long_as_it_has_something(parts: Parts) -> 
         connections.append(node_id)
         return Deferred(lambda _: None)
 
-    replication = Replication(parts.replicas, parts.partitions, connect, parts.settings, parts.clock, 1)
+    replication = Replication(
+        parts.replicas, parts.partitions, parts.replica_throttle, connect, parts.settings, parts.clock, 1
+    )
     replication.start()
     parts.create("t", partitions=2)
     parts.set_state("t", 0, replicas=(2, 1), leader=2, leader_epoch=1)

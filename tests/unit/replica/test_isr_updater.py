@@ -29,8 +29,8 @@ class Case:
         known = {self.partition.key: self.partition}
         self.keeper = IsrUpdater(self.alter, parts.clock, known, self.written, lambda: 10.0, parts.now_ms)
         parts.replicas.fetch_waits.add(self.keeper, self.partition.key)
-        parts.replicas.isr.stop()
-        parts.replicas.isr = self.keeper
+        parts.isr_updater.stop()
+        parts.isr_updater = parts.replica_parts.isr_updater = parts.hosting._isr_updater = self.keeper
 
     def alter(self, changes: Sequence[IsrChange]) -> Deferred[Any]:
         done: Deferred[Any] = Deferred()
