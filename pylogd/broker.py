@@ -50,7 +50,7 @@ from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
-from pylogd.security.plugins import make_authorizer, warn_unless_brokers_may_follow
+from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
 
@@ -120,6 +120,7 @@ class Broker:
 
     def _make_authorization(self, settings: Settings) -> None:
         self.authorizer = make_authorizer(settings)
+        self.principal_builder = make_principal_builder(settings)
         self.acls: AclStore | None = None
         if isinstance(self.authorizer, AclAuthorizer):
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
