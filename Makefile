@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: help install java demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: acls help install java demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -107,6 +107,9 @@ coverage: $(VENV)/.coverage ## branch coverage of wire, log and client/core by u
 
 fuzz: $(VENV)/.fuzz ## coverage-guided fuzzing of frames, batches and messages (a minute; FUZZ_ARGS="--seconds 3600 --keep")
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+acls: install ## compare decisions by 100,000 random sets of ACLs with a plain oracle (a minute)
+	PYLOGD_ACL_SETS=100000 $(PYTEST) tests/property/test_acl_rules.py
 
 conformance: install ## other projects' clients and suites; writes conformance/RESULTS.md
 	$(BIN)/python -m conformance.run $(CONFORMANCE_ARGS)

@@ -21,7 +21,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from pylogd.api.dispatch import Dispatcher
+from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
 from pylogd.controller.admin import PartitionAdmin
@@ -48,7 +48,11 @@ from pylogd.replica.replication import Replication
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
-from pylogd.security.authorizer import Authorizer
+from pylogd.security.acl_store import AclStore
+from pylogd.security.audit import AuditLog
+from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
+from pylogd.security.principal import ANONYMOUS
+from pylogd.security.rules import AclAuthorizer
 
 log = Logger()
 
@@ -67,15 +71,13 @@ class Broker:
     _stopping: Deferred[None] | None = None
     _leaving: Deferred[None] | None = None  # while other brokers take over what this one leads
     _may_hand_over = True
-    authorizer: Authorizer | None = None
 
     def __init__(
         self, settings: Settings, reactor: Any, fs: FileSystem | None = None, open_files: int = sys.maxsize
     ) -> None:
         self.settings = settings
-        self.clock = reactor
         self.node_id = settings.integer("node.id")
-        self._reactor = reactor
+        self.clock = self._reactor = reactor
         self._pool = ThreadPool(0, settings.integer("background.threads"), "pylogd")
         self.logs = self._make_logs(fs, most_partitions(open_files))
         self.on_end: Callable[[str], object] = log.critical  # told why the broker can't go on; its owner stops it then
@@ -85,6 +87,7 @@ class Broker:
         self.topics = self.metadata.topics
         self.topic_admin = self.metadata.topic_admin
         self.broker_configs = self.metadata.broker_configs
+        self._make_authorization(settings)
         self._make_replicas()
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,
@@ -117,6 +120,20 @@ class Broker:
         self.isr_updater, self.replica_throttle = parts.isr_updater, parts.throttle
         by_rack = self.settings.text("replica.selector.class") is not None
         self.replica_selector = RackAwareSelector(lambda: self.cluster.brokers) if by_rack else None
+
+    def _make_authorization(self, settings: Settings) -> None:
+        self.authorizer = make_authorizer(settings)
+        self.principal_builder = make_principal_builder(settings)
+        self.acls: AclStore | None = None
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
+        self.audit: AuditLog | None = None
+        path = settings.text("audit.log.path")
+        if path is not None:
+            self.audit = AuditLog(
+                path, wall_ms, self._reactor.seconds, max_queued=settings.integer("audit.log.max.queued"),
+                denials_per_minute=settings.integer("audit.log.denials.per.minute"),
+            )  # fmt: skip
 
     def _listen_nowhere(self) -> None:
         self.listeners: tuple[Listener, ...] = ()  # as they were bound
@@ -167,10 +184,15 @@ class Broker:
     async def _start_parts(self) -> None:
         self._pool.start()
         self._undo.append(self._stop_pool)
+        if self.audit is not None:
+            await self.in_thread(self.audit.start)
+            self._undo.append(partial(self.in_thread, self.audit.stop))
         await self.in_thread(self.logs.load, self._loaded)
         self._undo.append(lambda: self.in_thread(self.logs.close))
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
+        if self.settings.text("zookeeper.connect"):
+            warn_unless_brokers_may_follow(self.authorizer, ANONYMOUS, "127.0.0.1")
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
         self._undo.append(self._stop_listening)
@@ -224,7 +246,8 @@ class Broker:
             self._reactor.callFromThread(log.info, "loaded {done} of {total} logs", done=done, total=total)
 
     async def _bind(self, listener: Listener) -> None:
-        factory = BrokerFactory(self._reactor, Dispatcher(self), self._read_ahead, self._limits(), listener.name)
+        dispatcher = Dispatcher(self) if self.audit is None else AuditingDispatcher(self, self.audit)
+        factory = BrokerFactory(self._reactor, dispatcher, self._read_ahead, self._limits(), listener.name)
         description = listener.endpoint
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"

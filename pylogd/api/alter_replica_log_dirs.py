@@ -17,6 +17,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.log.errors import StorageError, UnknownLogDirectory
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -37,8 +38,9 @@ def alter_replica_log_dirs(
 
 async def _alter(context: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     results: list[AlterReplicaLogDirTopicResult] = []
+    allowed = context.may_use_cluster(AclOperation.ALTER)
     for directory in request.dirs:
-        failed = await _reopen(context, directory.path)
+        failed = await _reopen(context, directory.path) if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         for topic in directory.topics:
             codes = [failed or _where(context, directory.path, topic.name, index) for index in topic.partitions]
             found = map(AlterReplicaLogDirPartitionResult, topic.partitions, codes)

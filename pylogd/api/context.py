@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from pylogd.security.principal import Principal
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pylogd.replica.selector import RackAwareSelector
     from pylogd.replica.sessions import FetchSessions
     from pylogd.replica.throttle import ReplicaThrottle
+    from pylogd.security.acl_store import AclStore
+    from pylogd.security.audit import AuditLog
     from pylogd.security.authorizer import Authorizer
 
 
@@ -76,6 +78,10 @@ class BrokerParts(Protocol):
     @property
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
     @property
+    def acls(self) -> AclStore | None: ...  # None: nothing is decided by ACLs
+    @property
+    def audit(self) -> AuditLog | None: ...
+    @property
     def node_id(self) -> int: ...
     @property
     def cluster_id(self) -> str: ...
@@ -96,9 +102,12 @@ class Connection(Protocol):
 
 
 class RequestContext:
-    """The client of a request, and the version. Immutable: requests of one connection share it if they can."""
+    """The client of a request, and the version. Immutable: requests of one connection share it if they can.
 
-    __slots__ = ("broker", "client_id", "connection", "version")
+    api: the API's name; empty where requests of several APIs share the context, since there is no audit log.
+    """
+
+    __slots__ = ("api", "broker", "client_id", "connection", "version")
 
     def __init__(
         self,
@@ -106,21 +115,58 @@ class RequestContext:
         connection: Connection,
         version: int,
         client_id: str | None = None,
+        api: str = "",
     ) -> None:
         self.broker = broker
         self.connection = connection
         self.version = version
         self.client_id = client_id
+        self.api = api
 
     @property
     def principal(self) -> Principal:
         """Who the client is."""
         return self.connection.principal
 
-    def may(self, operation: AclOperation, resource: ResourceType, name: str) -> bool:
-        """Return whether the client may do `operation` to the resource `name`."""
+    def may(self, operation: AclOperation, resource: ResourceType, name: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to the resource `name`.
+
+        audited: whether a refusal goes to the audit log; False where the client did not ask for this resource, as in a
+        list of all topics, or where something else may allow the same.
+        """
         authorizer = self.broker.authorizer
+        if authorizer is None:
+            return True
         connection = self.connection
-        return authorizer is None or authorizer.authorize(
-            connection.principal, connection.host, operation, resource, name
+        allowed = authorizer.authorize(connection.principal, connection.host, operation, resource, name)
+        if not allowed and audited:
+            self._audit_denial(operation, resource, name)
+        return allowed
+
+    def may_use_topic(self, operation: AclOperation, name: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to a topic."""
+        return self.broker.authorizer is None or self.may(operation, ResourceType.TOPIC, name, audited=audited)
+
+    def may_use_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to a group."""
+        return self.broker.authorizer is None or self.may(operation, ResourceType.GROUP, group_id, audited=audited)
+
+    def may_use_cluster(self, operation: AclOperation, *, audited: bool = True) -> bool:
+        """Return whether the client may do `operation` to the cluster."""
+        return self.broker.authorizer is None or self.may(
+            operation, ResourceType.CLUSTER, CLUSTER_NAME, audited=audited
         )
+
+    def may_any(self, operation: AclOperation, resource: ResourceType) -> bool:
+        """Return whether the client may do `operation` to at least one resource of a type."""
+        authorizer, connection = self.broker.authorizer, self.connection
+        if authorizer is None or authorizer.authorize_any(connection.principal, connection.host, operation, resource):
+            return True
+        self._audit_denial(operation, resource, "")
+        return False
+
+    def _audit_denial(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
+        audit = self.broker.audit
+        if audit is not None:
+            connection = self.connection
+            audit.denied(connection.principal, connection.host, self.client_id, self.api, operation, resource, name)

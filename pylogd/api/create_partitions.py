@@ -18,6 +18,7 @@ from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -43,6 +44,8 @@ async def _create_all(context: RequestContext, request: CreatePartitionsRequest)
             try:
                 if named[wanted.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
+                if not context.may_use_topic(AclOperation.ALTER, wanted.name):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 await _create(context, wanted, request.validate_only)
             except PylogdError as error:
                 result.error_code, result.error_message = explain(error)

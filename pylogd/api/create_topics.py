@@ -4,6 +4,7 @@ Behaviour: each topic is created or refused separately. -1 partitions or replica
 may assign the replicas instead. A topic is answered once its partitions can be used. From version 5 on the response has
 the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
 twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
+A client needs CREATE on the cluster or on the topic; without DESCRIBE_CONFIGS it is not told the settings.
 Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later.
 """
 
@@ -21,6 +22,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import InvalidReplicaAssignment
 from pylogd.metadata.image import INTERNAL_TOPICS, Topic
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -39,6 +41,7 @@ def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Defe
 
 
 async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    everything = context.may_use_cluster(AclOperation.CREATE, audited=False)
     named = Counter(topic.name for topic in request.topics)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {name: _refused(name, timed_out, timed_out.text) for name in named}
@@ -48,6 +51,8 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
             try:
                 if named[wanted.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
+                if not (everything or context.may_use_topic(AclOperation.CREATE, wanted.name)):
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if wanted.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
                 results[wanted.name] = await _create(context, wanted, request.validate_only)
@@ -78,9 +83,15 @@ async def _create(context: RequestContext, wanted: CreatableTopic, validate_only
     )
     if not validate_only:
         await broker.hosting.settled(topic.name)
+    topic_id = _NO_ID if validate_only else topic.topic_id
+    if not context.may_use_topic(AclOperation.DESCRIBE_CONFIGS, topic.name, audited=False):
+        return CreatableTopicResult(
+            topic.name, topic_id, error_message=None, topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            configs=[],
+        )  # fmt: skip
     return CreatableTopicResult(
         topic.name,
-        _NO_ID if validate_only else topic.topic_id,
+        topic_id,
         error_message=None,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replicas),

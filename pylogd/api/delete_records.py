@@ -17,6 +17,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import OffsetOutOfRange
 from pylogd.replica.partition import Partition
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -37,6 +38,13 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> De
 async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
     for topic in request.topics:
+        if not context.may_use_topic(AclOperation.DELETE, topic.name):
+            refused = [
+                DeleteRecordsPartitionResult(one.partition_index, _UNKNOWN, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for one in topic.partitions
+            ]
+            topics.append(DeleteRecordsTopicResult(topic.name, refused))
+            continue
         results = [
             await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
             for wanted in topic.partitions

@@ -3,6 +3,7 @@
 Behaviour: each topic is deleted or refused separately. It is answered once this broker no longer has it: its name is
 free again, and fetches that waited on it have been answered. Unknown ids are UNKNOWN_TOPIC_ID. A topic that a request
 names twice, or by both name and id, is INVALID_REQUEST. `delete.topic.enable` may forbid deletion.
+A client needs DELETE; one that may not DESCRIBE a topic either is not told the name of its id.
 Topics that are not gone within `timeout_ms` are REQUEST_TIMED_OUT; they are deleted later.
 """
 
@@ -18,6 +19,7 @@ from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -66,9 +68,14 @@ async def _delete(context: RequestContext, wanted: DeleteTopicState, count: int)
             topic = registry.by_id(wanted.topic_id)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            result.name = name = topic.name
+            name = topic.name
+            if not context.may_use_topic(AclOperation.DESCRIBE, name):
+                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            result.name = name
         else:
             topic = registry.get(name)
+        if not context.may_use_topic(AclOperation.DELETE, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         await context.broker.topic_admin.delete_topic(name)
         if topic is not None:
             result.topic_id = topic.topic_id

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.resources import ResourceType, broker_of, topic_of, unsupported
+from pylogd.api.resources import ResourceType, broker_of, check_authorized, topic_of, unsupported
 from pylogd.config import ConfigEntry, ConfigSource
 from pylogd.errors import PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -41,6 +42,7 @@ def _describe(
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
+        check_authorized(context, AclOperation.DESCRIBE_CONFIGS, resource)
         entries = _entries(context, resource)
     except PylogdError as error:
         result.error_code, result.error_message = explain(error)

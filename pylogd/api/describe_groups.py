@@ -6,12 +6,13 @@ belong to no generation. A group that does not exist is Dead, and from version 6
 
 from __future__ import annotations
 
-from pylogd.api.authorized import GROUP_OPERATIONS, NOT_ASKED
+from pylogd.api.authorized import NOT_ASKED, group_operations
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.groups.group import ClassicGroup
 from pylogd.groups.states import GroupState
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -25,11 +26,14 @@ _FIRST_WITH_NOT_FOUND = 6
 @handles(DescribeGroupsRequest, 0, 6)
 def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Return a description of each group of the request."""
-    allowed = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return DescribeGroupsResponse(0, [_describe(context, group_id, allowed) for group_id in request.groups])
+    told = request.include_authorized_operations
+    return DescribeGroupsResponse(0, [_describe(context, group_id, told) for group_id in request.groups])
 
 
-def _describe(context: RequestContext, group_id: str, allowed: int) -> DescribedGroup:
+def _describe(context: RequestContext, group_id: str, with_operations: bool) -> DescribedGroup:
+    if not context.may_use_group(AclOperation.DESCRIBE, group_id):
+        refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return DescribedGroup(refused, refused.text, group_id)
     found = context.broker.groups.describe(group_id)
     if isinstance(found, ClassicGroup):
         answer = _known(found)
@@ -39,7 +43,7 @@ def _describe(context: RequestContext, group_id: str, allowed: int) -> Described
             answer.error_code, answer.error_message = found, f"Group {group_id} not found."
     else:
         return DescribedGroup(found, found.text, group_id)
-    answer.authorized_operations = allowed
+    answer.authorized_operations = group_operations(context, group_id) if with_operations else NOT_ASKED
     return answer
 
 

@@ -16,6 +16,8 @@ in their rack where `replica.selector.class` says so (KIP-392); older ones get N
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
 the first such batch, and UNSUPPORTED_COMPRESSION_TYPE where that is nothing (KIP-110). Kafka's KafkaApis decides by the
 topic's `compression.type` alone; here batches are stored as they were produced, whatever the setting, so they decide.
+A consumer needs READ for a topic, a follower CLUSTER_ACTION on the cluster: without it each partition is
+TOPIC_AUTHORIZATION_FAILED.
 Gaps: none.
 
 Cost: the most frequent request is answered by `fast.fetch`. Any other that can be answered makes one object for each
@@ -46,6 +48,7 @@ from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.selector import NO_PREFERENCE
 from pylogd.replica.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionPartition, TopicKey
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.fast.fetch import NO_DIVERGENCE, NO_LEADER, NO_SNAPSHOT
 from pylogd.wire.messages.fetch import (
     EpochEndOffset,
@@ -69,6 +72,7 @@ _NO_RECORDS = b""
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
 Entry: TypeAlias = SessionPartition[FetchPartition]
+ReadEntry: TypeAlias = Callable[[Entry], "PartitionData | None"]
 Find: TypeAlias = Callable[[tuple[Any, int]], "Partition | None"]
 
 
@@ -179,7 +183,9 @@ class FetchJob:
         """Have the session look at all its partitions if this fetch sees them differently from the one before."""
         selector = self._context.broker.replica_selector
         live = selector.brokers if self.rack and selector is not None else None
-        session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live))
+        authorizer = self._context.broker.authorizer
+        acls = 0 if authorizer is None else authorizer.version
+        session.see((self._context.version, self.follower, self._request.isolation_level, self.rack, live, acls))
         if self.follower >= 0:
             session.fetched_at = self._now
 
@@ -189,7 +195,9 @@ class FetchJob:
         self._cold = []
         self.total = 0
         self.due = not self.entries
-        read = self._read_for_client if self.follower < 0 else self._read_for_follower
+        read: ReadEntry = self._read_for_client if self.follower < 0 else self._read_for_follower
+        if self._context.broker.authorizer is not None:
+            read = self._authorized(read)
         for entry in self._in_turn():
             data = read(entry)
             if data is not None:
@@ -220,6 +228,31 @@ class FetchJob:
             start = randrange(len(entries))
             return chain(entries[start:], entries[:start])
         return entries
+
+    def _authorized(self, read: ReadEntry) -> ReadEntry:
+        """Return `read` with a check in front of it: whether the client may read the topic."""
+        context = self._context
+        follows = self.follower >= 0 and context.may_use_cluster(AclOperation.CLUSTER_ACTION)
+
+        def check(entry: Entry) -> PartitionData | None:
+            if not follows:
+                name = self._name_of(entry)
+                if self.follower >= 0 or (name is not None and not context.may_use_topic(AclOperation.READ, name)):
+                    self.due = True
+                    return _failed(entry.wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return read(entry)
+
+        return check
+
+    def _name_of(self, entry: Entry) -> str | None:
+        """Return the name of an entry's topic, None for an id that is unknown here."""
+        if not isinstance(entry.topic, bytes):
+            return entry.topic
+        partition = self.find((entry.topic, entry.wanted.partition))
+        if partition is not None:
+            return partition.topic
+        topic = self._context.broker.topics.by_id(entry.topic)
+        return None if topic is None else topic.name
 
     def _read_for_client(self, entry: Entry) -> PartitionData | None:
         wanted = entry.wanted

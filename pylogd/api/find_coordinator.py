@@ -18,6 +18,7 @@ from pylogd.api.brokers import reachable_brokers
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP = 0
@@ -33,8 +34,14 @@ def find_coordinator(
     """Return the coordinator of the key, or of each key; a Deferred while the offsets topic is being created."""
     keys = request.coordinator_keys if context.version >= _FIRST_WITH_MANY else [request.key]
     if request.key_type != GROUP:
-        return _response(context, [_refused(request.key_type, key) for key in keys])
-    found = [context.broker.groups.coordinator_of(key) for key in keys]
+        return _response(context, [_refused(context, request.key_type, key) for key in keys])
+    coordinator_of = context.broker.groups.coordinator_of
+    found = [
+        coordinator_of(key)
+        if context.may_use_group(AclOperation.DESCRIBE, key)
+        else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        for key in keys
+    ]
     if any(isinstance(one, Deferred) for one in found):
         return Deferred.fromCoroutine(_wait(context, keys, found))
     return _response(
@@ -69,11 +76,16 @@ def _located(context: RequestContext, key: str, leader: int | ErrorCode) -> Coor
             if node_id == leader:
                 return Coordinator(key, node_id, host, port, error_message=None)
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if leader is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        code = leader
     return Coordinator(key, _NOBODY, "", _NOBODY, code, code.text)
 
 
-def _refused(key_type: int, key: str) -> Coordinator:
-    if key_type == TRANSACTION:
+def _refused(context: RequestContext, key_type: int, key: str) -> Coordinator:
+    if key_type == TRANSACTION and not context.may(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        message = code.text
+    elif key_type == TRANSACTION:
         code, message = ErrorCode.UNSUPPORTED_VERSION, "Transactions are not available on this broker."
     else:
         code, message = ErrorCode.INVALID_REQUEST, f"There is no coordinator for keys of type {key_type}."

@@ -14,7 +14,9 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.groups.values import JoinAnswer, JoinRequest
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_WITH_KNOWN_ID = 4
@@ -26,6 +28,8 @@ _FIRST_WITH_SKIP = 9
 def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Return the response; a Deferred of it while the rebalance goes on."""
     version = context.version
+    if not context.may_use_group(AclOperation.READ, request.group_id):
+        return _response(JoinAnswer(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), version)
     rebalance_ms = request.rebalance_timeout_ms
     answer = context.broker.groups.join(
         request.group_id,

@@ -20,6 +20,7 @@ from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import NO_EPOCH, Partition
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -71,7 +72,9 @@ def list_offsets(
         topics=[
             ListOffsetsTopicResponse(
                 topic.name,
-                [_answer(context, follower, topic.name, wanted, cold) for wanted in topic.partitions],
+                [_answer(context, follower, topic.name, wanted, cold) for wanted in topic.partitions]
+                if context.may_use_topic(AclOperation.DESCRIBE, topic.name)
+                else [_refused(wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -80,6 +83,10 @@ def list_offsets(
         with_epoch = context.version >= _FIRST_WITH_EPOCH
         return context.broker.in_thread(_look_up_cold, cold, with_epoch).addCallback(lambda _: response)
     return response
+
+
+def _refused(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(wanted.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _answer(

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.errors import ErrorCode
 from pylogd.metadata.image import Topic
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -25,6 +27,9 @@ def list_partition_reassignments(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Return the reassignments under way."""
+    if not context.may_use_cluster(AclOperation.DESCRIBE):
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return ListPartitionReassignmentsResponse(error_code=refused, error_message=refused.text)
     registry = context.broker.topics
     asked: list[tuple[Topic, Sequence[int]]]
     if request.topics is None:

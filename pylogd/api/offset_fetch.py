@@ -2,7 +2,8 @@
 
 Behaviour: an offset that was never committed is -1 without an error, also for an unknown group. No topics (null, from
 version 2 on) means all for which the group has offsets. From version 8 on a request may name many groups, from version
-10 on topics go by id.
+10 on topics go by id. A client needs DESCRIBE for the group and for each topic; where it asks for all topics, those
+that it may not DESCRIBE are missing.
 Gaps: there are no transactions, so every offset is stable; the member's id and epoch (KIP-848) are ignored.
 """
 
@@ -14,6 +15,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.groups.records import NO_EPOCH, Committed
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -71,6 +73,8 @@ def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> Offset
 
 
 def _group(context: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    if not context.may_use_group(AclOperation.DESCRIBE, asked.group_id):
+        return OffsetFetchResponseGroup(asked.group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     offsets = context.broker.groups.fetch(asked.group_id)
     if isinstance(offsets, ErrorCode):
         return OffsetFetchResponseGroup(asked.group_id, error_code=offsets)
@@ -79,10 +83,12 @@ def _group(context: RequestContext, asked: OffsetFetchRequestGroup) -> OffsetFet
 
 
 def _topic(context: RequestContext, offsets: _Offsets, asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    name, error = asked.name, 0
+    name, error = asked.name, ErrorCode.NONE
     if context.version >= _FIRST_BY_ID:
         topic = context.broker.topics.by_id(asked.topic_id)
-        name, error = ("", ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else (topic.name, 0)
+        name, error = ("", ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else (topic.name, ErrorCode.NONE)
+    if not error and not context.may_use_topic(AclOperation.DESCRIBE, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return OffsetFetchResponseTopics(
         asked.name,
         asked.topic_id,
@@ -101,6 +107,8 @@ def _named(
     context: RequestContext, by_topic: Mapping[str, list[OffsetFetchResponsePartitions]]
 ) -> Iterable[OffsetFetchResponseTopics]:
     for name, partitions in by_topic.items():
+        if not context.may_use_topic(AclOperation.DESCRIBE, name, audited=False):
+            continue
         if context.version < _FIRST_BY_ID:
             yield OffsetFetchResponseTopics(name, partitions=partitions)
             continue

@@ -2,7 +2,8 @@
 
 Behaviour: for each partition the largest epoch that is not above the requested one, and the offset behind its last
 record. An epoch older than all in the log ends where the first one starts; -1 for both if the epoch is newer than all.
-From version 2 on the client's current leader epoch is checked.
+From version 2 on the client's current leader epoch is checked. A client needs CLUSTER_ACTION on the cluster, as brokers
+have, or DESCRIBE for each topic.
 Gaps: none.
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
-from pylogd.errors import PylogdError
+from pylogd.errors import ErrorCode, PylogdError
+from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -26,14 +28,22 @@ def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Return the end of the epoch for every partition of the request."""
+    everything = context.may_use_cluster(AclOperation.CLUSTER_ACTION, audited=False)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic.topic, [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+                topic.topic,
+                [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+                if everything or context.may_use_topic(AclOperation.DESCRIBE, topic.topic)
+                else [_refused(wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
+
+
+def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
 
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -35,6 +35,7 @@ from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.partition import Partition
 from pylogd.replica.roles import Role
 from pylogd.replica.waiting import PendingAppend, shield
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -66,6 +67,7 @@ _TRANSACTIONS = (
 )
 _ADMIN = "__admin_client"
 _INTERNAL = (ErrorCode.INVALID_TOPIC_EXCEPTION, "Clients may not write to internal topics.")
+_UNAUTHORIZED = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.text)
 _ACKS = (ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.INVALID_REQUIRED_ACKS.text)
 
 
@@ -76,7 +78,7 @@ def produce(
     """Append, and return the response; a Deferred of it where something is waited for, or None for acks=0."""
     acks = request.acks
     if request.transactional_id is not None or not -1 <= acks <= 1:
-        return _refuse(request, *(_ACKS if request.transactional_id is None else _TRANSACTIONS))
+        return _refuse(request, *_why_refused(context, request.transactional_id))
     by_id = context.version >= FIRST_TOPIC_ID
     hosted = context.broker.partitions
     find: Callable[[Any], Partition | None] = hosted.by_id.get if by_id else hosted.by_name.get
@@ -89,7 +91,9 @@ def produce(
         answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             partition = find((key, data.index))
-            if partition is None:
+            if context.broker.authorizer is not None and not _may_write(context, key, partition):
+                answer = _failure(data.index, *_UNAUTHORIZED)
+            elif partition is None:
                 code = why_absent(context.broker, key, data.index)
                 answer = _failure(data.index, code, code.text)
             elif partition.topic in INTERNAL_TOPICS and context.client_id != _ADMIN:
@@ -227,6 +231,31 @@ def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
         answers = [answer for topic in response.responses for answer in topic.partition_responses]
         leaders = {answer.current_leader.leader_id for answer in answers if answer.current_leader is not _NO_LEADER}
         response.node_endpoints = [NodeEndpoint(*found) for found in endpoints_of(context, leaders)]
+
+
+def _may_write(context: RequestContext, key: str | bytes, partition: Partition | None) -> bool:
+    """Return whether the client may write to a topic, given by name or id; True also for an unknown id.
+
+    partition: one of the topic's, if it is here.
+    """
+    if partition is not None:
+        name: str | None = partition.topic
+    elif isinstance(key, bytes):
+        found = context.broker.topics.by_id(key)
+        name = None if found is None else found.name
+    else:
+        name = key
+    return name is None or context.may_use_topic(AclOperation.WRITE, name)
+
+
+def _why_refused(context: RequestContext, transactional_id: str | None) -> tuple[ErrorCode, str]:
+    """Return why a request with a transactional id, or with other acks than there are, is refused."""
+    if transactional_id is None:
+        return _ACKS
+    if not context.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return refused, refused.text
+    return _TRANSACTIONS
 
 
 def _refuse(request: ProduceRequest, code: ErrorCode, message: str) -> ProduceResponse | None:

@@ -12,6 +12,7 @@ from pylogd.api.errors import explain
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
+from pylogd.security.authorizer import AclOperation
 
 
 class Resource(Protocol):
@@ -37,6 +38,18 @@ def unsupported(resource_type: int) -> KafkaError:
         ErrorCode.INVALID_REQUEST,
         f"Resources of type {resource_type} have no settings; use topics (2) or brokers (4).",
     )
+
+
+def check_authorized(context: RequestContext, operation: AclOperation, resource: Resource) -> None:
+    """Raise KafkaError unless the client may do `operation` to a topic, or, for brokers, to the cluster.
+
+    A resource without settings is for nobody: `unsupported` says so.
+    """
+    if resource.resource_type == ResourceType.TOPIC:
+        if not context.may_use_topic(operation, resource.resource_name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    elif resource.resource_type == ResourceType.BROKER and not context.may_use_cluster(operation):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def topic_of(context: RequestContext, name: str) -> Topic:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
@@ -401,6 +402,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_TOPIC_SETTINGS,
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
+            *AUTHORIZATION_SETTINGS,
             *STORAGE_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *REPLICATION_SETTINGS,

@@ -19,6 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from pylogd.config.authorization import check_authorization
 from pylogd.config.broker import FORMER_NAMES, SETTINGS
 from pylogd.config.listeners import Listener, parse_advertised, parse_listeners
 from pylogd.config.source import read_file
@@ -337,6 +338,7 @@ class Settings:
         if url is not None and not (url.startswith(SQLITE_SCHEME) and len(url) > len(SQLITE_SCHEME)):
             raise ConfigError(f'metadata.store = "{url}" is not allowed: write sqlite:/path/to/file', "metadata.store")
         check_zookeeper(self._effective)
+        check_authorization(self._effective)
         _check_lag(self._effective, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
 
 

@@ -25,8 +25,12 @@ from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
+from pylogd.security.acl_store import AclStore
+from pylogd.security.audit import AuditLog
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
+from pylogd.security.rules import AclAuthorizer
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -69,7 +73,9 @@ class FakeConnection:
 class Parts:
     """A started broker without network, which provides `pylogd.api.context.BrokerParts`."""
 
-    authorizer: Authorizer | None = None
+    authorizer: Authorizer | None
+    acls: AclStore | None = None
+    audit: AuditLog | None = None
     replica_selector: RackAwareSelector | None = None
 
     def __init__(self, directory: Path, **settings: object) -> None:
@@ -83,6 +89,9 @@ class Parts:
         self.fs = MemoryFileSystem()
         self.threads = Threads()
         self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
+        self.authorizer = make_authorizer(self.settings)
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogd.api.context import BrokerParts
+from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.produce import refusal
 from pylogd.errors import PylogdError
 from pylogd.log.errors import StorageFailure
@@ -23,6 +23,7 @@ from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.manager import ReplicaManager
 from pylogd.replica.partition import Partition
 from pylogd.replica.partition_registry import PartitionRegistry
+from pylogd.security.authorizer import AclOperation, ResourceType
 from pylogd.wire.fast.produce import FIRST_TOPIC_ID
 from pylogd.wire.fast.request_batch import ProduceRequestBatch, parse_request
 from pylogd.wire.messages.produce import ProduceResponse, TopicProduceResponse
@@ -32,7 +33,9 @@ from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 _NO_TIMESTAMP = -1
 
 
-def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+def answer_batch(
+    broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
+) -> BatchReply:
     """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
     batch = parse_request(frame)
     if batch is None:
@@ -40,6 +43,10 @@ def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession,
     replicas = broker.replicas
     partition = _find_partition(broker.partitions, replicas, batch)
     if partition is None:
+        return NOT_ANSWERED
+    if broker.authorizer is not None and not broker.authorizer.authorize(
+        connection.principal, connection.host, AclOperation.WRITE, ResourceType.TOPIC, partition.topic
+    ):
         return NOT_ANSWERED
     if most > 1:
         chunk, at, max_bytes = session.unread()

@@ -33,6 +33,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -88,6 +91,9 @@ APIS: Mapping[int, ApiInfo] = {
     21: ApiInfo(21, "DeleteRecords", "delete_records", 0, 2, 2),
     22: ApiInfo(22, "InitProducerId", "init_producer_id", 0, 5, 2),
     23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
+    29: ApiInfo(29, "DescribeAcls", "describe_acls", 1, 3, 2),
+    30: ApiInfo(30, "CreateAcls", "create_acls", 1, 3, 2),
+    31: ApiInfo(31, "DeleteAcls", "delete_acls", 1, 3, 2),
     32: ApiInfo(32, "DescribeConfigs", "describe_configs", 0, 4, 4),
     33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
     34: ApiInfo(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),

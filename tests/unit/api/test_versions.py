@@ -25,11 +25,14 @@ from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from pylogd.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from pylogd.wire.messages.describe_acls import DescribeAclsRequest
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
@@ -122,6 +125,9 @@ REQUESTS: list[Any] = [
     OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])]),
     ElectLeadersRequest(0, [ElectedPartitions("t", [0, 1])]),
     AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]),
+    DescribeAclsRequest(1, None, 1, None, None, 1, 1),
+    CreateAclsRequest([AclCreation(2, "t", 3, "User:alice", "*", 3, 3)]),
+    DeleteAclsRequest([DeleteAclsFilter(1, None, 1, None, None, 1, 1)]),
     ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics("t", [0])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}

@@ -90,7 +90,7 @@ class Brokers:
         """Those of another broker that has just started."""
         found = Metadata(Settings({"node.id": 2, "log.dirs": "/data"}), self.store)
         result_of(found.cluster.start())
-        result_of(found._feed.start())
+        result_of(found.feed.start())
         return found.entity_configs
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+from pylogd.client.core.admin.acl_operations import AclOperations
 from pylogd.client.core.admin.calls import Calls, ask, change, once, refresh
 from pylogd.client.core.admin.group_operations import GroupOperations, Outcome
 from pylogd.client.core.admin.offsets import find_offsets, leader_of
@@ -49,7 +50,7 @@ _SOURCES = {
 }
 
 
-class Operations(GroupOperations, PartitionOperations):
+class Operations(GroupOperations, PartitionOperations, AclOperations):
     """The operations on a cluster; each face's `Admin` has them all as methods of its own kind."""
 
     def __init__(self, calls: Calls, request_timeout: float) -> None:
