@@ -12,7 +12,9 @@ processed when the next one is called; in an iteration, a record counts as proce
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from inspect import CORO_RUNNING, CORO_SUSPENDED, getcoroutinestate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
@@ -22,7 +24,7 @@ from pylogd.client.core.consumer.interceptors import ConsumerHooks
 from pylogd.client.core.consumer.metrics import ConsumerMeters, ConsumerMetrics
 from pylogd.client.core.consumer.options import ConsumerOptions, Offset, Offsets
 from pylogd.client.core.consumer.partitions import PartitionsCore
-from pylogd.client.core.consumer.reader import Chunk, PolledRecords
+from pylogd.client.core.consumer.reader import Chunk, ColumnChunk, PolledRecords
 from pylogd.client.core.errors import ClientError, Closed, RequestTimedOut
 from pylogd.client.core.group.assignment import GroupAssignment, RebalanceCallback, RebalanceListener, Topics
 from pylogd.client.core.metrics import StatisticsReporter
@@ -84,7 +86,8 @@ class EventedConsumer:
             )  # fmt: skip
             self.rebalancing = Rebalancing(self.group, assignment, self.core, self.call_listener, warn)
         self._polled = PolledRecords()
-        self._polling = self._woken = self._refused = self.closing = False
+        self._woken = self._refused = self.closing = False
+        self._poll: Coroutine[Any, Any, Any] | None = None
         self._looked_at = self._yielded_at = 0.0
         self._without_position = 0  # partitions that had no position at the last turn
         driver.add(self)
@@ -305,33 +308,33 @@ class EventedConsumer:
     async def poll_chunks(self, timeout: float, max_records: int | None = None) -> list[Chunk]:
         """Return the next records of each partition, at most `max_records`; [] if none come within `timeout`."""
         limit = self.options.max_poll_records if max_records is None else max_records
-        self._begin_poll()
-        try:
-            chunks = await self._read(timeout, lambda: self.reader.gather(limit))
-            if chunks and self.rebalancing is not None:
-                begins = {partition: records[0].offset for partition, records in reversed(chunks)}
-                self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
-                await self.rebalancing.commit_before(begins, self._call_seconds)
-        finally:
-            self._end_poll()
+        chunks = await self._alone(partial(self._poll_chunks, timeout, limit))
         self._meters.consumed((partition, len(records)) for partition, records in chunks)
         return self._hooks.consumed(chunks)
+
+    async def _poll_chunks(self, timeout: float, limit: int) -> list[Chunk]:
+        chunks = await self._read(timeout, lambda: self.reader.gather(limit))
+        if chunks and self.rebalancing is not None:
+            begins = {partition: records[0].offset for partition, records in reversed(chunks)}
+            self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
+            await self.rebalancing.commit_before(begins, self._call_seconds)
+        return chunks
 
     async def poll_columns(
         self, timeout: float, *, headers: bool, max_bytes: int
     ) -> list[tuple[TopicPartition, pa.RecordBatch]]:
         """As `poll_chunks`, but as columns."""
-        self._begin_poll()
-        try:
-            chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
-            begins = {partition: position for partition, position, _ in reversed(chunks)}
-            self._polled = PolledRecords(begins=begins)
-            if chunks and self.rebalancing is not None:
-                await self.rebalancing.commit_before(begins, self._call_seconds)
-        finally:
-            self._end_poll()
+        chunks = await self._alone(partial(self._poll_columns, timeout, headers, max_bytes))
         self._meters.consumed((partition, columns.num_rows) for partition, _, columns in chunks)
         return [(partition, columns) for partition, _, columns in chunks]
+
+    async def _poll_columns(self, timeout: float, headers: bool, max_bytes: int) -> list[ColumnChunk]:
+        chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
+        begins = {partition: position for partition, position, _ in reversed(chunks)}
+        self._polled = PolledRecords(begins=begins)
+        if chunks and self.rebalancing is not None:
+            await self.rebalancing.commit_before(begins, self._call_seconds)
+        return chunks
 
     def iterate(self, chunks: list[Chunk]) -> PolledRecords:
         """Return an iterator over the records of a poll. Call `look_between` between records."""
@@ -418,19 +421,24 @@ class EventedConsumer:
         if self.closing or self._refused:
             raise Closed("the consumer is closed")
 
-    def _begin_poll(self) -> None:
+    async def _alone(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a poll, unless another one is in progress.
+
+        Whether one is, its coroutine tells: a signal handler may raise at any instruction, so a flag could stay set.
+        """
         self._check_open()
-        if self._polling:
+        if self._poll is not None and getcoroutinestate(self._poll) in (CORO_RUNNING, CORO_SUSPENDED):
             raise ClientError("another poll of this consumer is in progress")
-        self._polling = True
         self._polled = PolledRecords()
         if self.group is not None:
             self.group.polled(True)
-
-    def _end_poll(self) -> None:
-        self._polling = False
-        if self.group is not None:
-            self.group.polled(False)
+        coroutine = self._poll = poll()
+        try:
+            return await coroutine
+        finally:
+            self._poll = None
+            if self.group is not None:
+                self.group.polled(False)
 
     async def _read(self, timeout: float, gather: Callable[[], list[T]]) -> list[T]:
         """Return what `gather` returns, once that is not empty; an empty list after `timeout`, or when woken."""
