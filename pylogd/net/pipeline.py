@@ -169,6 +169,7 @@ class Pipeline:
         self._session.receive_data(data)
         self._run()
         if self._stopped or self._state:
+            self._settle()
             return
         if self._receiver is not None or self._session.receive_buffer() is not None:
             if self._more():
@@ -191,7 +192,7 @@ class Pipeline:
 
     def _settle(self) -> None:
         """Give back the memory of a large request that has been taken."""
-        if self._receiver is not None and not self._stopped:
+        if self._receiver is not None and self._held is None:
             self._receiver.settle()
 
     def drained(self) -> None:

@@ -1,19 +1,19 @@
 """Bound the memory of large requests that have arrived in part or wait for their turn, over all connections.
 
 Strategy: a connection in the middle of a large request has a `MemoryShare`. Before each further read it asks for the
-memory that the read may need. While the bound leaves no room, it is not read from: shares wait in the order in which
-they asked, and the first is served as soon as what it needs is free. Should no other share be receiving, the first one
-continues in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
+memory that the read may need. While the bound leaves no room, it is not read from. Requests that began earlier go
+first: none gets memory while an older one waits. Should nobody else be receiving, the oldest one that waits continues
+in any case, so that a request larger than the room that is left, or than the bound, is served in the end.
 
-Rules: whoever receives too slowly while others wait is closed: once the first has waited for `patience` seconds, the
-share that began earliest among those older than that. So each that waits gets its turn.
+Rules: whoever receives too slowly while others wait is closed: once one has waited for `patience` seconds, the request
+that began earliest among those older than that. So each that waits gets its turn.
 
 Must not know: frames, transports; `Holder` pauses and resumes a connection.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from itertools import count
 from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -39,12 +39,13 @@ class Holder(Protocol):
 class MemoryShare:
     """The part of one connection."""
 
-    __slots__ = ("_holder", "_memory", "began", "charged", "waits_since")
+    __slots__ = ("_holder", "_memory", "began", "charged", "number", "waits_since")
 
     def __init__(self, memory: RequestMemory, holder: Holder) -> None:
         self._memory = memory
         self._holder = holder
-        self.began = memory.clock.seconds()
+        self.number = 0  # the lower, the older its request; 0 before the first
+        self.began = 0.0
         self.charged = 0  # bytes
         self.waits_since: float | None = None
 
@@ -92,8 +93,9 @@ class RequestMemory:
         self.limit = limit
         self.patience = patience
         self.used = 0
-        self._shares: OrderedDict[MemoryShare, None] = OrderedDict()
-        self._waiting: OrderedDict[MemoryShare, int] = OrderedDict()  # bytes wanted
+        self._numbers = count(1)
+        self._shares: dict[MemoryShare, None] = {}  # of requests that are there in part or wait, the oldest first
+        self._waiting: dict[MemoryShare, int] = {}  # the bytes wanted
 
     def share(self, holder: Holder) -> MemoryShare:
         """Return a share for a connection that has begun to receive a large request."""
@@ -108,24 +110,26 @@ class RequestMemory:
         """Let a share have `wanted` bytes instead of `held`, or have it wait; see `MemoryShare.extend`."""
         if share in self._waiting:
             return False
-        self._shares[share] = None
+        if share not in self._shares:
+            self._shares[share] = None
+            share.number, share.began = next(self._numbers), self.clock.seconds()
         self._charge(share, held)
-        fits = self.limit < 0 or (not self._waiting and self.used - held + wanted <= self.limit)
-        if fits or not self._others_receive(share):
+        oldest = self._oldest_waiting()
+        behind = oldest is not None and oldest.number < share.number
+        if (self._fits(share, wanted) and not behind) or not (oldest or self._others_receive(share)):
             self._charge(share, wanted)
             return True
         share.waits_since = self.clock.seconds()
         self._waiting[share] = wanted
         share.pause()
         self._serve()
-        return False
+        return share not in self._waiting
 
     def release(self, share: MemoryShare) -> None:
         """See `MemoryShare.release`."""
         if self._waiting.pop(share, None) is not None:
             share.waits_since = None
         self._shares.pop(share, None)
-        share.began = self.clock.seconds()
         self._charge(share, 0)
         self._serve()
 
@@ -135,8 +139,8 @@ class RequestMemory:
         if not self._waiting:
             return
         now = self.clock.seconds()
-        first = next(iter(self._waiting))
-        if first.waits_since is None or now - first.waits_since < self.patience:
+        since = [one.waits_since for one in self._waiting if one.waits_since is not None]
+        if now - min(since, default=now) < self.patience:
             return
         slow = next((one for one in self._shares if one.receiving and now - one.began >= self.patience), None)
         if slow is not None:
@@ -150,12 +154,17 @@ class RequestMemory:
     def _others_receive(self, share: MemoryShare) -> bool:
         return any(one.receiving for one in self._shares if one is not share)
 
+    def _fits(self, share: MemoryShare, wanted: int) -> bool:
+        return self.limit < 0 or self.used - share.charged + wanted <= self.limit
+
+    def _oldest_waiting(self) -> MemoryShare | None:
+        return min(self._waiting, key=lambda share: share.number) if self._waiting else None
+
     def _serve(self) -> None:
         """Let those continue whose turn it is."""
-        while self._waiting:
-            share, wanted = next(iter(self._waiting.items()))
-            fits = self.limit < 0 or self.used - share.charged + wanted <= self.limit
-            if not fits and self._others_receive(share):
+        while (share := self._oldest_waiting()) is not None:
+            wanted = self._waiting[share]
+            if not self._fits(share, wanted) and self._others_receive(share):
                 return
             del self._waiting[share]
             share.waits_since = None
