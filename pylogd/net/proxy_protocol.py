@@ -124,7 +124,7 @@ class ProxiedProtocol(Protocol):
         rest = self._received[header.size :]
         transport.protocol = protocol
         protocol.makeConnection(transport)
-        if rest and not transport.disconnecting and transport.connected:
+        if rest:
             protocol.dataReceived(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

@@ -113,6 +113,7 @@ class BrokerProtocol(Protocol):
         self.host = getattr(self._peer or transport.getPeer(), "host", "") or ""  # a Unix socket has none
         factory = self.factory
         if not factory.admit(self):
+            self.dataReceived = _ignore  # type: ignore[assignment, method-assign] # what came behind a proxy's header
             transport.abortConnection()
             return
         _tune(transport, factory.limits)
@@ -227,6 +228,10 @@ class BrokerProtocol(Protocol):
     def cut(self, reason: str) -> None:
         """Close the connection at once."""
         self.give_up(reason)
+
+
+def _ignore(_data: bytes) -> None:
+    """Receive nothing: the connection was refused."""
 
 
 def _explain(reason: Failure) -> str:

@@ -41,7 +41,7 @@ class BrokerShell(Shell):
         self.broker = Broker(settings, reactor, fs, raise_file_limit())
         super().__init__(reactor, self.broker, self._line)
         self.broker.on_end = self.end
-        Reloader(settings, self.broker.in_thread, reopen_log).install(reactor)
+        Reloader(settings, self.broker.in_thread, reopen_log, self.broker.read_certificates).install(reactor)
 
     def stop(self) -> Deferred[None]:
         """Stop the broker. From now on a further SIGTERM or SIGINT closes its connections without waiting."""
