@@ -9,7 +9,7 @@ WHEEL := $(VENV)/.wheel
 INSTALLED := $(VENV)/.installed
 PYTEST := PYLOGD_TEST_INSTALLED=1 $(BIN)/pytest
 
-.PHONY: acls help install java demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
+.PHONY: acls help install java haproxy demo test check lint coverage fuzz crash chaos kills conformance conformance-spark bench bench-spark bench-micro bench-smoke bench-cluster bench-clients clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,7 +68,10 @@ demo: install ## publish 336,776 real events to a broker, read them with another
 java:
 	@sh tools/find-java.sh
 
-test: install java ## run all tests against the installed wheel, in three parts at the same time
+haproxy:
+	@sh tools/find-haproxy.sh
+
+test: install java haproxy ## run all tests against the installed wheel, in three parts at the same time
 ifeq ($(strip $(PYTEST_ARGS)),)
 	PYLOGD_TEST_INSTALLED=1 $(BIN)/python tests/parts.py $(BIN)/pytest
 else

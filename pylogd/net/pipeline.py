@@ -39,14 +39,17 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
+from pylogd.net.limited_log import LimitedLog
 from pylogd.net.pipeline_machine import PIPELINE, PipelineEvent, PipelineState
 from pylogd.net.receiving import Receiver
+from pylogd.net.request_memory import MemoryShare
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
+_limited = LimitedLog(log)
 
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
@@ -65,9 +68,15 @@ Event = RequestReceived | UnsupportedRequest
 
 
 class Connection(Protocol):
-    """A connection, as the pipeline uses it and hands it to the handler."""
+    """A connection, as the pipeline uses it and hands it to the handler.
+
+    request_memory: a new share of the memory for large requests; None if there is no bound.
+    """
 
     transport: Any
+
+    @property
+    def request_memory(self) -> MemoryShare | None: ...
 
 
 class RequestHandler(Protocol):
@@ -159,19 +168,31 @@ class Pipeline:
         self._session.receive_data(data)
         self._run()
         if self._state is not _READING:
+            self._settle()
             return
-        if (self._receiver is not None or self._session.receive_buffer() is not None) and self._more():
-            self._run()
+        if self._receiver is not None or self._session.receive_buffer() is not None:
+            if self._more():
+                self._run()
+            self._settle()
 
     def _more(self) -> bool:
         """Read more of a partial frame from the socket. Return whether bytes arrived."""
         receiver = self._receiver
         if receiver is None:
-            receiver = self._receiver = Receiver(self._connection.transport, self._session, RECEIVE_BYTES)
+            connection = self._connection
+            receiver = self._receiver = Receiver(
+                connection.transport, self._session, RECEIVE_BYTES, connection.request_memory
+            )
         came = receiver.more()
         if not receiver.small:
+            receiver.close()
             self._receiver = None
         return came
+
+    def _settle(self) -> None:
+        """Give back the memory of a large request that has been taken."""
+        if self._receiver is not None and self._held is None:
+            self._receiver.settle()
 
     def drained(self) -> None:
         """Continue: the sender has nothing left to send."""
@@ -201,6 +222,8 @@ class Pipeline:
         if self._state is not _READING:
             self._hangups.unwatch(self._connection.transport)
         self._follow(PipelineEvent.LOST)
+        if self._receiver is not None:
+            self._receiver.close()
         self._cancel_all()
 
     def _follow(self, event: PipelineEvent) -> None:
@@ -219,7 +242,7 @@ class Pipeline:
         if state in _ENDED:
             return
         peer = self._connection.transport.getPeer()
-        log.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        _limited.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
         self._follow(PipelineEvent.CLOSE)
         self._cancel_all()
         self._flush()
@@ -298,6 +321,7 @@ class Pipeline:
         self._follow(PipelineEvent.RESUME)
         self._hangups.unwatch(self._connection.transport)
         self._connection.transport.resumeProducing()
+        self._settle()
 
     def _stop_reading(self) -> None:
         self._connection.transport.pauseProducing()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from inspect import CORO_RUNNING, CORO_SUSPENDED, getcoroutinestate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pylogd.client.core.admin.calls import Calls, refresh
@@ -33,6 +32,7 @@ from pylogd.client.evented.driver import Driver
 from pylogd.client.evented.group import ConsumerGroup
 from pylogd.client.evented.loop import Promise
 from pylogd.client.evented.notifier import Notifier
+from pylogd.client.evented.one_at_a_time import OneAtATime
 from pylogd.client.evented.rebalancing import Rebalancing
 from pylogd.client.evented.streams import Streams
 from pylogd.errors import PylogdError
@@ -67,7 +67,7 @@ class EventedConsumer:
         self._loop = driver.loop
         self._calls = calls
         self._notifier = Notifier(driver.loop)
-        self.group = None if make_group is None else make_group(self._ring)
+        self.group = None if make_group is None else make_group(self._notifier.notify)
         self.core = PartitionsCore(
             options, driver.network.metadata, None if self.group is None else self.group.look_up,
             on_found=self._starts_found, soon=driver.turn, warn=warn,
@@ -76,10 +76,9 @@ class EventedConsumer:
         self._meters = ConsumerMeters(driver.network.meters, self.core)
         self._statistics = StatisticsReporter(options.statistics_interval, options.on_statistics, self._meters.snapshot)
         self._hooks = ConsumerHooks(options.interceptors)
-        if self.group is not None:
-            self.group.on_commit(self._hooks.committed)
         self.rebalancing: Rebalancing | None = None
         if self.group is not None:
+            self.group.on_commit(self._hooks.committed)
             assignment = GroupAssignment(
                 self.group, self.reader, self.core.starts, commits=options.auto_commit == "after",
                 interval=options.auto_commit_interval, now=driver.loop.now(),
@@ -87,7 +86,7 @@ class EventedConsumer:
             self.rebalancing = Rebalancing(self.group, assignment, self.core, self.call_listener, warn)
         self._polled = PolledRecords()
         self._woken = self._refused = self.closing = False
-        self._poll: Coroutine[Any, Any, Any] | None = None
+        self._polls = OneAtATime()
         self._looked_at = self._yielded_at = 0.0
         self._without_position = 0  # partitions that had no position at the last turn
         driver.add(self)
@@ -99,7 +98,7 @@ class EventedConsumer:
         if self.closing:
             return
         self.closing = True
-        self._ring()
+        self._notifier.notify()
         deadline = self._loop.now() + timeout
         try:
             try:
@@ -314,10 +313,8 @@ class EventedConsumer:
 
     async def _poll_chunks(self, timeout: float, limit: int) -> list[Chunk]:
         chunks = await self._read(timeout, lambda: self.reader.gather(limit))
-        if chunks and self.rebalancing is not None:
-            begins = {partition: records[0].offset for partition, records in reversed(chunks)}
-            self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
-            await self.rebalancing.commit_before(begins, self._call_seconds)
+        if self.rebalancing is not None:
+            await self._note_polled({partition: records[0].offset for partition, records in reversed(chunks)})
         return chunks
 
     async def poll_columns(
@@ -330,10 +327,7 @@ class EventedConsumer:
 
     async def _poll_columns(self, timeout: float, headers: bool, max_bytes: int) -> list[ColumnChunk]:
         chunks = await self._read(timeout, lambda: self.reader.gather_columns(headers=headers, max_bytes=max_bytes))
-        begins = {partition: position for partition, position, _ in reversed(chunks)}
-        self._polled = PolledRecords(begins=begins)
-        if chunks and self.rebalancing is not None:
-            await self.rebalancing.commit_before(begins, self._call_seconds)
+        await self._note_polled({partition: position for partition, position, _ in reversed(chunks)})
         return chunks
 
     def iterate(self, chunks: list[Chunk]) -> PolledRecords:
@@ -404,7 +398,7 @@ class EventedConsumer:
     def wakeup(self) -> None:
         """End the `poll` that is in progress, or else the next one, as if its time were over."""
         self._woken = True
-        self._ring()
+        self._notifier.notify()
 
     def wake_poll(self) -> None:
         """As `wakeup`, from another thread; the loop has to be woken too."""
@@ -414,31 +408,28 @@ class EventedConsumer:
         """End the `poll` that is in progress with Closed, from another thread; the loop has to be woken too."""
         self._refused = True
 
-    def _ring(self) -> None:
-        self._notifier.notify()
-
     def _check_open(self) -> None:
         if self.closing or self._refused:
             raise Closed("the consumer is closed")
 
     async def _alone(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await a poll, unless another one is in progress.
-
-        Whether one is, its coroutine tells: a signal handler may raise at any instruction, so a flag could stay set.
-        """
+        """Await a poll, unless another one is in progress."""
         self._check_open()
-        if self._poll is not None and getcoroutinestate(self._poll) in (CORO_RUNNING, CORO_SUSPENDED):
+        if self._polls.busy:
             raise ClientError("another poll of this consumer is in progress")
         self._polled = PolledRecords()
-        if self.group is not None:
-            self.group.polled(True)
-        coroutine = self._poll = poll()
+        polled = (lambda _: None) if self.group is None else self.group.polled
+        polled(True)
         try:
-            return await coroutine
+            return await self._polls.run(poll)
         finally:
-            self._poll = None
-            if self.group is not None:
-                self.group.polled(False)
+            polled(False)
+
+    async def _note_polled(self, begins: dict[TopicPartition, int]) -> None:
+        """Note where the records of a poll begin, and commit what was processed before them."""
+        self._polled = PolledRecords(begins=begins)  # without the records: objects freed soon are cheaper
+        if begins and self.rebalancing is not None:
+            await self.rebalancing.commit_before(begins, self._call_seconds)
 
     async def _read(self, timeout: float, gather: Callable[[], list[T]]) -> list[T]:
         """Return what `gather` returns, once that is not empty; an empty list after `timeout`, or when woken."""
