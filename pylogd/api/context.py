@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pylogd.replica.throttle import ReplicaThrottle
     from pylogd.security.acl_store import AclStore
     from pylogd.security.audit import AuditLog
+    from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
 
 
@@ -94,11 +95,18 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is."""
+    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
 
+    authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
+    connection when all replies are sent.
+    """
+
+    authentication: Authentication | None
     host: str
     listener: str
     principal: Principal
+
+    def finish(self) -> None: ...
 
 
 class RequestContext:

@@ -18,6 +18,7 @@ from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
 from pylogd.config.replication import REPLICATION_SETTINGS
+from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.tls import TLS_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
@@ -412,6 +413,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_REQUEST_SETTINGS,
             *AUTHORIZATION_SETTINGS,
             *STORAGE_SETTINGS,
+            *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,

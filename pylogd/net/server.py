@@ -85,12 +85,14 @@ class BrokerProtocol(Protocol):
 
     host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
     that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
-    has said so; always true without SASL. context: kept here by the handler from one request to the next.
+    has said so; always true without SASL. authentication, context: kept here by the handler from one request to the
+    next.
     """
 
     pipeline: Pipeline
     session: ServerSession
     host: str
+    authentication: Any = None
     last_active: float
     principal: Principal = ANONYMOUS
     authenticated = True
@@ -183,6 +185,12 @@ class BrokerProtocol(Protocol):
             elif not reason.check(*_COMMON_ENDS):
                 _limited.warn("The TLS handshake with {host} failed: {reason}", host=self.host,
                               reason=_explain(reason))  # fmt: skip
+
+    def finish(self) -> None:
+        """Take no more requests, and close the connection when all replies are sent."""
+        pipeline: Pipeline | None = getattr(self, "pipeline", None)
+        if pipeline is not None:
+            pipeline.finish()
 
     def drained(self) -> None:
         """Continue: everything has been sent."""

@@ -27,6 +27,7 @@ from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
+from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
 from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
@@ -65,9 +66,13 @@ class Threads:
 class FakeConnection:
     """A client's connection as handlers see it."""
 
+    authentication: Authentication | None = None
     host = "127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+
+    def finish(self) -> None:
+        raise AssertionError("only authentication closes connections")
 
 
 class Parts:
