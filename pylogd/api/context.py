@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pylogd.security.audit import AuditLog
     from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
+    from pylogd.security.scram_users import StoredUsers
 
 
 class BrokerParts(Protocol):
@@ -82,6 +83,8 @@ class BrokerParts(Protocol):
     def acls(self) -> AclStore | None: ...  # None: nothing is decided by ACLs
     @property
     def audit(self) -> AuditLog | None: ...
+    @property
+    def scram_users(self) -> StoredUsers: ...
     @property
     def node_id(self) -> int: ...
     @property

@@ -32,6 +32,7 @@ from pylogd.security.authorizer import Authorizer
 from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
+from pylogd.security.scram_users import StoredUsers
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -99,6 +100,7 @@ class Parts:
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
+        self.scram_users = StoredUsers(self.metadata.entity_configs)
         self.broker_configs = self.metadata.broker_configs
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
