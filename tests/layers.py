@@ -42,6 +42,8 @@ TWISTED_NAMES = (
     "twisted.internet.defer", "twisted.internet.interfaces", "twisted.logger", "twisted.python.failure",
 )  # fmt: skip
 _NEVER = Twisted.NEVER
+#: What clients authenticate with.
+_CREDENTIALS = ("security.sasl", "security.principal")
 #: Package, or module outside of packages, -> its rule, from the bottom up. A package inside of another, such as
 #: `wire.messages`, has the rule of the outer one.
 RULES: Mapping[str, Rule] = {
@@ -54,6 +56,7 @@ RULES: Mapping[str, Rule] = {
     "log": Rule(("wire.records", "wire.compression", "wire.validation", "wire.exceptions"), _NEVER),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "metadata")),
+    "security.sasl": Rule(("security.principal",), _NEVER),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
         ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
@@ -67,14 +70,14 @@ RULES: Mapping[str, Rule] = {
     ),
     "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
     "tap": Rule(("config", "process"), Twisted.ALL),
-    "client": Rule(("wire",), _NEVER),
-    "client.core": Rule(("wire",), _NEVER),
-    "client.evented": Rule(("wire", "client.core"), _NEVER),
+    "client": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
     "client.zookeeper": Rule(("client.core", "metadata"), Twisted.ALL),
-    "client.blocking": Rule(("wire", "client.core", "client.evented", "client.zookeeper"), _NEVER),
-    "client.aio": Rule(("wire", "client.core", "client.evented"), _NEVER),
+    "client.blocking": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper"), _NEVER),
+    "client.aio": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented"), _NEVER),
     "client.deferred": Rule(
-        ("wire", "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
+        ("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper", "metadata", "net"), Twisted.ALL
     ),
     "schemas": Rule(("client", "wire"), Twisted.ALL),
     "spark": Rule(("client", "schemas.avro"), _NEVER),
