@@ -35,6 +35,8 @@ from pylogd.api import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
 )
 from pylogd.api.api_versions import unsupported_api_versions
@@ -74,6 +76,8 @@ __all__ = [
     "offset_fetch",
     "offset_for_leader_epoch",
     "produce",
+    "sasl_authenticate",
+    "sasl_handshake",
     "served_versions",
     "sync_group",
     "unsupported_api_versions",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pylogd.metadata.topics import TopicRegistry
     from pylogd.replica.hosting import PartitionHosting
     from pylogd.replica.manager import ReplicaManager
+    from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
 
 
@@ -63,11 +64,18 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is."""
+    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
 
+    authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
+    connection when all replies are sent.
+    """
+
+    authentication: Authentication | None
     host: str
     listener: str
     principal: Principal
+
+    def finish(self) -> None: ...
 
 
 class RequestContext:

@@ -62,6 +62,8 @@ class Dispatcher:
             connection.context = context
         return HANDLERS[event.api_key](context, event.request)
 
-    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+    def handle_batch(
+        self, connection: ClientConnection, frame: memoryview, session: ServerSession, most: int
+    ) -> BatchReply:
         """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
-        return answer_batch(self._broker, frame, session, most)
+        return answer_batch(self._broker, connection, frame, session, most)

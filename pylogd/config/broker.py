@@ -15,6 +15,7 @@ from typing import Final
 
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
+from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
 from pylogd.config.zookeeper import ZOOKEEPER_SETTINGS
@@ -402,6 +403,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
             *STORAGE_SETTINGS,
+            *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,

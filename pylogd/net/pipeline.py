@@ -78,7 +78,7 @@ class RequestHandler(Protocol):
     def handle(self, connection: Any, event: Event) -> Any:
         """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
 
-    def handle_batch(self, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+    def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
         """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
 
 
@@ -323,7 +323,9 @@ class Pipeline:
         """Offer the request in `frame`, and those behind it, to be answered together. Return whether any was."""
         singles = self._singles
         try:
-            replies, end, left = self._handler.handle_batch(frame, self._session, 1 if singles else _MAX_BATCH)
+            replies, end, left = self._handler.handle_batch(
+                self._connection, frame, self._session, 1 if singles else _MAX_BATCH
+            )
         except Exception:
             self._end(_explain(Failure(), None), None)
             return True

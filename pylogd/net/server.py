@@ -51,11 +51,12 @@ class BrokerProtocol(Protocol):
     """One client's connection.
 
     host: the peer's address. listener: the name of the listener that accepted it. principal: who the client is.
-    context: kept here by the handler from one request to the next.
+    authentication, context: kept here by the handler from one request to the next.
     """
 
     pipeline: Pipeline
     host: str
+    authentication: Any = None
     last_active: float
     principal: Principal = ANONYMOUS
     context: Any = None
@@ -93,6 +94,12 @@ class BrokerProtocol(Protocol):
             self.context = None  # it refers to us
             self.pipeline.lost()
             del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
+
+    def finish(self) -> None:
+        """Take no more requests, and close the connection when all replies are sent."""
+        pipeline: Pipeline | None = getattr(self, "pipeline", None)
+        if pipeline is not None:
+            pipeline.finish()
 
     def drained(self) -> None:
         """Continue: everything has been sent."""

@@ -24,6 +24,7 @@ from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
+from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.wire import schema
@@ -60,9 +61,13 @@ class Threads:
 class FakeConnection:
     """A client's connection as handlers see it."""
 
+    authentication: Authentication | None = None
     host = "127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+
+    def finish(self) -> None:
+        raise AssertionError("only authentication closes connections")
 
 
 class Parts:

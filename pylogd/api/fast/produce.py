@@ -12,7 +12,7 @@ client nor the disk can tell the difference.
 
 from __future__ import annotations
 
-from pylogd.api.context import BrokerParts
+from pylogd.api.context import BrokerParts, Connection
 from pylogd.errors import PylogdError
 from pylogd.metadata.image import INTERNAL_TOPICS
 from pylogd.replica.manager import ReplicaManager
@@ -24,7 +24,9 @@ from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 _NO_TIMESTAMP = -1
 
 
-def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+def answer_batch(
+    broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
+) -> BatchReply:
     """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
     batch = parse_request(frame)
     if batch is None:

@@ -81,6 +81,8 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.fakes.metadata import result_of
 from tests.fakes.parts import Parts, batch, decoded
@@ -97,6 +99,8 @@ REQUESTS: list[Any] = [
     DeleteTopicsRequest([DeleteTopicState("t"), DeleteTopicState("nope")], ["t", "nope"]),
     DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
     InitProducerIdRequest(transactional_id=None),
+    SaslHandshakeRequest("PLAIN"),
+    SaslAuthenticateRequest(b"\0alice\0secret"),
     OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0)])]),
     DescribeConfigsRequest([DescribeConfigsResource(2, "t", None), DescribeConfigsResource(4, "1", None)], True, True),
     AlterConfigsRequest([AlterConfigsResource(2, "t", [AlterableConfig("retention.ms", "5")])]),
@@ -216,6 +220,8 @@ class TestApiVersions:
         served = served_versions()
         # librdkafka compresses only for brokers with Produce version 0.
         assert told.pop(0) == (0, served.pop(0)[1])
+        # It takes the absence of SaslHandshake version 0 for a broker without SASL.
+        assert told.pop(17) == (0, 1) and served.pop(17) == (1, 1)
         assert told == served
 
     def test_an_unknown_version_is_answered_with_the_list(self) -> None:

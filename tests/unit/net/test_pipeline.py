@@ -100,7 +100,7 @@ class Rig:
         if hasattr(self, "pipeline"):
             self.pipeline.drained()
 
-    def handle_batch(self, frame: Any, session: Any, most: int) -> BatchReply:
+    def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> BatchReply:
         if frame != b"=":
             return NOT_ANSWERED
         count = min(1 + session.similar(), most)
