@@ -14,6 +14,7 @@ from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
 from pylogd.metadata.eligibility import min_insync_of
+from pylogd.metadata.entity_configs import EntityConfigs
 from pylogd.metadata.interfaces import IMetadataStore
 from pylogd.metadata.isr_writer import IsrWriter
 from pylogd.metadata.sqlite import SqliteStore
@@ -25,7 +26,10 @@ _SESSION_END_SECONDS: Final = 5.0
 
 
 class Metadata:
-    """A broker's metadata on one store: `cluster`, `topics`, `topic_admin`, `isr_writer` and `broker_configs`."""
+    """A broker's metadata on one store.
+
+    `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, and `entity_configs` of users and client ids.
+    """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
         """With a clock, a start waits for an earlier session of this broker to end."""
@@ -36,6 +40,7 @@ class Metadata:
         self.cluster = Cluster(store, node_id, self._feed, clock, patience)
         # Read before the topics, whose settings fall back to the broker's.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
+        self.entity_configs = EntityConfigs(store, self._feed)
         self.topics = TopicRegistry(settings, self._feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self._feed, self.topics)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self._feed, wall_ms, partial(min_insync_of, settings))
