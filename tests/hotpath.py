@@ -35,7 +35,7 @@ PRODUCE_VERSION, FETCH_VERSION = 10, 16  # what librdkafka 2.16 asks for
 COMPILED = ("codec: make a batch of 50", "codec: read a batch of 50")
 _BUFFER_BYTES = 4 << 20
 _MARK = 0x0102030405060708  # an offset that is found again in a frame
-_LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
+_LIMITS = ServerLimits(100 << 20, 100, 1 << 20, 2 << 20, -1)
 
 
 class _RealParts(Parts):

@@ -65,8 +65,10 @@ RULES: Mapping[str, Rule] = {
     "groups": Rule(("config", "wire.records", "log.errors", "metadata", "replica")),
     "api": Rule(("config", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
     "net": Rule(("wire", "security"), Twisted.ALL),
+    "listening": Rule(("config", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
-        ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net"), Twisted.ALL
+        ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net", "listening"),
+        Twisted.ALL,
     ),
     "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
     "tap": Rule(("config", "process"), Twisted.ALL),

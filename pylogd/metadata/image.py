@@ -136,11 +136,12 @@ class TopicUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address at which clients reach a listener of a broker."""
+    """The address at which clients reach a listener of a broker. protocol: its security protocol, by Kafka's name."""
 
     listener: str
     host: str
     port: int
+    protocol: str = "PLAINTEXT"
 
 
 #: (topic id, partition)

@@ -244,7 +244,7 @@ def encode_broker(broker: Broker) -> bytes:
             "port": broker.port,
             "rack": broker.rack,
             "endpoints": [f"{e.listener}://{_bracket(e.host)}:{e.port}" for e in broker.endpoints],
-            "listener_security_protocol_map": {e.listener: "PLAINTEXT" for e in broker.endpoints},
+            "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
             "stopping": broker.stopping,
             "directory_id": broker.directory_id,
             "epoch": broker.epoch,
@@ -265,10 +265,12 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
     document = _decode(path, data)
     try:
         endpoints = []
+        protocols = document.get("listener_security_protocol_map", {})
         for text in document["endpoints"]:
             listener, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
-            endpoints.append(Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port)))
+            protocol = str(protocols.get(listener, "PLAINTEXT"))
+            endpoints.append(Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port), protocol))
         if not endpoints:
             raise ValueError("a broker has endpoints")
         return Broker(

@@ -35,13 +35,16 @@ from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
 from pylogd.net.hangups import HangupWatch
+from pylogd.net.limited_log import LimitedLog
 from pylogd.net.receiving import Receiver
+from pylogd.net.request_memory import MemoryShare
 from pylogd.net.sender import Sender
 from pylogd.wire.exceptions import LocalProtocolError, RemoteProtocolError
 from pylogd.wire.schema import Part
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
 log = Logger()
+_limited = LimitedLog(log)
 
 #: The most that one read takes from a socket. Large batches come in few reads; many small requests come in one.
 RECEIVE_BYTES = 1 << 18
@@ -55,9 +58,15 @@ Event = RequestReceived | UnsupportedRequest
 
 
 class Connection(Protocol):
-    """A connection, as the pipeline uses it and hands it to the handler."""
+    """A connection, as the pipeline uses it and hands it to the handler.
+
+    request_memory: a new share of the memory for large requests; None if there is no bound.
+    """
 
     transport: Any
+
+    @property
+    def request_memory(self) -> MemoryShare | None: ...
 
 
 class RequestHandler(Protocol):
@@ -161,18 +170,29 @@ class Pipeline:
         self._run()
         if self._stopped or self._state:
             return
-        if (self._receiver is not None or self._session.receive_buffer() is not None) and self._more():
-            self._run()
+        if self._receiver is not None or self._session.receive_buffer() is not None:
+            if self._more():
+                self._run()
+            self._settle()
 
     def _more(self) -> bool:
         """Read more of a partial frame from the socket. Return whether bytes arrived."""
         receiver = self._receiver
         if receiver is None:
-            receiver = self._receiver = Receiver(self._connection.transport, self._session, RECEIVE_BYTES)
+            connection = self._connection
+            receiver = self._receiver = Receiver(
+                connection.transport, self._session, RECEIVE_BYTES, connection.request_memory
+            )
         came = receiver.more()
         if not receiver.small:
+            receiver.close()
             self._receiver = None
         return came
+
+    def _settle(self) -> None:
+        """Give back the memory of a large request that has been taken."""
+        if self._receiver is not None and not self._stopped:
+            self._receiver.settle()
 
     def drained(self) -> None:
         """Continue: the sender has nothing left to send."""
@@ -198,6 +218,8 @@ class Pipeline:
         self._state = _CLOSED
         if self._stopped:
             self._hangups.unwatch(self._connection.transport)
+        if self._receiver is not None:
+            self._receiver.close()
         self._cancel_all()
 
     def _cancel_all(self) -> None:
@@ -212,7 +234,7 @@ class Pipeline:
         if self._state >= _DRAINING:
             return
         peer = self._connection.transport.getPeer()
-        log.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
+        _limited.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
         self._state = _DRAINING
         self._cancel_all()
         self._flush()
@@ -287,6 +309,7 @@ class Pipeline:
             self._stopped = False
             self._hangups.unwatch(self._connection.transport)
             self._connection.transport.resumeProducing()
+            self._settle()
 
     def _start(self, event: Event) -> bool:
         """Hand a request to its handler. Return whether it was answered at once."""

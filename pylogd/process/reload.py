@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pylogd.config import SETTINGS, ConfigError, Replaced, Settings, Value
+from pylogd.config import ConfigError, Replaced, Settings, Value, broker_setting
 
 log = Logger()
 
@@ -90,5 +90,6 @@ def log_changes(settings: Settings, replaced: Replaced) -> None:
 
 
 def _shown(name: str, value: Value) -> str:
-    setting = SETTINGS[name]
+    setting = broker_setting(name)
+    assert setting is not None, name
     return "(hidden)" if setting.sensitive else setting.format(value) or "(unset)"

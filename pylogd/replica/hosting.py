@@ -91,7 +91,7 @@ class PartitionHosting:
         """
         self._unsubscribe = [
             self._topics.subscribe(self._registry_changed),
-            self._settings.subscribe(lambda _names: self._apply_configs()),
+            self._settings.subscribe(lambda names: self._apply_configs() if names else None),
         ]
         self._starting = True
         self._remove_strays(await self._strays.find())

@@ -119,6 +119,25 @@ class ServerSession:
         """Record that `size` bytes were received into `receive_buffer()`."""
         self._decoder.filled(size)
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Accept requests of at most `max_frame_bytes` bytes from now on."""
+        self._decoder.limit(max_frame_bytes)
+
+    @property
+    def partial_bytes(self) -> int:
+        """The memory that a partial request takes; 0 if there is none."""
+        return self._decoder.partial_bytes
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes were received that no request was made of yet."""
+        return self._decoder.pending
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """How far a partial request is: a number that differs for each, and the bytes received. None: there is none."""
+        return self._decoder.progress
+
     def next_event(self) -> RequestReceived | UnsupportedRequest | None:
         """Return the next request, or None if more data is needed. Raises RemoteProtocolError."""
         frame = self.next_frame()

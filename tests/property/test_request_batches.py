@@ -52,7 +52,7 @@ _STATES: dict[str, dict[str, Any]] = {
     "epoch": {"leader_epoch": 1},
 }
 CLIENTS = ("a client", "b client", None)
-_LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1, 1000, 1000, -1, -1)
+_LIMITS = ServerLimits(1 << 20, 100, 1 << 20, 2 << 20, -1)
 _ONE = batch(b"v" * 20)
 _TWICE = batch(b"", b"")  # ends with a length, attributes, time stamp, offset, no key, an empty value, no headers
 #: What is in a request, by name.

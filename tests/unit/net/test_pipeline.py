@@ -76,6 +76,7 @@ class Rig:
 
     versions: Mapping[int, tuple[int, int]] = {}
     overlapping = batched = frozenset({0})
+    request_memory = None
 
     def __init__(self, max_in_flight: int = 100, max_unsent: int = 1 << 20) -> None:
         self.waiting: dict[str, Deferred[bytes]] = {}
