@@ -19,6 +19,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
+from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import Dispatcher
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
@@ -37,6 +38,7 @@ from pylogd.metadata.image import Broker as BrokerInfo
 from pylogd.metadata.service import Metadata, open_store
 from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.page_cache import read_into_page_cache
+from pylogd.net.pipeline import RequestHandler
 from pylogd.net.sender import Slice
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
@@ -46,9 +48,12 @@ from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.scram_users import StoredUsers
 
 log = Logger()
 
+#: Threads that check credentials. They are apart from the others, so that clients who log in do not delay the disks.
+_LOGIN_THREADS = 4
 #: How long a controller may take to deal with a broker that comes, beyond the time in which a dead one is found out.
 _ACCEPT_SECONDS = 10
 
@@ -109,8 +114,13 @@ class Broker:
             self.partition_admin.release, reactor, wall_ms,
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
-        self._listeners = Listeners(settings, reactor, lambda: Dispatcher(self), self._read_ahead, self.in_thread)
+        self._make_listeners()
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
+
+    def _make_listeners(self) -> None:
+        self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
+        self.scram_users = StoredUsers(self.metadata.entity_configs)
+        self._listeners = Listeners(self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread)
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer
@@ -147,6 +157,18 @@ class Broker:
         deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._pool, function, *args)
         return deferred
 
+    def _in_login_thread(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        deferred: Deferred[Any] = deferToThreadPool(self._reactor, self._login_pool, function, *args)
+        return deferred
+
+    async def _make_handler(self, listener: Listener) -> RequestHandler:
+        """Return what answers the requests of a listener."""
+        dispatcher = Dispatcher(self)
+        if not listener.protocol.sasl:
+            return dispatcher
+        values = self.settings.for_listener(listener.name)
+        return await guarded(dispatcher, values, self.scram_users, self._reactor, self._in_login_thread, wall_ms)
+
     # -- start
 
     def start(self) -> Deferred[None]:
@@ -163,11 +185,13 @@ class Broker:
 
     async def _start_parts(self) -> None:
         self._pool.start()
+        self._login_pool.start()
         self._undo.append(self._stop_pool)
         await self.in_thread(self.logs.load, self._loaded)
         self._undo.append(lambda: self.in_thread(self.logs.close))
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
+        await self.scram_users.start(self.metadata.store)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
         self._undo.append(self._listeners.stop)
@@ -292,6 +316,7 @@ class Broker:
 
     async def _stop_pool(self) -> None:
         self._pool.stop()
+        self._login_pool.stop()
 
 
 def _when_done(deferred: Deferred[None]) -> Deferred[None]:

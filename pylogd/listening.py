@@ -8,7 +8,7 @@ time, limits are replaced and certificates read again; open connections stay.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -46,7 +46,7 @@ class Listeners:
         self,
         settings: Settings,
         reactor: Any,
-        handler: Callable[[], RequestHandler],
+        handler: Callable[[Listener], Awaitable[RequestHandler]],
         warm: Warm,
         in_thread: Callable[..., Deferred[Any]],
     ) -> None:
@@ -102,8 +102,9 @@ class Listeners:
         if listener.protocol.tls:
             certificates = await self._load_certificates(listener)
             security = ListenerSecurity(security.name, True, security.sasl, certificates.principal)
+        handler = await self._handler(listener)
         factory = BrokerFactory(
-            self._reactor, self._handler(), self._warm, self._limits(listener.name), listener.name, security,
+            self._reactor, handler, self._warm, self._limits(listener.name), listener.name, security,
             self.connections, self.memory,
         )  # fmt: skip
         outer: Any = factory

@@ -6,13 +6,18 @@ follows from the state of the connection's `Authentication`; anything else close
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 
 from pylogd.api.dispatch import ClientConnection, Dispatcher
 from pylogd.errors import CloseConnection
 from pylogd.security.authentication import Authentication, AuthenticationState, Authenticator
 from pylogd.security.authentication import Connection as AuthenticatedConnection
+from pylogd.security.mechanisms import ListenerSettings, authentication_limits, make_mechanisms
+from pylogd.security.sasl.scram_server import ScramUsers
 from pylogd.wire.messages import ApiKey
 from pylogd.wire.session import BatchReply, RequestReceived, ServerSession, UnsupportedRequest
 
@@ -28,6 +33,23 @@ class SaslConnection(ClientConnection, AuthenticatedConnection, Protocol):
     """A connection of a SASL listener. authentication: None before the first request."""
 
     authentication: Authentication | None
+
+
+async def guarded(
+    handler: Dispatcher,
+    values: ListenerSettings,
+    users: ScramUsers,
+    clock: IReactorTime,
+    in_thread: Callable[..., Deferred[Any]],
+    now_ms: Callable[[], int],
+) -> AuthenticationGate:
+    """Return the handler of a SASL listener with these settings. Raises ConfigError.
+
+    users: those of SCRAM. in_thread: call a function in a thread, of which there should be few.
+    """
+    mechanisms = await in_thread(make_mechanisms, values, users)
+    authenticator = Authenticator(mechanisms, authentication_limits(values, mechanisms), clock, in_thread, now_ms)
+    return AuthenticationGate(handler, authenticator)
 
 
 class AuthenticationGate:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pylogd.replica.manager import ReplicaManager
     from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
+    from pylogd.security.scram_users import StoredUsers
 
 
 class BrokerParts(Protocol):
@@ -54,6 +55,8 @@ class BrokerParts(Protocol):
     def logs(self) -> LogManager: ...
     @property
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
+    @property
+    def scram_users(self) -> StoredUsers: ...
     @property
     def node_id(self) -> int: ...
     @property

@@ -39,6 +39,8 @@ ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
+#: Random bytes in base64, from which the salts of unknown users are made.
+SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 #: The incarnations of brokers that the last decisions of a controller took into account.

@@ -176,7 +176,7 @@ class BrokerProtocol(Protocol):
         factory.handshakes.end(self)
         if factory.dismiss(self):
             factory.hangups.forget(self.transport)
-            self.context = None  # it refers to us
+            self.context = self.authentication = None  # they refer to us
             if self.served:
                 self.pipeline.lost()
                 del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs

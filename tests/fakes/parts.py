@@ -27,6 +27,7 @@ from pylogd.replica.service import Replicas
 from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
 from pylogd.security.principal import ANONYMOUS
+from pylogd.security.scram_users import StoredUsers
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
 from tests.fakes.filesystem import MemoryFileSystem
@@ -88,6 +89,7 @@ class Parts:
         self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
+        self.scram_users = StoredUsers(self.metadata.entity_configs)
         self.broker_configs = self.metadata.broker_configs
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)

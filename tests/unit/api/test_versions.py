@@ -24,6 +24,11 @@ from pylogd.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from pylogd.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -35,6 +40,7 @@ from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, Descri
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
 from pylogd.wire.messages.elect_leaders import TopicPartitions as ElectedPartitions
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -100,6 +106,8 @@ REQUESTS: list[Any] = [
     DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
     InitProducerIdRequest(transactional_id=None),
     SaslHandshakeRequest("PLAIN"),
+    DescribeUserScramCredentialsRequest(None),
+    AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [ScramCredentialUpsertion("bob", 1, 1)]),
     SaslAuthenticateRequest(b"\0alice\0secret"),
     OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0)])]),
     DescribeConfigsRequest([DescribeConfigsResource(2, "t", None), DescribeConfigsResource(4, "1", None)], True, True),

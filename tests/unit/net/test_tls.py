@@ -42,7 +42,7 @@ class EchoHandler:
         self.principals.append(connection.principal)
         return b"answer"
 
-    def handle_batch(self, frame: Any, session: Any, most: int) -> Any:
+    def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> Any:
         return NOT_ANSWERED
 
 
