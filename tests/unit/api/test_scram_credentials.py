@@ -149,7 +149,7 @@ def test_describe_configs_does_not_show_them(parts: Parts) -> None:
 
 
 def test_other_brokers_see_a_change(parts: Parts) -> None:
-    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata._feed))
+    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata.feed))
     alter(parts, upsertion("alice"))
     assert other.user(SCRAM_SHA_256, "alice") is not None
 
