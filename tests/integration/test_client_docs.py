@@ -18,6 +18,7 @@ from pylogd.client import aio, deferred
 from pylogd.client.core.consumer.options import ConsumerOptions
 from pylogd.client.core.options import ClientOptions
 from pylogd.client.core.producer.options import ProducerOptions
+from pylogd.client.core.security import SecurityOptions
 from tests.integration.conftest import Address
 
 TEXT = Path(__file__).resolve().parents[2].joinpath("docs", "client.md").read_text("utf-8")
@@ -42,17 +43,24 @@ def test_a_program_prints_what_the_document_shows(broker: Address, program: str,
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("All clients", ClientOptions), ("Producer", ProducerOptions), ("Consumer", ConsumerOptions)],
+    [
+        ("All clients", ClientOptions),
+        ("Producer", ProducerOptions),
+        ("Consumer", ConsumerOptions),
+        ("SecurityOptions", SecurityOptions),
+    ],
 )
-def test_documented_options_are_those_of_the_library(name: str, options: type[ClientOptions]) -> None:
-    inherited = set() if options is ClientOptions else {field.name for field in fields(ClientOptions)}
+def test_documented_options_are_those_of_the_library(name: str, options: Any) -> None:
+    inherited = (
+        set() if options in (ClientOptions, SecurityOptions) else {field.name for field in fields(ClientOptions)}
+    )
     expected = {field.name: field.default for field in fields(options) if field.name not in inherited}
     assert documented(name) == expected
 
 
 @pytest.mark.parametrize("face", [client, aio, deferred])
 def test_all_faces_have_the_same_options(face: Any) -> None:
-    own = {"self", "bootstrap_servers", "options", "settings"} | {"tls", "reactor"}
+    own = {"self", "bootstrap_servers", "options", "settings"} | {"reactor"}
     for name in ("Producer", "Consumer"):
         assert set(inspect.signature(getattr(face, name)).parameters) <= own
     parameters = inspect.signature(face.Admin).parameters
