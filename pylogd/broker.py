@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, maybeDeferred
@@ -21,6 +21,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
+from pylogd import __version__
 from pylogd.api.dispatch import Dispatcher
 from pylogd.clock import wall_ms
 from pylogd.config import Listener, Settings
@@ -49,6 +50,7 @@ from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 
 log = Logger()
 
@@ -133,6 +135,15 @@ class Broker:
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
 
+    @cached_property
+    def peers(self) -> Peers:
+        """The brokers of the cluster, as they prove who they are."""
+        return Peers(lambda: self.cluster.known)
+
+    @cached_property
+    def _secret(self) -> BrokerSecret:
+        return BrokerSecret()
+
     @property
     def cluster_id(self) -> str:
         """The cluster's id, 22 characters."""
@@ -197,6 +208,7 @@ class Broker:
         return connect(
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+            software=(SOFTWARE_NAME, self._secret.software_version(__version__, self.node_id)),
         )  # fmt: skip
 
     async def _register(self) -> None:
@@ -204,7 +216,7 @@ class Broker:
         endpoints = tuple(Endpoint(name, *address) for name, address in self._advertised.items())
         broker = BrokerInfo(
             self.node_id, endpoints, self.settings.text("broker.rack"), directory_id=self.logs.directory_id,
-            partition_limit=self.logs.partition_limit,
+            partition_limit=self.logs.partition_limit, proof=self._secret.digest,
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)
@@ -252,6 +264,7 @@ class Broker:
             max_connections_per_host=integer("max.connections.per.ip"),
             send_buffer_bytes=integer("socket.send.buffer.bytes"),
             receive_buffer_bytes=integer("socket.receive.buffer.bytes"),
+            max_elements=integer("request.max.elements"),
         )
 
     def _directory_failed(self, keys: list[tuple[str, int]]) -> None:

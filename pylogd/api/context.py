@@ -5,9 +5,11 @@ Rules: handlers use only the attributes of `BrokerParts`, so a test can give the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from pylogd.security.authorizer import AclOperation, ResourceType
+from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import Principal
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class BrokerParts(Protocol):
     @property
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
     @property
+    def peers(self) -> Peers: ...
+    @property
     def node_id(self) -> int: ...
     @property
     def cluster_id(self) -> str: ...
@@ -63,11 +67,17 @@ class BrokerParts(Protocol):
 
 
 class Connection(Protocol):
-    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is."""
+    """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
+
+    on_lost: called when the connection has ended; set by whatever keeps something for it. claim: which broker of the
+    cluster it says that it comes from, if any.
+    """
 
     host: str
     listener: str
     principal: Principal
+    on_lost: Callable[[], object] | None
+    claim: PeerClaim | None
 
 
 class RequestContext:
@@ -99,3 +109,11 @@ class RequestContext:
         return authorizer is None or authorizer.authorize(
             connection.principal, connection.host, operation, resource, name
         )
+
+    def is_broker(self, node_id: int) -> bool:
+        """Return whether the client is broker `node_id` of this cluster, and may act for the cluster."""
+        return self.broker.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
+
+    def acts_for_cluster(self) -> bool:
+        """Return whether the client may do what brokers do."""
+        return self.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)

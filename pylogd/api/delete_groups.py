@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
@@ -20,7 +21,9 @@ def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Defe
 
 async def _delete_all(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     results = []
+    pace = Pace(context)
     for group_id in dict.fromkeys(request.groups_names):
+        await pace.step()
         error = context.broker.groups.delete(group_id)
         results.append(DeletableGroupResult(group_id, await error if isinstance(error, Deferred) else error))
     return DeleteGroupsResponse(results=results)

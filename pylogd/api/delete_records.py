@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.log.errors import OffsetOutOfRange
 from pylogd.replica.partition import Partition
@@ -36,11 +37,14 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> De
 
 async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
+    pace = Pace(context)
     for topic in request.topics:
-        results = [
-            await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
-            for wanted in topic.partitions
-        ]
+        results = []
+        for wanted in topic.partitions:
+            await pace.step()
+            results.append(
+                await _delete_one(context, topic.name, wanted.partition_index, wanted.offset, request.timeout_ms)
+            )
         topics.append(DeleteRecordsTopicResult(topic.name, results))
     return DeleteRecordsResponse(topics=topics)
 

@@ -10,7 +10,9 @@ read_committed changes nothing, since there are no transactions: none is aborted
 watermark is stable.
 Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
 random, so that a client that always asks in the same order starves none of them.
-A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has.
+A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. It has to
+be the broker that it says it is (`security.peers`): any other client with a replica id gets
+CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
@@ -41,6 +43,7 @@ from pylogd.api.fetch_cold import ColdPartition, Read, read_all
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
+from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
 from pylogd.replica.partition import NO_EPOCH, Partition
 from pylogd.replica.roles import Role
@@ -99,7 +102,8 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
     """Return a job for what the request asks for, by itself or together with its session.
 
-    Raises KafkaError for an unknown session or epoch, and for a cluster id, which brokers send, other than ours.
+    Raises KafkaError for an unknown session or epoch, for a cluster id, which brokers send, other than ours, and for a
+    replica id that is not the client's.
     """
     if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -109,18 +113,21 @@ def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
             sessions.close(request.session_id)
-        entries = [
-            SessionPartition(topic.topic_id if by_id else topic.topic, wanted)
-            for topic in request.topics
-            for wanted in topic.partitions
-        ]
-        return FetchJob(context, request, entries, None, epoch == INITIAL_EPOCH)
+        entries: dict[tuple[TopicKey, int], Entry] = {}  # as in Kafka, the last counts if one is named twice
+        for topic in request.topics:
+            key = topic.topic_id if by_id else topic.topic
+            for wanted in topic.partitions:
+                entries[key, wanted.partition] = SessionPartition(key, wanted)
+        return FetchJob(context, request, list(entries.values()), None, epoch == INITIAL_EPOCH)
     session: FetchSession[FetchPartition] = sessions.resume(request.session_id, epoch, by_id)
+    before = len(session)
     for gone in request.forgotten_topics_data:
         session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)
     for topic in request.topics:
         for wanted in topic.partitions:
             session.want(topic.topic_id if by_id else topic.topic, wanted)
+    if len(session) > before:
+        sessions.check_size(session)
     if not session.partitions:
         sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
         return FetchJob(context, request, [], None, False)
@@ -161,12 +168,14 @@ class FetchJob:
         replicas = broker.replicas
         by_state = context.version >= _FIRST_WITH_REPLICA_STATE
         self.follower = request.replica_state.replica_id if by_state else request.replica_id
-        self.rack = request.rack_id and (request.rack_id if replicas.selector is not None else "")
+        self.rack = request.rack_id if replicas.selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
             self._progress = []
             self._now = replicas.seconds()
             self._broker_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
+            if not context.is_broker(self.follower):
+                raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
         if session is not None:
@@ -399,7 +408,9 @@ class FetchJob:
         session = self.session
         if self._opens_session:
             assert isinstance(self.entries, list)
-            session = self._context.broker.replicas.sessions.create(self.entries, self._by_id, self.follower >= 0)
+            session = self._context.broker.replicas.sessions.create(
+                self.entries, self._by_id, self.follower >= 0, self._context.connection
+            )
         if session is not None:
             for entry, data in self.served:
                 if data.error_code:

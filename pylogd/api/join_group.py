@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.groups.values import JoinAnswer, JoinRequest
+from pylogd.limits.names import MAX_CLIENT_ID
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 _FIRST_WITH_KNOWN_ID = 4
@@ -32,7 +33,7 @@ def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupR
         JoinRequest(
             request.member_id,
             request.group_instance_id,
-            context.client_id or "",
+            (context.client_id or "")[:MAX_CLIENT_ID],
             "/" + context.connection.host,
             request.session_timeout_ms / 1000,
             max(rebalance_ms if version and rebalance_ms >= 0 else request.session_timeout_ms, 0) / 1000,

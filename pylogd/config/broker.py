@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.leaders import LEADER_SETTINGS
+from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
@@ -162,19 +163,23 @@ _NETWORK_SETTINGS: Final = [
         "max.connections",
         _INT,
         INT_MAX,
-        "Most client connections at a time; further ones are closed at once.",
+        "Most client connections at a time; further ones are closed at once. At run time it can be set to 10 or more, "
+        "so that nobody locks everybody out.",
         _NETWORK,
         minimum=0,
         mode=_DYNAMIC,
+        dynamic_minimum=10,
     ),
     Setting(
         "max.connections.per.ip",
         _INT,
         INT_MAX,
-        "Most client connections at a time from one address.",
+        "Most client connections at a time from one address. At run time it can be set to 10 or more, so that nobody "
+        "locks everybody out.",
         _NETWORK,
         minimum=0,
         mode=_DYNAMIC,
+        dynamic_minimum=10,
     ),
     Setting(
         "connections.max.idle.ms",
@@ -401,8 +406,10 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_TOPIC_SETTINGS,
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
+            *REQUEST_LIMITS,
             *STORAGE_SETTINGS,
             *_IN_SYNC_SETTINGS,
+            *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,

@@ -31,6 +31,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd import __version__
 from pylogd.errors import BrokerUnavailable, InvalidReply, PylogdError, RequestTimedOut
 from pylogd.net.receiving import MEMORY, Receiver
 from pylogd.wire.exceptions import RemoteProtocolError
@@ -65,13 +66,17 @@ class BrokerConnection(Protocol):
         client_id: str | None = "pylogd",
         timeout: float = 30.0,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        software: tuple[str, str] = ("pylogd", __version__),
     ) -> None:
-        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own."""
+        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own.
+
+        `software`: the name and version that the broker is told.
+        """
         self.address = address
         self.timeout = timeout
         self._clock = clock
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
-        self._negotiation = Negotiation(address)
+        self._negotiation = Negotiation(address, software)
         self._awaited: deque[_PendingReply] = deque()
         self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
         self._congested = False
@@ -257,12 +262,13 @@ def connect(
     request_timeout: float = 30.0,
     tls: Any = None,
     max_reply_bytes: int = MAX_REPLY_BYTES,
+    software: tuple[str, str] = ("pylogd", __version__),
 ) -> Deferred[BrokerConnection]:
     """Open a connection and ask which versions the broker serves, each within `timeout` seconds.
 
     `tls` is what `twisted.internet.endpoints.wrapClientTLS` takes (`twisted.internet.ssl.optionsForClientTLS(host)`),
-    None for plain TCP. Fails with BrokerUnavailable, RequestTimedOut, InvalidReply or KafkaError. Cancelling the
-    Deferred closes the connection.
+    None for plain TCP. `software`: the name and version that the broker is told. Fails with BrokerUnavailable,
+    RequestTimedOut, InvalidReply or KafkaError. Cancelling the Deferred closes the connection.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = _endpoint(reactor, host, port, timeout)
@@ -271,8 +277,9 @@ def connect(
     factory: Any = Factory()
     factory.noisy = False
     factory.protocol = lambda: BrokerConnection(
-        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes
-    )
+        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes,
+        software=software,
+    )  # fmt: skip
     return Deferred.fromCoroutine(_open(endpoint, factory, address, timeout))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,13 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
+from pylogd.limits.lines import LineLimit
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.sender import Sender, Warm
+from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.wire.session import ServerSession
 
@@ -45,13 +49,15 @@ class ServerLimits:
     max_connections_per_host: int  # max.connections.per.ip
     send_buffer_bytes: int  # socket.send.buffer.bytes, -1 for the system's
     receive_buffer_bytes: int  # socket.receive.buffer.bytes, -1 for the system's
+    max_elements: int = MAX_ELEMENTS  # request.max.elements
 
 
 class BrokerProtocol(Protocol):
     """One client's connection.
 
     host: the peer's address. listener: the name of the listener that accepted it. principal: who the client is.
-    context: kept here by the handler from one request to the next.
+    context: kept here by the handler from one request to the next. on_lost: called when the connection has ended.
+    claim: which broker of the cluster it says that it comes from, if any.
     """
 
     pipeline: Pipeline
@@ -59,6 +65,8 @@ class BrokerProtocol(Protocol):
     last_active: float
     principal: Principal = ANONYMOUS
     context: Any = None
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
 
     def __init__(self, factory: BrokerFactory) -> None:
         self.factory: BrokerFactory = factory
@@ -74,7 +82,8 @@ class BrokerProtocol(Protocol):
         _tune(transport, limits)
         self.last_active = self.factory.clock.seconds()
         factory = self.factory
-        session = ServerSession(limits.max_request_bytes, factory.handler.versions, MEMORY)
+        elements = ElementBounds(limits.max_elements)
+        session = ServerSession(limits.max_request_bytes, factory.handler.versions, MEMORY, elements)
         sender = Sender(
             transport,
             factory.warm,
@@ -82,7 +91,9 @@ class BrokerProtocol(Protocol):
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        self.pipeline = Pipeline(self, session, factory.handler, sender, limits.max_in_flight, factory.hangups)
+        self.pipeline = Pipeline(
+            self, session, factory.handler, sender, limits.max_in_flight, factory.hangups, factory.lines
+        )
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -93,6 +104,9 @@ class BrokerProtocol(Protocol):
             self.context = None  # it refers to us
             self.pipeline.lost()
             del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
+            on_lost, self.on_lost = self.on_lost, None
+            if on_lost is not None:
+                on_lost()
 
     def drained(self) -> None:
         """Continue: everything has been sent."""
@@ -144,6 +158,7 @@ class BrokerFactory(ServerFactory):
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)
+        self.lines = LineLimit(clock.seconds)
         self._refused = 0
         self._sweep = LoopingCall(self._close_idle)
         self._sweep.clock = clock

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
 from pylogd.log.errors import StorageError, StorageFailure
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 InThread = Callable[..., "Deferred[Any]"]
 
+_LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
+
 
 class ReplicaManager:
     """Appends to partitions, and waits for their replicas.
@@ -51,6 +53,7 @@ class ReplicaManager:
     isr: updates the in-sync sets of partitions led here. throttle: which replicas replicate at a limited rate.
     sessions: the fetch sessions of this broker. selector: chooses replicas for consumers, None if leaders serve all.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
+    look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
     append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
     append_queues: what waits there, by partition; only partitions with appends that wait are in it.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
@@ -80,6 +83,7 @@ class ReplicaManager:
         self.sessions = sessions
         self.selector = selector
         self.in_thread = in_thread
+        self.look_ups = DeferredSemaphore(_LOOK_UPS)
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
         self._logs = logs

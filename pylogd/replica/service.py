@@ -63,7 +63,7 @@ class Replicas:
             seconds=clock.seconds, isr=isr, throttle=ReplicaThrottle(configs, node_id, quota),
             sessions=FetchSessions(
                 integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
-                self._waits.fetches,
+                self._waits.fetches, integer("max.incremental.fetch.session.cache.partitions"),
             ),
         )  # fmt: skip
         self._watermarks = HighWatermarkCheckpoint(

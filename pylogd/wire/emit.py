@@ -22,7 +22,7 @@ _HELPERS = """
     from pylogd.wire.exceptions import UnsupportedVersion
     from pylogd.wire.headers import read_unsigned_varint
     from pylogd.wire.stream import SHORT_VARINTS, Opaque, check_uuid, read_tags, unsigned_varint
-    from pylogd.wire.stream import refuse_count, refuse_length, refuse_tag_size
+    from pylogd.wire.stream import refuse_count, refuse_length, refuse_string, refuse_tag_size
     from pylogd.wire.values import ZERO_UUID
 """
 

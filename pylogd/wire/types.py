@@ -20,11 +20,13 @@ from construct import Construct
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import InvalidValue
 from pylogd.wire.stream import (
+    MAX_STRING,
     Cursor,
     GatherWriter,
     Opaque,
     check_uuid,
     refuse_count,
+    refuse_string,
     unsigned_varint,
 )
 
@@ -167,12 +169,14 @@ class Prefixed(WireType):
 
 
 class String(Prefixed):
-    """A string in UTF-8."""
+    """A string in UTF-8 of at most `MAX_STRING` bytes."""
 
     def __init__(self, where: str, compact: bool, nullable: bool) -> None:
         super().__init__(where, "h", compact, nullable)
 
     def _parse_content(self, length: int, stream: Cursor) -> str:
+        if length > MAX_STRING:
+            refuse_string(self.where, length)
         return str(stream.take(length, self.where), "utf-8")
 
     def _build_content(self, obj: str, stream: GatherWriter) -> None:
@@ -181,6 +185,9 @@ class String(Prefixed):
         stream.write(raw)
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
+        if not self.form:  # an int16 can't be larger
+            with out.block(f"if {length} > {MAX_STRING}:"):
+                out.line(f"refuse_string({self.where!r}, {length})")
         stop = self._emit_slice(out, length)
         out.line(f"{target} = str(view[at:{stop}], 'utf-8')")
         out.line(f"at = {stop}")
@@ -260,7 +267,7 @@ class Array(Prefixed):
     def _parse_content(self, length: int, stream: Cursor) -> list[Any]:
         left = stream.end - stream.at
         if not 0 <= length <= stream.elements_left or length * self.element.minimum > left:
-            refuse_count(self.where, length, stream.elements_left, left)
+            refuse_count(self.where, length, stream.elements_left, left, stream.most_elements)
         stream.elements_left -= length
         return [self.element._parse(stream, None, "") for _ in range(length)]
 
@@ -272,7 +279,7 @@ class Array(Prefixed):
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         minimum = self.element.minimum
         with out.block(f"if not 0 <= {length} <= elements_left or {length} * {minimum} > end - at:"):
-            out.line(f"refuse_count({self.where!r}, {length}, elements_left, end - at)")
+            out.line(f"refuse_count({self.where!r}, {length}, elements_left, end - at, io.most_elements)")
         out.line(f"elements_left -= {length}")
         if isinstance(self.element, Fixed) and len(self.element.form) == 1:
             out.line(f"{target} = list(unpack_from('>%d{self.element.form}' % {length}, view, at))")

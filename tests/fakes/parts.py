@@ -25,6 +25,7 @@ from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import ANONYMOUS
 from pylogd.wire import schema
 from pylogd.wire.records import Record, decode_batch, encode_batch, iter_batches
@@ -63,12 +64,25 @@ class FakeConnection:
     host = "127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
+
+
+class Trusting(Peers):
+    """Takes every client for the broker that it says it is."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+    def proven(self, claim: PeerClaim | None, node_id: int) -> bool:
+        return True
 
 
 class Parts:
     """What `pylogd.api.context.BrokerParts` asks for, started."""
 
     authorizer: Authorizer | None = None
+    peers: Peers = Trusting()
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
