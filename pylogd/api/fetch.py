@@ -10,9 +10,8 @@ read_committed changes nothing, since there are no transactions: none is aborted
 watermark is stable.
 Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
 random, so that a client that always asks in the same order starves none of them.
-A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. It has to
-be the broker that it says it is (`security.peers`): any other client with a replica id gets
-CLUSTER_AUTHORIZATION_FAILED.
+A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
+that are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
@@ -28,8 +27,8 @@ any without being filed under each (`replica.sessions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import chain, islice
 from random import randrange
 from typing import Any, TypeAlias
 
@@ -40,8 +39,10 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
 from pylogd.api.fetch_cold import ColdPartition, Read, read_all
+from pylogd.api.fetch_request import broker_epoch_of, check_sender, continued_session, named_entries, replica_id_of
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
+from pylogd.api.slices import next_turn
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.limits.names import MAX_RACK
 from pylogd.log.errors import ColdRead
@@ -65,9 +66,9 @@ _FIRST_WITH_ZSTD = 10
 _FIRST_FROM_FOLLOWERS = 11
 _FIRST_WITH_LEADER = 12
 _FIRST_WITH_TOPIC_ID = 13
-_FIRST_WITH_REPLICA_STATE = 15
 _LEADER_ELSEWHERE = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NO_RECORDS = b""
+_MANY = 500  # partitions: looking at them takes some milliseconds
 
 _COLD = b"cold"  # stands for records that are still to be read; compared by identity
 
@@ -86,12 +87,29 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if not found.at_end:
+        if job.follower < 0 and job.to_look_at > _MANY:
+            return Deferred.fromCoroutine(_fetch_many(context, request, job))
         job.read()
+    return _answer_or_wait(context, request, job, found.at_end)
+
+
+async def _fetch_many(context: RequestContext, request: FetchRequest, job: FetchJob) -> FetchResponse:
+    """Do as `fetch` for many partitions, with turns of the reactor for other connections in between."""
+    for _ in job.read_in_steps():
+        await next_turn(context)
+    answer = _answer_or_wait(context, request, job, False)
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _answer_or_wait(
+    context: RequestContext, request: FetchRequest, job: FetchJob, at_end: bool
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Return the response after the first read. at_end: whether there was nothing to read."""
     if job.follower >= 0:
         job.record_progress()
     min_bytes = min(request.min_bytes, job.max_bytes)
     if request.max_wait_ms <= 0 or job.due or job.total >= min_bytes:
-        return job.read_and_answer(None) if found.at_end else job.answer()
+        return job.read_and_answer(None) if at_end else job.answer()
     wait = FetchWait(job, min_bytes)
     context.broker.replicas.fetch_waits.watch(wait, wait.watched, request.max_wait_ms / 1000)
     if job.session is not None:
@@ -100,36 +118,17 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Def
 
 
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
-    """Return a job for what the request asks for, by itself or together with its session.
-
-    Raises KafkaError for an unknown session or epoch, for a cluster id, which brokers send, other than ours, and for a
-    replica id that is not the client's.
-    """
-    if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
-        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+    """Return a job for what the request asks for, by itself or together with its session. Raises KafkaError."""
+    check_sender(context, request)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
     sessions = context.broker.replicas.sessions
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
             sessions.close(request.session_id)
-        entries: dict[tuple[TopicKey, int], Entry] = {}  # as in Kafka, the last counts if one is named twice
-        for topic in request.topics:
-            key = topic.topic_id if by_id else topic.topic
-            for wanted in topic.partitions:
-                entries[key, wanted.partition] = SessionPartition(key, wanted)
-        return FetchJob(context, request, list(entries.values()), None, epoch == INITIAL_EPOCH)
-    session: FetchSession[FetchPartition] = sessions.resume(request.session_id, epoch, by_id)
-    before = len(session)
-    for gone in request.forgotten_topics_data:
-        session.forget(gone.topic_id if by_id else gone.topic, gone.partitions)
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            session.want(topic.topic_id if by_id else topic.topic, wanted)
-    if len(session) > before:
-        sessions.check_size(session)
-    if not session.partitions:
-        sessions.close(session.session_id)  # the client has dropped all: nothing to be incremental about
+        return FetchJob(context, request, named_entries(request, by_id), None, epoch == INITIAL_EPOCH)
+    session = continued_session(sessions, request, by_id)
+    if session is None:
         return FetchJob(context, request, [], None, False)
     return FetchJob(context, request, session, session, False)
 
@@ -166,16 +165,13 @@ class FetchJob:
         self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
         replicas = broker.replicas
-        by_state = context.version >= _FIRST_WITH_REPLICA_STATE
-        self.follower = request.replica_state.replica_id if by_state else request.replica_id
+        self.follower = replica_id_of(context, request)
         self.rack = request.rack_id if replicas.selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
             self._progress = []
             self._now = replicas.seconds()
-            self._broker_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
-            if not context.is_broker(self.follower):
-                raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            self._broker_epoch = broker_epoch_of(context, request)
         self.find: Find = replicas.partitions_by_id.get if self._by_id else replicas.partitions.get
         self.entries = entries
         if session is not None:
@@ -195,12 +191,32 @@ class FetchJob:
 
     def read(self) -> None:
         """Read every partition, or those of the session that have changed. Fill `served` with those to report."""
-        self.served = served = []
+        self._begin_read()
+        self._look_at(self._in_turn())
+
+    def read_in_steps(self) -> Iterator[None]:
+        """As `read`, but yield after each so many partitions: the caller may let others run then."""
+        self._begin_read()
+        entries = iter(self._in_turn())
+        while some := list(islice(entries, _MANY)):
+            self._look_at(some)
+            yield
+
+    @property
+    def to_look_at(self) -> int:
+        """How many partitions `read` would look at."""
+        return len(self.entries) if self.session is None else len(self.session.dirty)
+
+    def _begin_read(self) -> None:
+        self.served = []
         self._cold = []
         self.total = 0
         self.due = not self.entries
+
+    def _look_at(self, entries: Iterable[Entry]) -> None:
+        served = self.served
         read = self._read_for_client if self.follower < 0 else self._read_for_follower
-        for entry in self._in_turn():
+        for entry in entries:
             data = read(entry)
             if data is not None:
                 served.append((entry, data))

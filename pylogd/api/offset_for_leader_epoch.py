@@ -8,9 +8,15 @@ Gaps: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.registry import handles
+from pylogd.api.slices import in_slices
 from pylogd.errors import PylogdError
 from pylogd.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -20,20 +26,27 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
+_LOOK_UP_WORK = 100  # for each partition, in bytes of an answer that take as long
+
 
 @handles(OffsetForLeaderEpochRequest, 0, 4)
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | Deferred[Any]:
     """Return the end of the epoch for every partition of the request."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic.topic, [_answer(context, topic.topic, wanted) for wanted in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    response = OffsetForLeaderEpochResponse()
+    return in_slices(context, request.API_KEY, _answer_all(context, request, response), response)
+
+
+def _answer_all(
+    context: RequestContext, request: OffsetForLeaderEpochRequest, response: OffsetForLeaderEpochResponse
+) -> Iterator[int]:
+    for topic in request.topics:
+        answers: list[EpochEndOffset] = []
+        response.topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        for wanted in topic.partitions:
+            answers.append(_answer(context, topic.topic, wanted))
+            yield _LOOK_UP_WORK
 
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -18,7 +18,7 @@ REQUEST_LIMITS: Final = [
     Setting(
         "request.max.elements",
         _INT,
-        50_000,
+        20_000,
         "Most array elements (topics, partitions, groups, ...) in one request. A request with more closes its "
         "connection before they are built. Raise it for clusters in which one request names more than that. (Ours.)",
         _REQUESTS,

@@ -17,10 +17,7 @@ MAX_ELEMENTS: Final = 1_000_000
 #: Bounds, by API key, of APIs whose requests name only a few things however large the cluster is.
 NARROW: Final[Mapping[int, int]] = MappingProxyType(
     {
-        8: 20_000,  # OffsetCommit: more do not fit into one record batch of the offsets topic
         11: 1_000,  # JoinGroup: the assignment protocols of one member
-        13: 20_000,  # LeaveGroup: members
-        14: 20_000,  # SyncGroup: the assignments of members, which are stored as one record
         16: 1_000,  # ListGroups: filters by state and type
         18: 1_000,  # ApiVersions
         22: 1_000,  # InitProducerId

@@ -134,9 +134,10 @@ def refuse_length(where: str, length: int, left: int) -> NoReturn:
     raise RemoteProtocolError(f"{where}: {length} bytes are announced, but only {left} are left")
 
 
-def refuse_string(where: str, length: int) -> NoReturn:
-    """Raise RemoteProtocolError for a string that is too long."""
-    raise RemoteProtocolError(f"{where}: a string of {length} bytes is over the limit of {MAX_STRING}")
+def check_string(where: str, length: int) -> None:
+    """Raise RemoteProtocolError if a string is too long."""
+    if length > MAX_STRING:
+        raise RemoteProtocolError(f"{where}: a string of {length} bytes is over the limit of {MAX_STRING}")
 
 
 def refuse_count(where: str, count: int, elements_left: int, left: int, most: int) -> NoReturn:

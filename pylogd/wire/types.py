@@ -20,13 +20,12 @@ from construct import Construct
 from pylogd.wire.emit import ReadEmitter, WriteEmitter
 from pylogd.wire.exceptions import InvalidValue
 from pylogd.wire.stream import (
-    MAX_STRING,
     Cursor,
     GatherWriter,
     Opaque,
+    check_string,
     check_uuid,
     refuse_count,
-    refuse_string,
     unsigned_varint,
 )
 
@@ -145,7 +144,7 @@ class Prefixed(WireType):
         raise NotImplementedError
 
     def emit_read(self, out: ReadEmitter) -> str:
-        length = out.length(self.form, "length")
+        length = out.length(self.form, "length", self._emit_check_length())
         target = out.name(self._hint())
         if not self.nullable:
             self._emit_read_content(out, length, target)
@@ -155,6 +154,9 @@ class Prefixed(WireType):
         with out.block("else:"):
             self._emit_read_content(out, length, target)
         return target
+
+    def _emit_check_length(self) -> str:
+        return ""
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
         raise NotImplementedError
@@ -175,9 +177,11 @@ class String(Prefixed):
         super().__init__(where, "h", compact, nullable)
 
     def _parse_content(self, length: int, stream: Cursor) -> str:
-        if length > MAX_STRING:
-            refuse_string(self.where, length)
+        check_string(self.where, length)
         return str(stream.take(length, self.where), "utf-8")
+
+    def _emit_check_length(self) -> str:
+        return f"check_string({self.where!r}, %s - 1)"
 
     def _build_content(self, obj: str, stream: GatherWriter) -> None:
         raw = obj.encode()
@@ -185,9 +189,6 @@ class String(Prefixed):
         stream.write(raw)
 
     def _emit_read_content(self, out: ReadEmitter, length: str, target: str) -> None:
-        if not self.form:  # an int16 can't be larger
-            with out.block(f"if {length} > {MAX_STRING}:"):
-                out.line(f"refuse_string({self.where!r}, {length})")
         stop = self._emit_slice(out, length)
         out.line(f"{target} = str(view[at:{stop}], 'utf-8')")
         out.line(f"at = {stop}")

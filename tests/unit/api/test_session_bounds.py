@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.fakes.metadata import result_of
 from tests.fakes.parts import FakeConnection, Parts
 
 
@@ -26,7 +28,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 def open_session(parts: Parts, connection: Any, partitions: int, first: int = 0, **fields: Any) -> Any:
     wanted = [FetchPartition(index) for index in range(first, first + partitions)]
     request = FetchRequest(session_epoch=0, topics=[FetchTopic("nope", partitions=wanted)], **fields)
-    return HANDLERS[FetchRequest.API_KEY](RequestContext(parts, connection, 12, "c"), request)
+    answer = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, connection, 12, "c"), request)
+    return result_of(answer, lambda: parts.time.advance(0)) if isinstance(answer, Deferred) else answer
 
 
 def test_all_have_a_bounded_number_of_partitions(parts: Parts) -> None:
@@ -85,3 +88,25 @@ def test_their_memory_is_given_back(parts: Parts) -> None:
         tracemalloc.stop()
     assert held - before > 100_000
     assert after - before < 20_000
+
+
+def test_many_partitions_are_looked_at_in_several_turns(parts: Parts) -> None:
+    """Also by each fetch of a session, as long as they are unknown: it has to be told of the error each time."""
+    turns: list[float] = []
+    call_later = parts.time.callLater
+
+    def note(delay: float, *args: Any, **named: Any) -> Any:
+        turns.append(delay)
+        return call_later(delay, *args, **named)
+
+    parts.time.callLater = note  # type: ignore[method-assign]
+    connection = FakeConnection()
+    answer = open_session(parts, connection, 1000)
+    assert len(answer.responses[0].partitions) == 1000
+    assert turns == [0, 0]
+    request = FetchRequest(session_id=answer.session_id, session_epoch=1)
+    again = HANDLERS[FetchRequest.API_KEY](RequestContext(parts, connection, 12, "c"), request)
+    answer = result_of(again, lambda: parts.time.advance(0))
+    assert len(answer.responses[0].partitions) == 1000
+    assert turns == [0, 0, 0, 0]
+    del parts.time.callLater
