@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 _PERIOD: Final = 60.0  # seconds
-_MOST: Final = 20  # lines in a period
+_MOST: Final = 100  # lines in a period
 
 
 class LineLimit:
