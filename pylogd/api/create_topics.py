@@ -18,7 +18,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
-from pylogd.api.slices import Pace, answer_budget
+from pylogd.api.slices import SLICE_BYTES, Pace, answer_budget, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import InvalidReplicaAssignment
 from pylogd.metadata.image import INTERNAL_TOPICS, Topic
@@ -34,12 +34,12 @@ _NO_ID = bytes(16)
 
 
 @handles(CreateTopicsRequest, 0, 7)
-def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse | bytes]:
     """Create every topic of the request."""
     return Deferred.fromCoroutine(_create_all(context, request))
 
 
-async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse | bytes:
     named = Counter(topic.name for topic in request.topics)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {name: _refused(name, timed_out, timed_out.text) for name in named}
@@ -60,7 +60,10 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, create_each())
-    return CreateTopicsResponse(topics=list(results.values()))
+    response = CreateTopicsResponse(topics=list(results.values()))
+    if configs.size <= SLICE_BYTES:
+        return response
+    return await encode_in_thread(context, request.API_KEY, response)
 
 
 def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
@@ -103,6 +106,11 @@ class _Configs:
         self._settings = context.broker.settings
         self._budget = answer_budget(context)
         self._known: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    @property
+    def size(self) -> int:
+        """About how many bytes all that was returned takes."""
+        return self._budget.spent
 
     def of(self, topic: Topic) -> list[CreatableTopicConfigs] | None:
         """Return the settings of a topic, None if they do not fit into the answer."""

@@ -63,6 +63,11 @@ async def _continue(
     waits = finish()
     if waits is not None:
         await waits
+    return await encode_in_thread(context, api_key, response)
+
+
+async def encode_in_thread(context: RequestContext, api_key: int, response: Any) -> bytes:
+    """Return a response encoded, for a large one that nothing else uses."""
     encoded: bytes = await context.broker.replicas.in_thread(_encode, api_key, context.version, response)
     return encoded
 
