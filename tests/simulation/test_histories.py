@@ -9,6 +9,7 @@ import pytest
 
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
+from pylogd.security.peers import Peers
 from tests.simulation.history import History, Violation
 
 #: Histories of a test run, 3 brokers and 5. Each takes a fraction of a second.
@@ -88,4 +89,9 @@ def test_a_leader_that_commits_with_too_few_in_sync_is_found_out(monkeypatch: py
 
 def test_a_broker_that_comes_back_as_if_it_had_lost_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_correct_state", lambda node, topic, state, *_: state)
+    assert found_out(50)
+
+
+def test_a_leader_that_believes_whoever_says_it_is_a_follower_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "proven", lambda self, claim, node: True)
     assert found_out(50)
