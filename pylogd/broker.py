@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail
@@ -19,6 +19,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
+from pylogd import __version__
 from pylogd.api.authentication_gate import guarded
 from pylogd.api.dispatch import AuditingDispatcher, Dispatcher
 from pylogd.clock import wall_ms
@@ -49,6 +50,7 @@ from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
+from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers
 from pylogd.security.plugins import make_authorizer, make_principal_builder, warn_unless_brokers_may_follow
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
@@ -154,6 +156,15 @@ class Broker:
         logs.on_directory_full = lambda: self._reactor.callFromThread(self._directory_full)
         return logs
 
+    @cached_property
+    def peers(self) -> Peers:
+        """The brokers of the cluster, as they prove who they are."""
+        return Peers(lambda: self.cluster.known)
+
+    @cached_property
+    def _secret(self) -> BrokerSecret:
+        return BrokerSecret()
+
     @property
     def cluster_id(self) -> str:
         """The cluster's id, 22 characters."""
@@ -247,6 +258,7 @@ class Broker:
         return connect(
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+            software=(SOFTWARE_NAME, self._secret.software_version(__version__, self.node_id)),
         )  # fmt: skip
 
     async def _register(self) -> None:
@@ -254,6 +266,7 @@ class Broker:
         broker = BrokerInfo(
             self.node_id, self._listeners.endpoints, self.settings.text("broker.rack"),
             directory_id=self.logs.directory_id, partition_limit=self.logs.partition_limit,
+            proof=self._secret.digest,
         )  # fmt: skip
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self._undo.append(self.controller.stop)

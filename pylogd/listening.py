@@ -218,6 +218,7 @@ class Listeners:
             handshake_ms=integer("connection.handshake.timeout.ms"),
             receive_ms=integer("request.receive.timeout.ms"),
             max_unauthenticated_bytes=integer("sasl.server.max.receive.size"),
+            max_elements=integer("request.max.elements"),
         )
 
 

@@ -52,8 +52,11 @@ RULES: Mapping[str, Rule] = {
     "machine": Rule(twisted=_NEVER),
     "protocol": Rule(twisted=_NEVER),
     "config": Rule(twisted=_NEVER),
-    "wire": Rule(("protocol",), _NEVER),
-    "log": Rule(("wire.records", "wire.compression", "wire.validation", "wire.exceptions"), _NEVER),
+    "limits": Rule(twisted=_NEVER),
+    "wire": Rule(("protocol", "limits"), _NEVER),
+    "log": Rule(
+        ("wire.records", "wire.compression", "wire.validation", "wire.timestamps", "wire.exceptions"), _NEVER
+    ),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
@@ -62,9 +65,9 @@ RULES: Mapping[str, Rule] = {
         ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
         reactor=("replica.housekeeping",),
     ),
-    "groups": Rule(("config", "wire.records", "log.errors", "metadata", "replica")),
-    "api": Rule(("config", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
-    "net": Rule(("wire", "security"), Twisted.ALL),
+    "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
+    "api": Rule(("config", "limits", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
+    "net": Rule(("limits", "wire", "security"), Twisted.ALL),
     "listening": Rule(("config", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
         ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net", "listening"),

@@ -6,9 +6,11 @@ Each is the part that a handler works with; a handler does not reach through one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pylogd.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.principal import Principal
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class BrokerParts(Protocol):
     @property
     def scram_users(self) -> StoredUsers: ...
     @property
+    def peers(self) -> Peers: ...
+    @property
     def node_id(self) -> int: ...
     @property
     def cluster_id(self) -> str: ...
@@ -100,6 +104,9 @@ class BrokerParts(Protocol):
 class Connection(Protocol):
     """What handlers see of a client's connection: the peer's address, the name of the listener, who the client is.
 
+    on_lost: called when the connection has ended; set by whatever keeps something for it. claim: which broker of the
+    cluster it says that it comes from, if any.
+
     authentication: on a SASL listener, from the first request on. finish: take no more requests, and close the
     connection when all replies are sent.
     """
@@ -108,6 +115,8 @@ class Connection(Protocol):
     host: str
     listener: str
     principal: Principal
+    on_lost: Callable[[], object] | None
+    claim: PeerClaim | None
 
     def finish(self) -> None: ...
 
@@ -175,6 +184,14 @@ class RequestContext:
             return True
         self._audit_denial(operation, resource, "")
         return False
+
+    def is_broker(self, node_id: int) -> bool:
+        """Return whether the client is broker `node_id` of this cluster, and may act for the cluster."""
+        return self.broker.peers.proven(self.connection.claim, node_id) and self.acts_for_cluster()
+
+    def acts_for_cluster(self) -> bool:
+        """Return whether the client may do what brokers do."""
+        return self.may_use_cluster(AclOperation.CLUSTER_ACTION)
 
     def _audit_denial(self, operation: AclOperation, resource: ResourceType, name: str) -> None:
         audit = self.broker.audit

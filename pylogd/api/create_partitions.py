@@ -17,6 +17,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.create_partitions import (
@@ -39,7 +40,9 @@ async def _create_all(context: RequestContext, request: CreatePartitionsRequest)
     results = {name: CreatePartitionsTopicResult(name, timed_out, timed_out.text) for name in named}
 
     async def extend_each() -> None:
+        pace = Pace(context)
         for wanted in {topic.name: topic for topic in request.topics}.values():
+            await pace.step()
             result = CreatePartitionsTopicResult(wanted.name)
             try:
                 if named[wanted.name] > 1:

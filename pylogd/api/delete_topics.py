@@ -18,6 +18,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
 from pylogd.api.registry import handles
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.delete_topics import (
@@ -47,7 +48,9 @@ async def _delete_all(context: RequestContext, request: DeleteTopicsRequest) -> 
     results = {topic: DeletableTopicResult(*topic, timed_out, timed_out.text) for topic in counts}
 
     async def delete_each() -> None:
+        pace = Pace(context)
         for topic, count in counts.items():
+            await pace.step()
             results[topic] = await _delete(context, DeleteTopicState(*topic), count)
 
     with suppress(KafkaError):

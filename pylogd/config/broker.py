@@ -16,6 +16,7 @@ from typing import Final
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
+from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
@@ -412,9 +413,11 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_NETWORK_SETTINGS,
             *_REQUEST_SETTINGS,
             *AUTHORIZATION_SETTINGS,
+            *REQUEST_LIMITS,
             *STORAGE_SETTINGS,
             *SASL_SETTINGS,
             *_IN_SYNC_SETTINGS,
+            *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,

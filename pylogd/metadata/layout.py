@@ -255,6 +255,7 @@ def encode_broker(broker: Broker) -> bytes:
             "offline_replicas": _by_topic(broker.outages.offline),
             "full_replicas": _by_topic(broker.outages.full),
             "partition_limit": broker.partition_limit,
+            "proof": broker.proof,
         }
     )
 
@@ -283,6 +284,7 @@ def decode_broker(path: str, data: bytes, incarnation: int = 0) -> Broker:
                 _replica_keys(document.get("offline_replicas", {})), _replica_keys(document.get("full_replicas", {}))
             ),
             partition_limit=None if document.get("partition_limit") is None else int(document["partition_limit"]),
+            proof=None if document.get("proof") is None else str(document["proof"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptMetadata(path, repr(error)) from error

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, ConnectionRate
 from pylogd.net.handshakes import Handshakes
 from pylogd.net.hangups import HangupWatch
@@ -32,6 +33,7 @@ from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
 from pylogd.net.request_memory import MemoryShare, RequestMemory
 from pylogd.net.sender import CopyingSender, Sender, Warm
+from pylogd.security.peers import PeerClaim
 from pylogd.security.principal import ANONYMOUS, Principal
 from pylogd.wire.session import ServerSession
 
@@ -63,6 +65,7 @@ class ServerLimits:
     handshake_ms: int = 15_000  # connection.handshake.timeout.ms
     receive_ms: int = 30_000  # request.receive.timeout.ms
     max_unauthenticated_bytes: int = 524_288  # sasl.server.max.receive.size
+    max_elements: int = MAX_ELEMENTS  # request.max.elements
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,7 +89,8 @@ class BrokerProtocol(Protocol):
     host: the peer's address; behind a proxy that of the client, if the proxy tells. listener: the name of the listener
     that accepted it. security_protocol: that of the listener. principal: who the client is. authenticated: whether it
     has said so; always true without SASL. authentication, context: kept here by the handler from one request to the
-    next.
+    next. on_lost: called when the connection has ended. claim: which broker of the cluster it says that it comes from,
+    if any.
     """
 
     pipeline: Pipeline
@@ -98,6 +102,8 @@ class BrokerProtocol(Protocol):
     authenticated = True
     context: Any = None
     progress: tuple[int, int, float] | None = None  # of an unfinished request: which, its bytes, since when
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
 
     def __init__(self, factory: BrokerFactory, peer: IAddress | None = None) -> None:
         """`peer`: the client's address; None for that of the transport."""
@@ -150,6 +156,7 @@ class BrokerProtocol(Protocol):
             most if self.authenticated else min(most, limits.max_unauthenticated_bytes),
             factory.handler.versions,
             MEMORY,
+            ElementBounds(limits.max_elements),
         )
         sender = sender_class(
             self.transport,
@@ -182,6 +189,9 @@ class BrokerProtocol(Protocol):
                 self.pipeline.lost()
                 del self.pipeline  # or they keep each other, and a partial frame, until the garbage collector runs
                 del self.session
+                on_lost, self.on_lost = self.on_lost, None
+                if on_lost is not None:
+                    on_lost()
             elif not reason.check(*_COMMON_ENDS):
                 _limited.warn("The TLS handshake with {host} failed: {reason}", host=self.host,
                               reason=_explain(reason))  # fmt: skip

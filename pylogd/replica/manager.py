@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.python.failure import Failure
 
 from pylogd.log.errors import StorageError, StorageFailure
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 InThread = Callable[..., "Deferred[Any]"]
 
+_LOOK_UPS = 2  # of which each may have a batch of up to 128 MB decompressed
+
 
 class ReplicaManager:
     """Appends to partitions, and waits for their replicas.
@@ -45,6 +47,7 @@ class ReplicaManager:
     fetch_waits, append_waits: operations that wait for records, and for replicas, under (topic name, index).
     became_visible: looks again at what waits on a partition whose high watermark or log start has moved.
     in_thread: runs a function in a thread and returns a Deferred of its result. seconds: a monotonic clock.
+    look_ups: held while a thread searches logs for a client, so that such searches leave threads and memory to others.
     append_in_turn: `append` for batches that have to be inspected, or that come after such; see `inspecting`.
     append_queues: what waits there, by partition; only partitions with appends that wait are in it.
     on_truncated: called with a partition whose log was truncated, and the newest state that came meanwhile, if any.
@@ -66,6 +69,7 @@ class ReplicaManager:
         self.fetch_waits, self.append_waits = waits.fetches, waits.appends
         self.became_visible = waits.check
         self.in_thread = in_thread
+        self.look_ups = DeferredSemaphore(_LOOK_UPS)
         self.seconds = seconds
         self.on_truncated: Callable[[Partition, PartitionState | None], object] = lambda partition, _: None
         self._logs = logs

@@ -63,8 +63,9 @@ class Replicas:
         self.throttle = ReplicaThrottle(configs, node_id, quota)
         self.fetch_waits = self._waits.fetches
         self.fetch_sessions: FetchSessions[Any] = FetchSessions(
-            integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000), self.fetch_waits
-        )
+            integer("max.incremental.fetch.session.cache.slots"), lambda: int(clock.seconds() * 1000),
+            self.fetch_waits, integer("max.incremental.fetch.session.cache.partitions"),
+        )  # fmt: skip
         self.manager = ReplicaManager(
             logs, self.partitions, self._waits, self._flushers, failures, in_thread, seconds=clock.seconds
         )

@@ -29,6 +29,7 @@ from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
 from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.rules import AclAuthorizer
@@ -71,9 +72,21 @@ class FakeConnection:
     host = "127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+    on_lost: Callable[[], object] | None = None
+    claim: PeerClaim | None = None
 
     def finish(self) -> None:
         raise AssertionError("only authentication closes connections")
+
+
+class Trusting(Peers):
+    """Takes every client for the broker that it says it is."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+    def proven(self, claim: PeerClaim | None, node_id: int) -> bool:
+        return True
 
 
 class Parts:
@@ -83,6 +96,7 @@ class Parts:
     acls: AclStore | None = None
     audit: AuditLog | None = None
     replica_selector: RackAwareSelector | None = None
+    peers: Peers = Trusting()
 
     def __init__(self, directory: Path, **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}

@@ -1,5 +1,7 @@
 """A seeded history: producers and consumers work while faults are injected, and invariants are checked.
 
+All the time, a client that is no broker sends fetches in the name of followers, which claim all of the leader's log.
+
 Checked whenever a replica's log, high watermark or membership in the in-sync set has changed:
 
 - all replicas show the same committed records: nothing that was shown is lost;
@@ -23,10 +25,10 @@ from twisted.internet.defer import Deferred
 from pylogd.api import HANDLERS
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode
-from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from pylogd.wire.records import decode_batch, encode_batch, iter_batches
-from tests.fakes.parts import decoded
+from tests.fakes.parts import FakeConnection, decoded
 from tests.simulation.nemesis import TOPIC, TroubledWorld
 from tests.simulation.world import FETCH_VERSION, SimBroker, _freeze
 
@@ -140,6 +142,7 @@ class History(TroubledWorld):
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.steps = 0
         self.consumed = [0] * self.partitions
+        self._forger = random.Random(seed)  # of its own, so that histories are what they are without it
 
     # -- running
 
@@ -156,6 +159,7 @@ class History(TroubledWorld):
         for producer in self.producers:
             producer.send()
         self._consume()
+        self._forge()
         if nemesis:
             self.cause_trouble()
         self.advance(seconds)
@@ -255,6 +259,24 @@ class History(TroubledWorld):
                 if place is None or ledger.data[place - len(view) : place] != view:
                     raise Violation(f"a consumer of {broker.node_id} saw {header} that is not committed")
                 self.consumed[index] = header.next_offset
+
+    # -- a client that says it is a broker
+
+    def _forge(self) -> None:
+        """Tell a leader that a follower has all of its log."""
+        if not self.nemesis_over:
+            self.clock.callLater(0.02, self._forge)
+        broker = self._forger.choice(list(self.brokers.values()))
+        partition = broker.partition(TOPIC, self._forger.randrange(self.partitions))
+        if partition is None or not partition.online:
+            return
+        wanted = FetchPartition(partition.index, partition.leader_epoch, partition.log.log_end_offset)
+        follower = ReplicaState(self._forger.choice([node for node in self.brokers if node != broker.node_id]), -1)
+        request = FetchRequest(
+            replica_state=follower, topics=[FetchTopic(topic_id=partition.topic_id, partitions=[wanted])]
+        )
+        context = RequestContext(cast(Any, broker), FakeConnection(), FETCH_VERSION, "forger")
+        HANDLERS[FetchRequest.API_KEY](context, request)
 
     # -- invariants
 

@@ -9,6 +9,7 @@ import pytest
 
 from pylogd.replica import admission
 from pylogd.replica import partition as partitions
+from pylogd.security.peers import Peers
 from tests.simulation.history import History, Violation
 
 #: The histories of a test run with 3 and with 5 brokers. Each takes a fraction of a second.
@@ -88,4 +89,9 @@ def test_a_leader_that_commits_with_too_few_in_sync_replicas_is_detected(monkeyp
 
 def test_a_broker_that_hides_the_loss_of_its_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "_correct_state", lambda node, topic, state, *_: state)
+    assert violation_found(50)
+
+
+def test_a_leader_that_believes_any_client_to_be_a_follower_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "proven", lambda self, claim, node: True)
     assert violation_found(50)

@@ -30,6 +30,8 @@ from pylogd.replica.admission import admit
 from pylogd.replica.configs import log_config
 from pylogd.replica.replication import Replication
 from pylogd.replica.service import Replicas
+from pylogd.security.peers import SOFTWARE_NAME, BrokerSecret, Peers, read_claim
+from pylogd.security.principal import ANONYMOUS
 from tests.fakes.filesystem import MemoryFileSystem
 from tests.simulation.store import SimStore, SimTree, slowly
 
@@ -153,10 +155,15 @@ class Network:
 class SimConnection:
     """A connection from a process to a broker. Requests and responses arrive in order."""
 
-    def __init__(self, world: Any, clock: SimClock, source: int, target: SimBroker) -> None:
+    host = "sim"
+    listener = "PLAINTEXT"
+    principal = ANONYMOUS
+    authentication: Any = None
+
+    def __init__(self, world: Any, clock: SimClock, source: SimBroker, target: SimBroker) -> None:
         self._world = world
         self._clock = clock
-        self._source = source
+        self._source = source.node_id
         self._target = target
         self._boot = target.boots
         self._out: list[tuple[Any, int, Deferred[Any]]] = []
@@ -164,7 +171,8 @@ class SimConnection:
         self._sent = self._handled = self._answered = 0
         self._arrived: dict[int, Any] = {}
         self._waiting: dict[int, Deferred[Any]] = {}
-        self._context = RequestContext(cast(Any, target), cast(Any, target), FETCH_VERSION, "sim")
+        self.claim = source.claim
+        self.on_lost: Callable[[], object] | None = None
         self.closed = False
         target.connections.append(self)
 
@@ -198,7 +206,7 @@ class SimConnection:
         if self.closed:
             return
         highest = {_FETCH: FETCH_VERSION}.get(message.API_KEY, 9)
-        context = RequestContext(cast(Any, self._target), cast(Any, self._target), highest, "sim")
+        context = RequestContext(cast(Any, self._target), self, highest, "sim")
         maybeDeferred(HANDLERS[message.API_KEY], context, message).addCallbacks(
             lambda response: self._reply(number, response), self._world.fault
         )
@@ -216,10 +224,16 @@ class SimConnection:
             if done is not None and not self.closed:
                 self._clock.callLater(0, done.callback, answer)
 
+    def finish(self) -> None:
+        """Do what authentication asks for; there is none."""
+        raise NotImplementedError
+
     def lost(self) -> None:
         """Break the connection."""
         if not self.closed:
             self.closed = True
+            if self.on_lost is not None:
+                self._target.run(self._boot, self.on_lost)
             waiting, self._waiting = self._waiting, {}
             for done in waiting.values():
                 self._clock.callLater(0, done.errback, BrokerUnavailable("the connection is lost"))
@@ -242,6 +256,9 @@ class SimBroker:
     host = "sim"
     listener = "PLAINTEXT"
     replica_selector = None
+    principal = ANONYMOUS
+    authorizer = None
+    on_lost: Callable[[], object] | None = None  # of clients, which share a connection that lasts
 
     def __init__(self, world: Any, node_id: int, settings: dict[str, Any]) -> None:
         self.world = world
@@ -276,6 +293,7 @@ class SimBroker:
         )
         self.metadata = Metadata(self.settings, cast(Any, self.store), self.clock)
         self.cluster = self.metadata.cluster
+        self._identify()
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
         self.logs = LogManager(
@@ -304,6 +322,12 @@ class SimBroker:
         self.ready = False
         Deferred.fromCoroutine(self._start()).addErrback(self._start_failed, self.boots)
 
+    def _identify(self) -> None:
+        """Make what this process proves with that it is this broker, and what it believes others."""
+        self._secret = BrokerSecret()
+        self.claim = read_claim(SOFTWARE_NAME, self._secret.software_version("1", self.node_id))
+        self.peers = Peers(lambda: self.cluster.known)
+
     def _tell_of_appends(self) -> None:
         """Report every accepted append to the world."""
         append = self.replicas.append
@@ -319,7 +343,7 @@ class SimBroker:
         self.logs.load()
         await self.metadata.start()
         self.logs.adopt_cluster_id(self.cluster_id)
-        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),))
+        broker = Broker(self.node_id, (Endpoint("PLAINTEXT", "sim", 1),), proof=self._secret.digest)
         await admit(self.cluster, self.topics, self.logs, broker, self.in_thread)
         self.world.admitted(self)
         await self.controller.start()
@@ -417,7 +441,7 @@ class World:
 
         def arrive() -> None:
             if broker.alive and broker.ready:
-                connection = SimConnection(self, clock, source, broker)
+                connection = SimConnection(self, clock, self.brokers[source], broker)
 
                 def arrived() -> None:
                     clock.callLater(0, _fire, done, connection)

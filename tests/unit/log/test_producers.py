@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -155,6 +156,34 @@ def test_inactive_producers_are_removed() -> None:
     assert len(log.producers) == 0
     assert send(log, 50).base_offset == 1
     storage.check()
+
+
+def test_those_that_have_not_written_for_longest_are_forgotten() -> None:
+    storage = MemoryStorage(producer_ids_max=16)
+    log = storage.create()
+    for producer in range(16):
+        send(log, 0, producer=producer)
+    send(log, 1, producer=0)
+    send(log, 0, producer=16)
+    assert list(log.producers.by_id) == [0, *range(3, 17)]
+    assert send(log, 1, producer=0).duplicate
+    assert not send(log, 0, producer=1).duplicate
+    log = storage.kill()
+    send(log, 0, producer=100)
+    assert len(log.producers) <= 16
+    storage.check()
+
+
+def test_an_id_that_wrote_once_takes_less_than_500_bytes() -> None:
+    producers = Producers()
+    tracemalloc.start()
+    try:
+        for producer in range(10_000):
+            producers.wrote(producer + 1000, 0, 0, 0, 1_000_000 + producer, START_MS + producer)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 10_000 * 500
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:

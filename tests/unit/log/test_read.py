@@ -262,8 +262,11 @@ def test_time_stamps_that_go_back_and_compressed_batches() -> None:
     for at, stamp in enumerate((500, 100, 300, 700, 600)):
         append(log, b"a", b"b", timestamp=START_MS + stamp, compression=at)
     assert log.offset_for_timestamp(START_MS + 50) == (START_MS + 500, 0, 0)
-    assert log.offset_for_timestamp(START_MS + 502) == (START_MS + 700, 6, 0)
-    assert log.max_timestamp() == (START_MS + 701, 7, 0)
+    assert log.offset_for_timestamp(START_MS + 502, allow_cold=True) == (START_MS + 700, 6, 0)
+    assert log.max_timestamp(allow_cold=True) == (START_MS + 701, 7, 0)
+    for look_up in (lambda: log.offset_for_timestamp(START_MS + 502), log.max_timestamp):
+        with pytest.raises(ColdRead):  # the records have to be decompressed
+            look_up()
     assert len(values(log)) == 10
     storage.check()
 
