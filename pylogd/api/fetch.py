@@ -169,8 +169,7 @@ class FetchJob:
         self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
         self.follower = replica_id_of(context, request)
-        elsewhere = broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK
-        self.rack = request.rack_id if elsewhere else ""
+        self.rack = request.rack_id if broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:
             self._progress = []
@@ -221,9 +220,9 @@ class FetchJob:
 
     def _look_at(self, entries: Iterable[Entry]) -> None:
         served = self.served
-        read: ReadEntry = self._read_for_follower
-        if self.follower < 0:
-            read = self._read_for_client if self._context.broker.authorizer is None else self._read_if_allowed
+        read: ReadEntry = self._read_for_client if self.follower < 0 else self._read_for_follower
+        if self._context.broker.authorizer is not None and self.follower < 0:
+            read = self._read_if_allowed
         for entry in entries:
             data = read(entry)
             if data is not None:
@@ -267,9 +266,6 @@ class FetchJob:
         """Return the name of an entry's topic, None for an id that is unknown here."""
         if not isinstance(entry.topic, bytes):
             return entry.topic
-        partition = self.find((entry.topic, entry.wanted.partition))
-        if partition is not None:
-            return partition.topic
         topic = self._context.broker.topics.by_id(entry.topic)
         return None if topic is None else topic.name
 

@@ -27,14 +27,13 @@ CONNECTION_SETTINGS: Final = [
         INT_MAX,
         "Most client connections of the broker at a time; further ones are closed at once. For a single listener, "
         "`listener.name.<listener>.max.connections` is a limit in addition. The inter-broker listener is exempt from "
-        "the broker's limit if there are other listeners. At run time it can be set to 10 or more. (Kafka accepts 0, "
-        "with which nobody can change it back. If a value set at run time shuts operators out, start the broker with "
+        "the broker's limit if there are other listeners. (Kafka accepts 0, with which nobody can change it back. If "
+        "a value set at run time shuts operators out, start the broker with "
         "`--set ignored.dynamic.settings=max.connections`.)",
         _GROUP,
         minimum=1,
         mode=_DYNAMIC,
         per_listener=True,
-        dynamic_minimum=10,
     ),
     Setting(
         PER_IP,

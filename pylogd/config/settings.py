@@ -256,7 +256,7 @@ class Settings(TypedValues):
                 raise ConfigError(f"{name} can't be changed while the broker runs", name)
             if raw is None:
                 raise ConfigError(f"{name} needs a value", name)
-            checked[name] = setting.format(setting.parse_dynamic(raw)) or ""
+            checked[name] = setting.format(setting.parse(raw)) or ""
         return checked
 
     def set_dynamic(self, all_brokers: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:

@@ -76,8 +76,7 @@ class Setting:
     A `nullable` setting may be unset, which is None. `synonyms` are the broker settings that supply the value of an
     unset topic setting, or of an unset setting in finer units, in order of precedence, each with the factor that
     converts its value to the unit of this setting. `per_listener`: a listener may have a value of its own, in the
-    setting `listener.name.<listener>.<name>`. `dynamic_minimum` is the least number that may be set while the broker
-    runs, where a smaller one would keep out those who could change it back.
+    setting `listener.name.<listener>.<name>`.
     """
 
     name: str
@@ -92,7 +91,6 @@ class Setting:
     nullable: bool = False
     synonyms: tuple[tuple[str, int], ...] = ()
     per_listener: bool = False
-    dynamic_minimum: float | None = None
 
     @property
     def attribute(self) -> str:
@@ -137,18 +135,6 @@ class Setting:
         if not isinstance(raw, str) or (self.choices and raw not in self.choices):
             raise self._error(raw)
         return raw
-
-    def parse_dynamic(self, raw: object) -> Value:
-        """As `parse`, for a value that is set while the broker runs."""
-        value = self.parse(raw)
-        least = self.dynamic_minimum
-        if least is not None and isinstance(value, (int, float)) and value < least:
-            raise ConfigError(
-                f"{self.name} = {value} can't be set while the broker runs: fewer than {least:g} could keep everybody "
-                "out, administrators too; set it in the configuration file",
-                self.name,
-            )
-        return value
 
     def format(self, value: Value) -> str | None:
         """Return a value as text, in the spelling of DescribeConfigs: `parse(format(v)) == v`."""

@@ -426,7 +426,7 @@ class TestConnectionLimits:
         before = parts.settings[name]
         answer = self.alter(parts, name, "0", broker)
         assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert f"{name} = 0 can't be set while the broker runs" in answer.error_message
+        assert name in answer.error_message
         assert parts.settings[name] == before
         assert self.alter(parts, name, "10", broker).error_code == 0
         assert parts.settings[name] == 10
@@ -440,8 +440,3 @@ class TestConnectionLimits:
         result_of(store.set(path, data.replace(b'"20"', b'"0"')))
         result_of(Deferred.fromCoroutine(parts.broker_configs.reload(store)))
         assert parts.settings["max.connections"] == (1 << 31) - 1
-
-    def test_the_operator_may_set_it_in_the_file(self, tmp_path: Path) -> None:
-        parts = Parts(tmp_path, max_connections=0)
-        assert parts.settings["max.connections"] == 0
-        parts.close()
