@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from twisted.internet.task import Clock
-from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 
 from pylogd.net.server import BrokerFactory, ServerLimits
 from pylogd.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -64,9 +64,10 @@ class Rig:
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     made = Rig()
-    globalLogPublisher.addObserver(made.observe)
+    observer = cast(ILogObserver, made.observe)
+    globalLogPublisher.addObserver(observer)
     yield made
-    globalLogPublisher.removeObserver(made.observe)
+    globalLogPublisher.removeObserver(observer)
     made.close()
 
 
