@@ -34,7 +34,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.errors import CloseConnection
-from pylogd.limits.lines import LineLimit
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.receiving import Receiver
 from pylogd.net.sender import Sender
@@ -114,8 +113,8 @@ class Pipeline:
     """Takes the requests of one connection, and sends the replies to them."""
 
     __slots__ = (
-        "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_lines",
-        "_max_in_flight", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_stopped",
+        "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
+        "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state", "_stopped",
     )  # fmt: skip
 
     def __init__(
@@ -126,9 +125,7 @@ class Pipeline:
         sender: Sender,
         max_in_flight: int,
         hangups: HangupWatch,
-        lines: LineLimit | None = None,
     ) -> None:
-        """`lines` limits how often a closed connection is logged; it is shared by connections."""
         self._connection = connection
         self._session = session
         self._handler = handler
@@ -137,7 +134,6 @@ class Pipeline:
         connection.transport.bufferSize = RECEIVE_BYTES
         self._max_in_flight = max_in_flight
         self._hangups = hangups
-        self._lines = lines
         self._held: Event | None = None  # starts when all slots are cleared
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
@@ -215,11 +211,8 @@ class Pipeline:
         """Log why, cancel what waits, and close the connection when the replies already made have left."""
         if self._state >= _DRAINING:
             return
-        left_out = 0 if self._lines is None else self._lines.admit()
-        if left_out is not None:
-            peer = self._connection.transport.getPeer()
-            more = f" ({left_out} lines like this one were left out)" if left_out else ""
-            log.warn("Closing the connection from {peer}: {reason}{more}", peer=peer, reason=reason, more=more)
+        peer = self._connection.transport.getPeer()
+        log.warn("Closing the connection from {peer}: {reason}", peer=peer, reason=reason)
         self._state = _DRAINING
         self._cancel_all()
         self._flush()

@@ -20,7 +20,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pylogd.limits.elements import MAX_ELEMENTS, ElementBounds
-from pylogd.limits.lines import LineLimit
 from pylogd.net.hangups import HangupWatch
 from pylogd.net.pipeline import Pipeline, RequestHandler
 from pylogd.net.receiving import MEMORY
@@ -91,9 +90,7 @@ class BrokerProtocol(Protocol):
             max_chunk=limits.max_sendfile_bytes,
             max_unsent=limits.max_unsent_bytes,
         )
-        self.pipeline = Pipeline(
-            self, session, factory.handler, sender, limits.max_in_flight, factory.hangups, factory.lines
-        )
+        self.pipeline = Pipeline(self, session, factory.handler, sender, limits.max_in_flight, factory.hangups)
 
     def dataReceived(self, data: bytes) -> None:
         self.last_active = self.factory.clock.seconds()
@@ -158,7 +155,6 @@ class BrokerFactory(ServerFactory):
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)
-        self.lines = LineLimit(clock.seconds)
         self._refused = 0
         self._sweep = LoopingCall(self._close_idle)
         self._sweep.clock = clock

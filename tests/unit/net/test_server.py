@@ -1,8 +1,7 @@
-"""What a factory gives all of its connections: bounded log lines, the bound of elements, and word of their end."""
+"""What a factory gives all of its connections: the bound of elements, and word of their end."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
@@ -16,7 +15,6 @@ from tests.fakes.transport import ManualReactor, PairTransport
 from tests.rawclient import encode, frame
 
 METADATA = 3
-BAD_FRAME = struct.pack(">i", -1)
 
 
 class Handler:
@@ -69,17 +67,6 @@ def rig() -> Iterator[Rig]:
     yield made
     globalLogPublisher.removeObserver(observer)
     made.close()
-
-
-def test_a_flood_of_bad_frames_is_logged_in_a_hundred_lines(rig: Rig) -> None:
-    for _ in range(130):
-        rig.send(BAD_FRAME)
-    said = [line for line in rig.lines if line.startswith("Closing the connection")]
-    assert len(said) == 100
-    assert all(line.endswith("frame length -1 is outside 0..1048576 (socket.request.max.bytes)") for line in said)
-    rig.clock.advance(60)
-    rig.send(BAD_FRAME)
-    assert rig.lines[-1].endswith("(30 lines like this one were left out)")
 
 
 def test_too_many_elements_close_the_connection(rig: Rig) -> None:
