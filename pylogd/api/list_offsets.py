@@ -4,10 +4,11 @@ Behaviour: a time stamp is answered with the first record at or after it, and it
 the high watermark, -2 for the log start; from version 7 on -3 for the record with the largest time stamp, from 8 on -4
 for the start of what is stored locally. From 9 on -5 (the end of remote storage) and from 11 on -6 (the start of what
 is still to be uploaded) are answered -1: there is no remote storage. Other negative numbers, and positions that the
-version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset. A new leader that does not know yet
-what is committed answers OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). A partition that is
-named more than once is INVALID_REQUEST each time, as in Kafka. Look-ups that would wait for the disk, decompress
-records or walk far are done in a thread, for two requests of all clients at a time.
+version does not have, are UNSUPPORTED_VERSION. A follower gets the log end offset; a client that is not the broker
+whose id it sends gets CLUSTER_AUTHORIZATION_FAILED. A new leader that does not know yet what is committed answers
+OFFSET_NOT_AVAILABLE, below version 5 LEADER_NOT_AVAILABLE (KIP-207). A partition that is named more than once is
+INVALID_REQUEST each time, as in Kafka. Look-ups that would wait for the disk, decompress records or walk far are done
+in a thread, for two requests of all clients at a time.
 Gaps: `timeout_ms` is for remote storage and has no use here.
 """
 
@@ -91,8 +92,8 @@ def _answer_all(
 ) -> Iterator[int]:
     # With read_committed a follower is answered like a consumer: by the last stable offset.
     follower = request.replica_id if not request.isolation_level else _NO_FOLLOWER
-    if follower >= 0 and not context.is_broker(follower):
-        follower = _NO_FOLLOWER
+    # A broker that is not recognized yet must not take the high watermark for the end of the log: it would truncate.
+    forged = request.replica_id >= 0 and not context.is_broker(request.replica_id)
     times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     for topic in request.topics:
         answers: list[ListOffsetsPartitionResponse] = []
@@ -100,7 +101,9 @@ def _answer_all(
         allowed = context.may_use_topic(AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             index = wanted.partition_index
-            if times[topic.name, index] > 1:
+            if forged:
+                answers.append(ListOffsetsPartitionResponse(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            elif times[topic.name, index] > 1:
                 answers.append(ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST))
             elif not allowed:
                 answers.append(ListOffsetsPartitionResponse(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))

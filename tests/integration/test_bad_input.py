@@ -7,7 +7,6 @@ is logged (the fixture checks), memory stays bounded, and other clients are serv
 from __future__ import annotations
 
 import random
-import re
 import struct
 import time
 from collections.abc import Callable
@@ -174,10 +173,7 @@ def test_random_requests_are_answered_or_close_the_connection(start_broker: Call
     assert frames > 2000
     assert 0 < closed < frames, "some frames were well-formed and some were not"
     log = broker.log()
-    lines = log.count("Closing the connection")
-    left_out = sum(map(int, re.findall(r"\((\d+) lines like this one were left out\)", log)))
-    assert 0 < lines <= lines + left_out <= closed, "a flood of bad frames does not flood the log"
-    assert lines < closed / 2
+    assert log.count("Closing the connection") == closed
     assert "internal error" not in log
     wait_until(lambda: connections(broker.pid) <= sockets, "the sockets are closed")
     assert memory(broker.pid) - before < MEMORY_CAP
