@@ -198,6 +198,7 @@ class Broker:
         return connect(
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
+            tls=self._listeners.tls_between_brokers(endpoint.host),
         )  # fmt: skip
 
     async def _register(self) -> None:

@@ -78,9 +78,14 @@ class Listeners:
         """What to register: the advertised addresses."""
         return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
 
-    def certificates(self, listener: str) -> ListenerCertificates | None:
-        """Return the certificates of a listener with TLS, None for one without."""
-        return self._certificates.get(listener)
+    def tls_between_brokers(self, host: str) -> Any:
+        """Return what `wrapClientTLS` takes for a connection to the broker at `host`; None if it is not encrypted."""
+        certificates = self._certificates.get(self._settings.inter_broker_listener.name)
+        if certificates is None:
+            return None
+        from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+
+        return BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
 
     # -- start and stop
 
