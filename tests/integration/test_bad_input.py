@@ -180,7 +180,7 @@ def test_random_requests_for_every_api_and_version(start_broker: Callable[..., B
     assert frames > 2000
     assert 0 < closed < frames, "some are well-formed and some are not"
     log = broker.log()
-    assert log.count("Closing the connection") == closed
+    assert 100 <= log.count("Closing the connection") < closed, "a flood of them does not fill the log"
     assert "internal error" not in log
     wait_until(lambda: connections(broker.pid) <= sockets, "the sockets are closed")
     assert memory(broker.pid) - before < MEMORY_CAP
