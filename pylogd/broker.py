@@ -259,6 +259,7 @@ class Broker:
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
             software=(SOFTWARE_NAME, self._secret.software_version(__version__, self.node_id)),
+            security=self._listeners.between_brokers,
         )  # fmt: skip
 
     async def _register(self) -> None:

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from pylogd.config import Listener, ListenerValues, Settings
 from pylogd.config.connections import parse_overrides
 from pylogd.metadata.image import Endpoint
+from pylogd.net.client import NOT_SECURED, ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.proxy_protocol import ProxiedFactory
@@ -78,9 +79,16 @@ class Listeners:
         """What to register: the advertised addresses."""
         return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
 
-    def certificates(self, listener: str) -> ListenerCertificates | None:
-        """Return the certificates of a listener with TLS, None for one without."""
-        return self._certificates.get(listener)
+    @property
+    def between_brokers(self) -> ConnectionSecurity:
+        """How connections to other brokers are secured."""
+        certificates = self._certificates.get(self._settings.inter_broker_listener.name)
+        if certificates is None:
+            return NOT_SECURED
+        from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
+
+        context, check_hostname = certificates.context_between_brokers(), certificates.check_hostname
+        return ConnectionSecurity(tls=lambda host: BrokerCreator(context, host, check_hostname))
 
     # -- start and stop
 

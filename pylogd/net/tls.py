@@ -16,7 +16,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from OpenSSL import SSL
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
+from service_identity.pyopenssl import verify_hostname, verify_ip_address
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+    IReactorTime,
+)
 from twisted.internet.protocol import Factory
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
@@ -164,6 +170,36 @@ class _Creator:
     def serverConnectionForTLS(self, _protocol: Any) -> SSL.Connection:
         """Return a connection in the current context; called by Twisted."""
         return SSL.Connection(self._context(), None)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class BrokerCreator:
+    """Makes OpenSSL's side of a connection to another broker, for `wrapClientTLS`."""
+
+    def __init__(self, context: SSL.Context, host: str, check_host: bool) -> None:
+        """`check_host`: whether the broker's certificate has to name `host`."""
+        self._context = context
+        self._host = host
+        self._check_host = check_host
+
+    def clientConnectionForTLS(self, protocol: Any) -> SSL.Connection:
+        """Return a connection; called by Twisted."""
+        connection = SSL.Connection(self._context, None)
+        address = isIPAddress(self._host) or isIPv6Address(self._host)
+        if not address:
+            connection.set_tlsext_host_name(self._host.encode("idna"))
+        verify = verify_ip_address if address else verify_hostname
+
+        def handshaken(one: SSL.Connection, where: int, _result: int) -> None:
+            if where & SSL.SSL_CB_HANDSHAKE_DONE:
+                try:
+                    verify(one, self._host)
+                except Exception:  # it must not pass through OpenSSL
+                    protocol.failVerification(Failure())
+
+        if self._check_host:
+            connection.set_info_callback(handshaken)
+        return connection
 
 
 class TlsFactory(TLSMemoryBIOFactory):

@@ -103,7 +103,10 @@ def server_context(credentials: Credentials, options: TlsOptions, session_id: by
 
 
 def client_context(credentials: Credentials, options: TlsOptions) -> SSL.Context:
-    """Return the context for connections to other brokers, with this one's certificate. Raises ConfigError."""
+    """Return the context for connections to other brokers, with this one's certificate. Raises ConfigError.
+
+    Without certificates to trust in the settings, those that the system trusts are.
+    """
     context = _context(credentials.identities[0], credentials.trusted, options, b"")
     context.set_verify(SSL.VERIFY_PEER)
     if not credentials.trusted:
@@ -149,10 +152,10 @@ def _context(
                 context.add_client_ca(certificate)
     except SSL.Error as error:
         raise ConfigError(f"TLS: OpenSSL refuses the settings: {explain(error)}") from error
-    context.set_verify(_VERIFY[options.client_auth])
-    context.set_session_cache_mode(SSL.SESS_CACHE_SERVER)
-    context.set_timeout(_SESSION_SECONDS)
     if session_id:
+        context.set_verify(_VERIFY[options.client_auth])
+        context.set_session_cache_mode(SSL.SESS_CACHE_SERVER)
+        context.set_timeout(_SESSION_SECONDS)
         context.set_session_id(session_id)
     return context
 

@@ -19,7 +19,13 @@ from pylogd.config.principal_rules import Rule, parse_rules
 from pylogd.security.principal import USER, Principal
 
 try:
-    from pylogd.security.certificates import Credentials, fingerprint, read_credentials, server_context
+    from pylogd.security.certificates import (
+        Credentials,
+        client_context,
+        fingerprint,
+        read_credentials,
+        server_context,
+    )
     from pylogd.security.distinguished_names import subject_name
 except ImportError as error:  # pyOpenSSL or cryptography
     _missing: ImportError | None = error
@@ -36,6 +42,7 @@ class _Loaded(NamedTuple):
     seen: tuple[object, ...]
     credentials: Credentials
     context: Any
+    between: Any  # the context of connections to other brokers
     rules: tuple[Rule, ...]
 
 
@@ -48,7 +55,8 @@ def _load(options: TlsOptions, session_id: bytes, before: _Loaded | None) -> _Lo
     if before is not None and credentials.print == before.credentials.print:
         return before._replace(seen=seen)
     context = server_context(credentials, options, session_id)
-    return _Loaded(seen, credentials, context, parse_rules(options.principal_rules))
+    between = client_context(credentials, options)
+    return _Loaded(seen, credentials, context, between, parse_rules(options.principal_rules))
 
 
 class ListenerCertificates:
@@ -82,6 +90,15 @@ class ListenerCertificates:
     def context(self) -> Any:
         """Return the context for a new connection."""
         return self._loaded.context
+
+    def context_between_brokers(self) -> Any:
+        """Return the context for a new connection to another broker, which shows the certificate of this one."""
+        return self._loaded.between
+
+    @property
+    def check_hostname(self) -> bool:
+        """Whether the certificates of other brokers have to name the host that is connected to."""
+        return self._options().check_hostname
 
     @property
     def credentials(self) -> Credentials:

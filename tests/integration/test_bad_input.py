@@ -173,7 +173,7 @@ def test_random_requests_are_answered_or_close_the_connection(start_broker: Call
     assert frames > 2000
     assert 0 < closed < frames, "some frames were well-formed and some were not"
     log = broker.log()
-    assert log.count("Closing the connection") == closed
+    assert 100 <= log.count("Closing the connection") < closed, "a flood of them does not fill the log"
     assert "internal error" not in log
     wait_until(lambda: connections(broker.pid) <= sockets, "the sockets are closed")
     assert memory(broker.pid) - before < MEMORY_CAP
