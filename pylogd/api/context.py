@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pylogd.security.audit import AuditLog
     from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
+    from pylogd.security.delegation_tokens import TokenManager
     from pylogd.security.scram_users import StoredUsers
 
 
@@ -89,6 +90,8 @@ class BrokerParts(Protocol):
     def scram_users(self) -> StoredUsers: ...
     @property
     def peers(self) -> Peers: ...
+    @property
+    def delegation_tokens(self) -> TokenManager: ...
     @property
     def node_id(self) -> int: ...
     @property

@@ -29,6 +29,7 @@ from pylogd.security.acl_store import AclStore
 from pylogd.security.audit import AuditLog
 from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.peers import PeerClaim, Peers
 from pylogd.security.plugins import make_authorizer
 from pylogd.security.principal import ANONYMOUS
@@ -114,7 +115,8 @@ class Parts:
             self.acls = AclStore(self.metadata.store, self.metadata.feed, self.authorizer)
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
-        self.scram_users = StoredUsers(self.metadata.entity_configs)
+        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
+        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
