@@ -48,6 +48,7 @@ from pylogd.replica.selector import RackAwareSelector
 from pylogd.replica.service import Replicas
 from pylogd.replica.smooth import SmoothJoins
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.scram_users import StoredUsers
 
 log = Logger()
@@ -119,7 +120,8 @@ class Broker:
 
     def _make_listeners(self) -> None:
         self._login_pool = ThreadPool(0, _LOGIN_THREADS, "pylogd-sasl")
-        self.scram_users = StoredUsers(self.metadata.entity_configs)
+        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
+        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self._listeners = Listeners(self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread)
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
@@ -192,6 +194,8 @@ class Broker:
         await self.metadata.start()
         self._undo.append(self.metadata.stop)
         await self.scram_users.start(self.metadata.store)
+        self.delegation_tokens.start(self._reactor)
+        self._undo.append(self._stop_tokens)
         await self.in_thread(self.logs.adopt_cluster_id, self.cluster_id)
         self._undo.append(self._drain)
         self._undo.append(self._listeners.stop)
@@ -313,6 +317,9 @@ class Broker:
 
     async def _stop_smooth_joins(self) -> None:
         self.smooth_joins.stop()
+
+    async def _stop_tokens(self) -> None:
+        self.delegation_tokens.stop()
 
     async def _stop_pool(self) -> None:
         self._pool.stop()

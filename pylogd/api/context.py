@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pylogd.replica.manager import ReplicaManager
     from pylogd.security.authentication import Authentication
     from pylogd.security.authorizer import Authorizer
+    from pylogd.security.delegation_tokens import TokenManager
     from pylogd.security.scram_users import StoredUsers
 
 
@@ -57,6 +58,8 @@ class BrokerParts(Protocol):
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
     @property
     def scram_users(self) -> StoredUsers: ...
+    @property
+    def delegation_tokens(self) -> TokenManager: ...
     @property
     def node_id(self) -> int: ...
     @property

@@ -1,4 +1,4 @@
-"""The settings of authentication: SASL mechanisms and sessions.
+"""The settings of authentication: SASL mechanisms, sessions, delegation tokens.
 
 Strategy: a table only. Most settings can be given for a single listener, some for a mechanism on a listener
 (`listener.name.<listener>.<mechanism>.<setting>`); `security.mechanisms` reads them.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from pylogd.config.storage import HOUR_MS
-from pylogd.config.values import ConfigType, Setting
+from pylogd.config.values import INT_MAX, ConfigType, Setting
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 _STRING, _LIST, _PASSWORD = ConfigType.STRING, ConfigType.LIST, ConfigType.PASSWORD
 _GROUP: Final = "Authentication"
 _OAUTH: Final = "OAUTHBEARER"
+_TOKENS: Final = "Delegation tokens"
+_DAY_MS: Final = 24 * HOUR_MS
 
 #: The mechanisms that a listener can offer.
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -176,5 +178,38 @@ SASL_SETTINGS: Final = [
         "development only. (Ours; with Kafka it is the default.)",
         _OAUTH,
         per_listener=True,
+    ),
+    Setting(
+        "delegation.token.secret.key",
+        _PASSWORD,
+        None,
+        "The secret from which delegation tokens are made, the same for all brokers. Unset: there are none.",
+        _TOKENS,
+        nullable=True,
+    ),
+    Setting(
+        "delegation.token.max.lifetime.ms",
+        _LONG,
+        7 * _DAY_MS,
+        "How long a delegation token can be renewed.",
+        _TOKENS,
+        minimum=1,
+    ),
+    Setting(
+        "delegation.token.expiry.time.ms",
+        _LONG,
+        _DAY_MS,
+        "How long a delegation token lasts unless it is renewed.",
+        _TOKENS,
+        minimum=1,
+    ),
+    Setting(
+        "delegation.token.expiry.check.interval.ms",
+        _LONG,
+        HOUR_MS,
+        "How often expired delegation tokens are deleted.",
+        _TOKENS,
+        minimum=1,
+        maximum=INT_MAX,
     ),
 ]

@@ -39,6 +39,8 @@ ALL_BROKERS: Final = "<default>"
 CLUSTER_ID: Final = "/cluster/id"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 CHANGES: Final = "/changes"
+#: The parent of the nodes of delegation tokens.
+DELEGATION_TOKENS: Final = "/delegation_token/tokens"
 #: Random bytes in base64, from which the salts of unknown users are made.
 SCRAM_DECOY_SECRET: Final = "/scram_decoy_secret"
 CONTROLLER: Final = "/controller"

@@ -13,6 +13,7 @@ from pylogd.config import Settings
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.cluster import Cluster
 from pylogd.metadata.configs import BrokerConfigs
+from pylogd.metadata.delegation_tokens import DelegationTokens
 from pylogd.metadata.eligibility import min_insync_of
 from pylogd.metadata.entity_configs import EntityConfigs
 from pylogd.metadata.interfaces import IMetadataStore
@@ -28,7 +29,8 @@ _SESSION_END_SECONDS: Final = 5.0
 class Metadata:
     """A broker's metadata on one store.
 
-    `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, and `entity_configs` of users and client ids.
+    `cluster`, `topics`, `topic_admin`, `isr_writer`, `broker_configs`, `entity_configs` of users and client ids, and
+    `delegation_tokens`.
     """
 
     def __init__(self, settings: Settings, store: IMetadataStore, clock: IReactorTime | None = None) -> None:
@@ -41,6 +43,7 @@ class Metadata:
         # Read before the topics, whose settings fall back to the broker's.
         self.broker_configs = BrokerConfigs(store, settings, node_id, self._feed)
         self.entity_configs = EntityConfigs(store, self._feed)
+        self.delegation_tokens = DelegationTokens(store, self._feed)
         self.topics = TopicRegistry(settings, self._feed)
         self.topic_admin = TopicAdmin(store, settings, self.cluster, self._feed, self.topics)
         self.isr_writer = IsrWriter(self.topics, self.cluster, self._feed, wall_ms, partial(min_insync_of, settings))

@@ -43,18 +43,14 @@ _SECRET_BYTES: Final = 32
 #: Iterations and length of the salt, where there are no credentials.
 _COMMON: Final = (MIN_ITERATIONS, SALT_BYTES)
 
-FindToken = Callable[[Algorithm, str], ScramIdentity | None]
-
-
-def no_token(_algorithm: Algorithm, _token_id: str) -> ScramIdentity | None:
-    """Find no delegation token: there are none."""
-    return None
+#: (algorithm, token id, decoy) -> who a delegation token stands for; the decoy says how it is salted.
+FindToken = Callable[[Algorithm, str, ScramCredential], ScramIdentity | None]
 
 
 class StoredUsers:
     """The users with SCRAM credentials, and decoys for others. find_token: finds delegation tokens."""
 
-    def __init__(self, configs: EntityConfigs, find_token: FindToken = no_token) -> None:
+    def __init__(self, configs: EntityConfigs, find_token: FindToken) -> None:
         self._configs = configs
         self._find_token = find_token
         self._secret = secrets.token_bytes(_SECRET_BYTES)
@@ -89,7 +85,7 @@ class StoredUsers:
 
     def token(self, algorithm: Algorithm, token_id: str) -> ScramIdentity | None:
         """Return a delegation token that is valid now."""
-        return self._find_token(algorithm, token_id)
+        return self._find_token(algorithm, token_id, self.decoy(algorithm, token_id))
 
     def decoy(self, algorithm: Algorithm, name: str) -> ScramCredential:
         """Return a credential for a name that is not known, the same each time and on each broker."""

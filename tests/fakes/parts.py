@@ -26,6 +26,7 @@ from pylogd.replica.partition import Partition
 from pylogd.replica.service import Replicas
 from pylogd.security.authentication import Authentication
 from pylogd.security.authorizer import Authorizer
+from pylogd.security.delegation_tokens import make_tokens
 from pylogd.security.principal import ANONYMOUS
 from pylogd.security.scram_users import StoredUsers
 from pylogd.wire import schema
@@ -89,7 +90,8 @@ class Parts:
         self.metadata = Metadata(self.settings, SqliteStore(directory / "metadata.sqlite", worker=InlineWorker()))
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
-        self.scram_users = StoredUsers(self.metadata.entity_configs)
+        self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
+        self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)

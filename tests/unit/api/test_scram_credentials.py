@@ -149,7 +149,7 @@ def test_describe_configs_does_not_show_them(parts: Parts) -> None:
 
 
 def test_other_brokers_see_a_change(parts: Parts) -> None:
-    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata._feed))
+    other = StoredUsers(EntityConfigs(parts.metadata.store, parts.metadata._feed), parts.delegation_tokens.find)
     alter(parts, upsertion("alice"))
     assert other.user(SCRAM_SHA_256, "alice") is not None
 
@@ -180,7 +180,7 @@ def test_decoys_are_like_users(parts: Parts) -> None:
 
 
 def test_all_brokers_have_the_same_decoys(parts: Parts) -> None:
-    brokers = [StoredUsers(parts.metadata.entity_configs) for _ in range(2)]
+    brokers = [StoredUsers(parts.metadata.entity_configs, parts.delegation_tokens.find) for _ in range(2)]
     salts = {users.decoy(SCRAM_SHA_256, "nobody").salt for users in brokers}
     assert len(salts) == 2
     for users in brokers:

@@ -30,6 +30,7 @@ from pylogd.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from pylogd.wire.messages.api_versions import ApiVersionsRequest
+from pylogd.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from pylogd.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from pylogd.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
@@ -37,12 +38,14 @@ from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRe
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from pylogd.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from pylogd.wire.messages.describe_groups import DescribeGroupsRequest
 from pylogd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from pylogd.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from pylogd.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from pylogd.wire.messages.elect_leaders import ElectLeadersRequest
 from pylogd.wire.messages.elect_leaders import TopicPartitions as ElectedPartitions
+from pylogd.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from pylogd.wire.messages.find_coordinator import FindCoordinatorRequest
 from pylogd.wire.messages.heartbeat import HeartbeatRequest
@@ -87,6 +90,7 @@ from pylogd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from pylogd.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from pylogd.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from pylogd.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from pylogd.wire.messages.sasl_handshake import SaslHandshakeRequest
 from pylogd.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -106,6 +110,10 @@ REQUESTS: list[Any] = [
     DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])]),
     InitProducerIdRequest(transactional_id=None),
     SaslHandshakeRequest("PLAIN"),
+    CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")], -1),
+    RenewDelegationTokenRequest(b"secret", -1),
+    ExpireDelegationTokenRequest(b"secret", -1),
+    DescribeDelegationTokenRequest(None),
     DescribeUserScramCredentialsRequest(None),
     AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [ScramCredentialUpsertion("bob", 1, 1)]),
     SaslAuthenticateRequest(b"\0alice\0secret"),
