@@ -30,12 +30,12 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """A single Kafka broker on an empty directory; yields its address."""
+def running(folder: Path, more: str = "") -> Iterator[str]:
+    """A single Kafka broker on an empty directory, with `more` properties; yields its address."""
     java = java_tools.java()
     port, controller = free_ports(2)
     properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder) + more)
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
     checks.fetched(storage, "a formatted Kafka directory", seconds=60)
     with (folder / "kafka.log").open("wb") as log:
