@@ -31,14 +31,15 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """Run a Kafka broker on an empty directory, and yield its address."""
+def running(folder: Path, more: str = "") -> Iterator[str]:
+    """Run a Kafka broker on an empty directory, with `more` properties, and yield its address."""
     java = java_tools.java()
     port, controller = free_ports(2)
     properties = folder / "server.properties"
-    properties.write_text(
-        PROPERTIES.format(node=0, voters=f"0@127.0.0.1:{controller}", port=port, controller=controller, folder=folder)
+    text = PROPERTIES.format(
+        node=0, voters=f"0@127.0.0.1:{controller}", port=port, controller=controller, folder=folder
     )
+    properties.write_text(text + more)
     storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
     checks.fetched(storage, "a formatted Kafka directory", seconds=60)
     with (folder / "kafka.log").open("wb") as log:

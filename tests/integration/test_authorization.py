@@ -7,6 +7,7 @@ the ACLs until one says otherwise.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ AUTHORIZED = {
 }
 
 
-def audited(path: Path) -> list[dict[str, object]]:
+def audited(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -102,6 +103,20 @@ def test_librdkafka_changes_acls_and_is_refused_by_them(authorized: BrokerProces
     denied = [(line["api"], line["operation"], line["name"]) for line in lines if line["event"] == "denied"]
     assert ("Produce", "WRITE", "orders") in denied or ("Metadata", "DESCRIBE", "orders") in denied
     assert any(name == "g-1" for _, _, name in denied)
+
+
+def test_the_audit_log_is_reopened_on_sighup(authorized: BrokerProcess, audit: Path) -> None:
+    rotated = audit.with_suffix(".1")
+    with Admin(authorized.address) as admin:
+        admin.create_topic("first")
+        until(lambda: audited(audit))
+        audit.rename(rotated)
+        authorized.process.send_signal(signal.SIGHUP)
+        until(audit.exists)
+        admin.create_topic("second")
+        until(lambda: audited(audit))
+    assert [line["results"][0]["name"] for line in audited(rotated)] == ["first"]
+    assert [line["results"][0]["name"] for line in audited(audit)] == ["second"]
 
 
 def test_our_client_is_refused_on_open_connections(authorized: BrokerProcess) -> None:
