@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, print_json, print_table
+from pylogd.cli.common import (
+    bootstrap_option,
+    format_bytes,
+    format_time,
+    json_option,
+    kafka_options,
+    print_json,
+    print_table,
+)
 from pylogd.cli.spark import check_there, on_spark, spark_options
 
 if TYPE_CHECKING:
@@ -94,6 +102,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             by=given["by"],
             gather=given["gather"],
             restart_recreated=given["on_recreated"] == "restart",
+            client=kafka_options(),
         )
         if given["follow"]:
             loading.follow(
