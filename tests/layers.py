@@ -77,6 +77,8 @@ RULES: Mapping[str, Rule] = {
     "tap": Rule(("config", "process"), Twisted.ALL),
     "client": Rule(("wire", *_CREDENTIALS), _NEVER),
     "client.core": Rule(("wire", *_CREDENTIALS), _NEVER),
+    "client.tokens": Rule(("client.core",), _NEVER),
+    "client.properties": Rule((*_CREDENTIALS, "client.core", "client.tokens"), _NEVER),
     "client.evented": Rule(("wire", *_CREDENTIALS, "client.core"), _NEVER),
     "client.zookeeper": Rule(("client.core", "metadata"), Twisted.ALL),
     "client.blocking": Rule(("wire", *_CREDENTIALS, "client.core", "client.evented", "client.zookeeper"), _NEVER),

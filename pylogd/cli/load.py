@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option
+from pylogd.cli.common import bootstrap_option, format_bytes, format_time, json_option, kafka_options
 from pylogd.cli.output import note, print_json, print_table
 from pylogd.cli.spark import check_there, on_spark, spark_options
 
@@ -95,6 +95,7 @@ def _run(spark: Any, root: str, topics: tuple[str, ...], as_json: bool, given: M
             by=given["by"],
             gather=given["gather"],
             restart_recreated=given["on_recreated"] == "restart",
+            client=kafka_options(),
         )
         if given["follow"]:
             loading.follow(

@@ -117,7 +117,8 @@ def pylogd() -> None:
     pylogd consume events --until-end                               read it
 
     Commands that talk to a broker take --bootstrap-server HOST:PORT or the environment variable
-    PYLOGD_BOOTSTRAP_SERVER (default: localhost:9092). `pylogd COMMAND --help` has examples.
+    PYLOGD_BOOTSTRAP_SERVER (default: localhost:9092), and --command-config FILE or PYLOGD_COMMAND_CONFIG with Kafka's
+    properties for TLS and SASL. `pylogd COMMAND --help` has examples.
     """
 
 

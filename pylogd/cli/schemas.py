@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from pylogd.cli.common import bootstrap_option
+from pylogd.cli.common import bootstrap_option, security
 from pylogd.cli.output import print_line
 
 _LEVELS = ["NONE", *(f"{way}{more}" for way in ("BACKWARD", "FORWARD", "FULL") for more in ("", "_TRANSITIVE"))]
@@ -47,7 +47,9 @@ def schema_registry(ctx: click.Context, bootstrap: str, listen: str, topic: str,
     except ValueError as error:
         raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
     log_to(sys.stderr)
-    service = SchemaRegistryService(reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility))
+    service = SchemaRegistryService(
+        reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility), security()
+    )
     shell = Shell(reactor, service, lambda: "pylogd schema-registry answers on http://{}:{}".format(*service.address))
     shell.announce = print_line
     ctx.exit(run_in_foreground(shell, reactor, "pylogd schema-registry"))

@@ -11,6 +11,7 @@ from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
 from twisted.web.server import Site
 
+from pylogd.client import SecurityOptions
 from pylogd.clock import wall_ms
 from pylogd.schemas.parsing import Compatibility
 from pylogd.schemas.registry import Registry
@@ -22,12 +23,18 @@ class SchemaRegistryService:
     """Starts and stops the store and the HTTP server in order. `address`: (host, port) once it listens."""
 
     def __init__(
-        self, reactor: Any, bootstrap: str, listen: str, topic: str, level: Compatibility = Compatibility.BACKWARD
+        self,
+        reactor: Any,
+        bootstrap: str,
+        listen: str,
+        topic: str,
+        level: Compatibility = Compatibility.BACKWARD,
+        security: SecurityOptions | None = None,
     ) -> None:
-        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`."""
+        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`; `security` is for brokers."""
         self._reactor = reactor
         self._listen = listen
-        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
+        self._store = SchemaStore(reactor, bootstrap, topic, Registry(level), security=security)
         self._port: IListeningPort | None = None
         self.address = ("", 0)
 
