@@ -115,7 +115,11 @@ def _report(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     for name, found in after["cases"].items():
         lines += ["", f"## {name}", "", "Now:", *head, *found["rows"], ""]
         if name in before["cases"]:
-            lines += [f"Before, at commit {before['machine']['commit']}:", *head, *before["cases"][name]["rows"]]
+            lines += [
+                f"Before, at commit {before['machine']['commit']}, by the names of that time:",
+                *head,
+                *before["cases"][name]["rows"],
+            ]
     return [*lines, "", "Measured on: " + ", ".join(f"{k} {v}" for k, v in after["machine"].items()) + "."]
 
 

@@ -1,4 +1,6 @@
-"""With all brokers down a client waits for its next attempt: it does not ask again and again whether there is work.
+"""In an outage a client waits for its next attempt, and begins it in time.
+
+With all brokers down it does not ask again and again whether there is work.
 
 Time is simulated and passes only while a client waits, so one that does not wait would never come to the end of these
 tests: the bound on the number of its waits ends them.
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 
 from pylogd.client import BrokerUnavailable, Cluster, Consumer, DeliveryTimedOut, Producer, deferred
+from pylogd.errors import ErrorCode
+from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import encode_batch
-from tests.fakes.broker import FakeBroker
+from tests.fakes.broker import FakeBroker, refuse_produce
 from tests.fakes.clock import FakeClock
 from tests.fakes.memory_broker import MemoryBroker, MemoryReactor
 
@@ -74,6 +78,47 @@ def test_a_blocking_producer() -> None:
     with pytest.raises((BrokerUnavailable, DeliveryTimedOut)):
         producer.send("t", b"v", partition=0).result()
     assert clock.outage >= SECONDS - LONGEST_PAUSE
+    producer.abandon()
+
+
+class TickingClock(FakeClock):
+    """A clock that goes on each time that somebody looks, so that no two looks see the same time."""
+
+    def monotonic(self) -> float:
+        self.now += 0.0003
+        return self.now
+
+
+class TickingReactor(MemoryReactor):
+    """The same on an event loop."""
+
+    def seconds(self) -> float:
+        self.rightNow += 0.0004
+        return float(self.rightNow)
+
+
+PAUSES: dict[str, Any] = {"retry_backoff": 0.001, "retry_backoff_max": 0.001}
+REFUSED = 30
+
+
+def test_a_pause_that_ends_during_a_turn_is_not_missed() -> None:
+    """Nothing else would wake the producer before `delivery_timeout`."""
+    clock = TickingClock()
+    with FakeBroker() as server, Producer(Cluster(server.address, clock=clock), **PAUSES) as producer:
+        producer.send("t", b"v", partition=0).result()
+        server.on(ApiKey.PRODUCE, *[refuse_produce(ErrorCode.NOT_ENOUGH_REPLICAS)] * REFUSED)
+        begun = clock.now
+        assert producer.send("t", b"v", partition=0).result() == 1
+        assert clock.now - begun < SECONDS / 2
+
+
+def test_a_pause_that_ends_during_a_turn_of_a_loop_is_not_missed() -> None:
+    reactor = TickingReactor()
+    server = MemoryBroker(reactor)
+    producer = deferred.Producer(deferred.Cluster(server.address, reactor=reactor), **PAUSES)
+    reactor.result(reactor.result(producer.send("t", b"v", partition=0)).result())
+    server.on(ApiKey.PRODUCE, *[refuse_produce(ErrorCode.NOT_ENOUGH_REPLICAS)] * REFUSED)
+    assert reactor.result(reactor.result(producer.send("t", b"v", partition=0)).result(), SECONDS / 2) == 1
     producer.abandon()
 
 
