@@ -9,9 +9,10 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IListeningPort
 from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
-from twisted.web.server import Site
 
 from pylogd.clock import wall_ms
+from pylogd.schemas.bodies import BoundedSite
+from pylogd.schemas.checking import SchemaChecker
 from pylogd.schemas.parsing import Compatibility
 from pylogd.schemas.registry import Registry
 from pylogd.schemas.store import SchemaStore
@@ -28,6 +29,7 @@ class SchemaRegistryService:
         self._reactor = reactor
         self._listen = listen
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
+        self._checker = SchemaChecker(reactor)
         self._port: IListeningPort | None = None
         self.address = ("", 0)
 
@@ -37,8 +39,8 @@ class SchemaRegistryService:
 
     async def _start(self) -> None:
         await self._store.start()
-        site = Site(SchemaRegistryResource(self._store), logFormatter=_access_line)
-        site.displayTracebacks = False
+        resource = SchemaRegistryResource(self._store, self._checker)
+        site = BoundedSite(resource, self._reactor, _access_line)
         self._port = await serverFromString(self._reactor, self._listen).listen(site)
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
@@ -50,6 +52,7 @@ class SchemaRegistryService:
     async def _stop(self) -> None:
         if self._port is not None:
             await defer.maybeDeferred(self._port.stopListening)
+        await self._checker.stop()
         await self._store.stop()
 
 
