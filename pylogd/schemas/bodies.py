@@ -114,6 +114,8 @@ class BoundedRequest(Request):
 class BoundedSite(Site):
     """The factory of connections with bounded requests. `held`: the bytes of all bodies that are held at present."""
 
+    noisy = False
+
     def __init__(self, resource: Resource, reactor: Any, log_line: Callable[[str, IRequest], str]) -> None:
         super().__init__(resource, BoundedRequest, reactor=reactor, logFormatter=log_line)  # type: ignore[no-untyped-call]
         self.displayTracebacks = False

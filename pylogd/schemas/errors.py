@@ -124,3 +124,9 @@ class Overloaded(RegistryError):
     """Too many requests wait for a resource. The client may try again later."""
 
     status, code = 503, 50301
+
+
+class Unauthorized(RegistryError):
+    """The request has no credentials, or wrong ones."""
+
+    status, code = 401, 40101

@@ -11,6 +11,7 @@ from twisted.web.http import combinedLogFormatter, datetimeToLogString
 from twisted.web.iweb import IRequest
 
 from pylogd.clock import wall_ms
+from pylogd.schemas.authentication import Authenticator
 from pylogd.schemas.bodies import BoundedSite
 from pylogd.schemas.checking import SchemaChecker
 from pylogd.schemas.parsing import Compatibility
@@ -23,10 +24,23 @@ class SchemaRegistryService:
     """Starts and stops the store and the HTTP server in order. `address`: (host, port) once it listens."""
 
     def __init__(
-        self, reactor: Any, bootstrap: str, listen: str, topic: str, level: Compatibility = Compatibility.BACKWARD
+        self,
+        reactor: Any,
+        bootstrap: str,
+        listen: str,
+        topic: str,
+        level: Compatibility = Compatibility.BACKWARD,
+        *,
+        authenticator: Authenticator | None = None,
+        tls: Any = None,
     ) -> None:
-        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`."""
+        """`listen` is a Twisted server endpoint, such as `tcp:8081:interface=127.0.0.1`.
+
+        authenticator: who may send requests; None for everybody. tls: a `tls.ReloadedTls`; None for plain HTTP.
+        """
         self._reactor = reactor
+        self._authenticator = Authenticator(reactor) if authenticator is None else authenticator
+        self._tls = tls
         self._listen = listen
         self._store = SchemaStore(reactor, bootstrap, topic, Registry(level))
         self._checker = SchemaChecker(reactor)
@@ -38,10 +52,16 @@ class SchemaRegistryService:
         return defer.Deferred.fromCoroutine(self._start())
 
     async def _start(self) -> None:
+        await self._authenticator.start()
         await self._store.start()
-        resource = SchemaRegistryResource(self._store, self._checker)
-        site = BoundedSite(resource, self._reactor, _access_line)
-        self._port = await serverFromString(self._reactor, self._listen).listen(site)
+        resource = SchemaRegistryResource(self._store, self._checker, self._authenticator)
+        factory: Any = BoundedSite(resource, self._reactor, _access_line)
+        if self._tls is not None:
+            from twisted.protocols.tls import TLSMemoryBIOFactory  # noqa: PLC0415 - needs pyOpenSSL, an extra
+
+            self._tls.start()
+            factory = TLSMemoryBIOFactory(self._tls, isClient=False, wrappedFactory=factory)
+        self._port = await serverFromString(self._reactor, self._listen).listen(factory)
         bound: Any = self._port.getHost()
         self.address = (bound.host, bound.port)
 
@@ -52,6 +72,9 @@ class SchemaRegistryService:
     async def _stop(self) -> None:
         if self._port is not None:
             await defer.maybeDeferred(self._port.stopListening)
+        if self._tls is not None:
+            self._tls.stop()
+        self._authenticator.stop()
         await self._checker.stop()
         await self._store.stop()
 

@@ -20,6 +20,7 @@ from twisted.web.http import NOT_FOUND
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from pylogd.schemas.authentication import Authenticator
 from pylogd.schemas.checking import SchemaChecker
 from pylogd.schemas.errors import (
     IncompatibleSchema,
@@ -28,6 +29,7 @@ from pylogd.schemas.errors import (
     SchemaNotFound,
     StoreTimedOut,
     SubjectNotFound,
+    Unauthorized,
 )
 from pylogd.schemas.modes import Mode
 from pylogd.schemas.parsing import AVRO, Comparison, Compatibility, Reference, Schema, read_schema
@@ -43,7 +45,7 @@ _SUBJECT: Final = r"/subjects/([^/]+)"
 
 
 class ApiRequest:
-    """A request. `parts`: the variable parts of its path, such as the subject. `client`: the host it comes from."""
+    """A request. `parts`: the variable parts of its path, such as the subject. `client`: its user, or its host."""
 
     def __init__(self, client: str, parts: tuple[str, ...], query: Mapping[bytes, list[bytes]], body: bytes) -> None:
         self.client = client
@@ -97,8 +99,9 @@ class SchemaRegistryResource(Resource):
 
     isLeaf = True
 
-    def __init__(self, store: SchemaStore, checker: SchemaChecker) -> None:
+    def __init__(self, store: SchemaStore, checker: SchemaChecker, authenticator: Authenticator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._authenticator = authenticator
         self._store = store
         self._checker = checker
         self._registry = store.registry
@@ -139,18 +142,30 @@ class SchemaRegistryResource(Resource):
         """Answer a request, now or later."""
         path = request.path.decode("ascii", "replace")
         answer: Deferred[Any] = ensureDeferred(self._answer(request))
-        answer.addCallbacks(lambda document: _send(request, 200, document), lambda why: _refuse(request, why))
+        answer.addCallbacks(lambda document: _send(request, 200, document), lambda why: self._refuse(request, why))
         answer.addErrback(
             lambda why: log.failure("Unexpected error while sending the answer to {path}", why, path=path)
         )
         return NOT_DONE_YET
 
+    def _refuse(self, request: Request, why: Failure) -> None:
+        error = why.value
+        if isinstance(error, Unauthorized):
+            request.responseHeaders.setRawHeaders("www-authenticate", self._authenticator.challenges)
+        if isinstance(error, RegistryError):
+            _send(request, error.status, {"error_code": error.code, "message": error.message})
+            return
+        log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
+        _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})
+
     async def _answer(self, request: Request) -> Any:
         """Return the document to send. Raises RegistryError."""
-        answer = self._call(request)
+        host = str(getattr(request.getClientAddress(), "host", ""))
+        user = await self._authenticator.name(request.getHeader("authorization"), host)
+        answer = self._call(request, user or host)
         return await answer if isinstance(answer, Deferred | Coroutine) else answer
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: Request, client: str) -> Any:
         path = request.path.decode("ascii", "replace").rstrip("/") or "/"
         method = request.method.decode("ascii", "replace")
         allowed = set()
@@ -160,7 +175,6 @@ class SchemaRegistryResource(Resource):
                 if known == method:
                     parts = tuple(unquote(part) for part in match.groups())
                     body = request.content.read() if request.content else b""
-                    client = str(getattr(request.getClientAddress(), "host", ""))
                     return handler(ApiRequest(client, parts, request.args or {}, body))
                 allowed.add(known)
         if allowed:
@@ -324,12 +338,3 @@ def _send(request: Request, status: int, document: Any) -> None:
     request.setHeader(b"content-type", CONTENT_TYPE)
     request.write(json.dumps(document, separators=(",", ":")).encode())
     request.finish()
-
-
-def _refuse(request: Request, why: Failure) -> None:
-    error = why.value
-    if isinstance(error, RegistryError):
-        _send(request, error.status, {"error_code": error.code, "message": error.message})
-    else:
-        log.failure("Unexpected error while handling {path}", why, path=request.path.decode("ascii", "replace"))
-        _send(request, 500, {"error_code": 50001, "message": "Error in the backend datastore; see the registry's log"})
