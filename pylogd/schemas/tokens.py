@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from pylogd.clock import wall_ms
 from pylogd.errors import PylogdError
 
 _ALGORITHMS: Final = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -80,7 +81,15 @@ class IssuerKeys:
 class TokenCheck:
     """Checks tokens. issuer, audience: what a token must name, None for any. skew: seconds that clocks may differ."""
 
-    def __init__(self, keys: IssuerKeys, *, issuer: str | None, audience: str | None, skew: int = 30) -> None:
+    def __init__(
+        self,
+        keys: IssuerKeys,
+        *,
+        issuer: str | None,
+        audience: str | None,
+        skew: int = 30,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
         from joserfc.jwt import JWTClaimsRegistry  # noqa: PLC0415 - optional
 
         wanted: dict[str, Any] = {"exp": {"essential": True}, "sub": {"essential": True}}
@@ -88,7 +97,7 @@ class TokenCheck:
             if value is not None:
                 wanted[name] = {"essential": True, "value": value}
         self._keys = keys
-        self._claims = JWTClaimsRegistry(leeway=skew, **wanted)
+        self._claims = JWTClaimsRegistry(lambda: now_ms() // 1000, skew, **wanted)
 
     def read_keys(self) -> None:
         """Read the issuer's keys. Raises KeysUnavailable."""

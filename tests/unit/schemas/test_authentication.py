@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pylogd.schemas.errors import Overloaded, Unauthorized
 from pylogd.schemas.passwords import BadUsersFile, PasswordHash, UsersFile, add_user, parse_users
 from pylogd.schemas.tokens import BadToken, IssuerKeys, KeysUnavailable, TokenCheck
 
-NOW = int(time.time())
+NOW = 1_700_000_000
 SECRET = "a secret of ada's"
 
 
@@ -104,7 +103,7 @@ class TestTokens:
 
     @pytest.fixture
     def check(self, keys: Path) -> TokenCheck:
-        return TokenCheck(IssuerKeys(str(keys)), issuer="https://id", audience="registry")
+        return TokenCheck(IssuerKeys(str(keys)), issuer="https://id", audience="registry", now_ms=lambda: NOW * 1000)
 
     def test_a_signed_token_names_its_owner(self, check: TokenCheck) -> None:
         assert check.owner(token(RSA, "RS256")) == check.owner(token(EC, "ES256", aud=["x", "registry"])) == "ada"
@@ -135,7 +134,7 @@ class TestTokens:
     def test_new_keys_are_read_when_a_token_names_one(self, keys: Path) -> None:
         clock = Clock()
         issuer = IssuerKeys(str(keys), clock.seconds)
-        check = TokenCheck(issuer, issuer=None, audience=None)
+        check = TokenCheck(issuer, issuer=None, audience=None, now_ms=lambda: NOW * 1000)
         check.read_keys()
         new = jwk.ECKey.generate_key("P-256", {"kid": "new"})
         keys.write_text(key_set(new))
