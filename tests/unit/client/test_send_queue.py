@@ -110,7 +110,7 @@ def test_a_lane_is_held_while_it_failed_and_while_its_leader_moves() -> None:
     assert queue.next_time() == 10
 
 
-def test_what_nobody_leads_expires_with_its_last_error() -> None:
+def test_batches_without_a_leader_expire_with_their_last_error() -> None:
     accumulator, queue = make(Time())
     batch = add(accumulator, 0)
     accumulator.seal_all()

@@ -28,7 +28,7 @@ def test_control_characters_become_escapes() -> None:
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_no_control_character_is_left(text: str) -> None:
     safe = printable(text)
     assert printable(safe) == safe
     assert all(character.isprintable() or ord(character) >= 0xA0 for character in safe)
