@@ -250,9 +250,7 @@ def test_a_long_batch_is_answered_alike(sides: tuple[Side, Side], name: str, siz
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("altered", [1, 2])
-def test_requests_with_any_other_byte_are_answered_as_one_by_one(
-    sides: tuple[Side, Side], altered: int, together: bool
-) -> None:
+def test_whatever_byte_is_another(sides: tuple[Side, Side], altered: int, together: bool) -> None:
     """Each byte of the first request of a batch, and of one behind it, is a few others, one after the other."""
     requests = [(_odd(3, 1), [60] * 4)]
     frames = [side.frames(requests) for side in sides]
@@ -331,7 +329,7 @@ def test_a_full_disk_is_reported_to_each(tmp_path: Path) -> None:
         side.parts.close()
 
 
-def test_batches_that_fail_together_are_tried_one_by_one(tmp_path: Path) -> None:
+def test_what_fails_together_is_tried_one_by_one(tmp_path: Path) -> None:
     """Half of a batch reaches the disk, which is full, and has room again: none is lost, none is there twice."""
     fast, general = Side(tmp_path / "fast", fast=True), Side(tmp_path / "general", fast=False)
     with fast.parts.fs.failing("pwritev", errno.ENOSPC, after=1, partial=700):

@@ -91,7 +91,7 @@ def test_a_slice_alone_and_an_empty_one(rig: Rig) -> None:
     assert rig.sender.idle
 
 
-def test_a_reactor_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def sendfile(out: int, source: int, at: int, count: int) -> int:
@@ -105,7 +105,7 @@ def test_a_reactor_turn_sends_at_most_one_chunk(rig: Rig, monkeypatch: pytest.Mo
     assert calls == [MAX_CHUNK, MAX_CHUNK - 1000]
 
 
-def test_a_reactor_turn_sends_many_small_slices_up_to_its_limit(rig: Rig) -> None:
+def test_one_turn_sends_many_small_slices_up_to_its_share(rig: Rig) -> None:
     piece = MAX_CHUNK // 4
     rig.sender.send([part for at in range(6) for part in (b"-", rig.region(at * piece, piece))])
     first = rig.transport.received()

@@ -145,7 +145,7 @@ def test_consumers_of_one_cluster_do_not_wait_for_each_other(reactor: MemoryReac
 @pytest.mark.parametrize(
     "api", [ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.OFFSET_FETCH]
 )
-def test_a_consumer_becomes_a_member_despite_failed_requests(
+def test_it_becomes_a_member_whatever_befalls_a_request(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, api: ApiKey, act: fake.Misbehaviour
 ) -> None:
     server.on(api, act)
@@ -174,7 +174,7 @@ def test_a_consumer_becomes_a_member_despite_failed_requests(
     ],
     ids=lambda response: f"{response.API_NAME}-{getattr(response, 'error_code', 0)!s}",
 )
-def test_errors_of_the_coordinator_are_recovered_from(
+def test_what_a_coordinator_may_say(
     reactor: MemoryReactor, server: MemoryGroupBroker, make: Make, response: Any
 ) -> None:
     server.on(response.API_KEY, lambda _: response)
