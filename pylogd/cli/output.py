@@ -63,3 +63,11 @@ def note(text: str) -> None:
 def confirmed(question: str) -> bool:
     """Ask the user on a terminal. Return whether the answer is yes, or True if there is nobody to ask."""
     return not sys.stdin.isatty() or click.confirm(printable(question), err=True)
+
+
+def secret(question: str) -> str:
+    """Ask for a password, twice on a terminal, where it is not shown. Else read it from standard input, one line."""
+    if sys.stdin.isatty():
+        answer: str = click.prompt(printable(question), hide_input=True, confirmation_prompt=True, err=True)
+        return answer
+    return sys.stdin.readline().rstrip("\n")

@@ -180,7 +180,7 @@ def test_a_session_outlives_a_restart_of_the_server(
     assert bench.wait(store.exists("/alive")).owner == session
 
 
-def test_what_is_asked_in_an_outage_is_done_after_it(
+def test_requests_during_an_outage_are_done_after_it(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
     bench = make_bench(own_zookeeper.hosts, session_timeout_ms=240_000)
@@ -193,7 +193,7 @@ def test_what_is_asked_in_an_outage_is_done_after_it(
     assert [bench.wait(deferred) for deferred in pending] == ["/a", 1, 2]
 
 
-def test_nothing_waits_longer_than_a_session_would(
+def test_no_request_waits_longer_than_a_session_lasts(
     own_zookeeper: LocalZooKeeper, make_bench: Callable[..., ZooKeeperBench]
 ) -> None:
     bench = make_bench(own_zookeeper.hosts, session_timeout_ms=3000)

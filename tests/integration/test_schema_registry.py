@@ -47,7 +47,7 @@ class RegistryProcess:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
         line = self.process.stdout.readline().decode() if ready else ""
-        if "http://" not in line:
+        if "://" not in line:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"the registry does not answer: {line!r} {log.read_text()}")

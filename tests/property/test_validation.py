@@ -110,7 +110,7 @@ def test_too_much_to_decompress() -> None:
     st.booleans(),
     st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
 )  # fmt: skip
-def test_what_is_appended_can_be_read(
+def test_accepted_batches_can_be_read(
     some: list[NewRecord], codec: int, damage: list[tuple[int, bytes]], compressed: bool, stamped: bool,
     policy: frozenset[str],
 ) -> None:  # fmt: skip

@@ -82,7 +82,7 @@ def test_results_are_told(face: Face, topic: str) -> None:
     assert {batch.partition for batch in batches} == {TopicPartition(topic, 0)}
 
 
-def test_what_the_broker_refuses(face: Face, admin: Any) -> None:
+def test_errors_of_the_broker_fail_the_delivery(face: Face, admin: Any) -> None:
     small = name("small")
     admin.create_topic(small, 1, configs={"max.message.bytes": "1000"})
     assert eventually(lambda: bool(admin.describe_topic(small).partitions))

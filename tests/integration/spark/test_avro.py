@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pylogd.client import Admin, Producer
 from pylogd.schemas.avro import AvroSerializer, SchemaRegistryClient
+from pylogd.schemas.passwords import add_user
 from pylogd.spark.avro import from_avro, spark_type, to_avro
 from pylogd.spark.errors import OptionError
 from tests.integration.conftest import Address
@@ -97,3 +99,18 @@ def test_values_of_all_types_are_written_and_read_unchanged(spark: Any, registry
 def test_schemas_that_spark_has_no_type_for_are_refused(schema: dict[str, Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         spark_type(schema)
+
+
+def test_a_registry_with_users_is_reached_with_credentials(
+    spark: Any, broker: Address, topic: str, tmp_path: Path
+) -> None:
+    add_user(tmp_path / "users", "spark", "secret of spark")
+    registry = RegistryProcess(broker.address, tmp_path / "log", "--users", str(tmp_path / "users"))
+    settings = {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": "spark:secret of spark"}
+    values = spark.range(3).selectExpr("named_struct('carrier', 'A', 'delay', cast(id as int)) as v")
+    messages = values.select(to_avro("v", registry.url, topic, FLIGHT, settings=settings).alias("m"))
+    found = messages.select(from_avro("m", registry.url, FLIGHT, settings=settings).alias("v")).collect()
+    assert [tuple(row.v) for row in found] == [("A", 0), ("A", 1), ("A", 2)]
+    with pytest.raises(Exception, match="credentials are required"):
+        values.select(to_avro("v", registry.url, topic, FLIGHT)).collect()
+    assert registry.stop() == 0

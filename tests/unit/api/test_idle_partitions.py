@@ -130,7 +130,7 @@ def test_a_wait_is_filed_under_no_partition(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("node", [-1, FOLLOWER])
-def test_what_changes_is_looked_at_and_only_that(parts: Parts, node: int) -> None:
+def test_only_changed_partitions_are_looked_at(parts: Parts, node: int) -> None:
     session = Session(parts, 4, node)
     assert session.dirty == set()
     assert session.fetch() == {}

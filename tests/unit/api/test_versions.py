@@ -237,7 +237,7 @@ def test_an_api_has_one_handler() -> None:
 
 
 class TestApiVersions:
-    def test_what_is_served_is_told(self, parts: Parts) -> None:
+    def test_served_versions_are_advertised(self, parts: Parts) -> None:
         told = {one.api_key: (one.min_version, one.max_version) for one in parts.call(BY_KEY[18]).api_keys}
         served = served_versions()
         # librdkafka compresses only for brokers with Produce version 0.

@@ -93,7 +93,7 @@ def test_a_bar_and_a_summary(server: FakeBroker, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), ("\x03", 130)])
-def test_it_asks_before_it_deletes(server: FakeBroker, answer: str, code: int) -> None:
+def test_deleting_asks_for_confirmation(server: FakeBroker, answer: str, code: int) -> None:
     terminal = Terminal("topics", "delete", "t", "-b", server.address)
     terminal.read_until("Delete t with all records?")
     if answer == "\x03":

@@ -102,7 +102,7 @@ def test_a_message_is_stamped_behind_its_own_headers() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"1/2", b"x/p/0/s", b"1/p/x/s", b"\xff/p/0/s"])
-def test_what_is_no_stamp(value: bytes) -> None:
+def test_invalid_stamps_are_refused(value: bytes) -> None:
     with pytest.raises(NotStamped):
         Stamp.decode(value)
 

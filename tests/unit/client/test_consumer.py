@@ -244,7 +244,7 @@ def test_an_older_format_is_damage_too(make: Make, server: FakeBroker) -> None:
         read(consumer, 1)
 
 
-def test_what_comes_before_a_bad_header_is_read(make: Make, server: FakeBroker) -> None:
+def test_records_before_a_bad_header_are_read(make: Make, server: FakeBroker) -> None:
     old = bytearray(server.logs[0][2])
     old[16] = 1
     server.logs[0][2] = bytes(old)
@@ -266,7 +266,7 @@ def test_control_batches_are_passed_over(make: Make, server: FakeBroker) -> None
     assert consumer.position(("t", 1)) == 9
 
 
-def test_nothing_comes(make: Make) -> None:
+def test_a_poll_without_records_returns_after_its_timeout(make: Make) -> None:
     consumer = make()
     assert consumer.poll(0.1) == []
     consumer.assign({("t", 0): 100})

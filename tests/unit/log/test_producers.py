@@ -210,7 +210,7 @@ def test_other_producers_have_no_state() -> None:
     storage.check()
 
 
-def test_what_follows_a_batch_that_could_not_be_written_fails_as_it_did() -> None:
+def test_batches_after_one_that_could_not_be_written_fail_in_the_same_way() -> None:
     """Out of order, librdkafka would begin a new producer epoch and send what is on other replicas a second time."""
     storage = MemoryStorage()
     log = storage.create()

@@ -84,7 +84,7 @@ def test_only_the_leader_changes_an_isr(peers: list[Peer]) -> None:
     assert isinstance(outcome, FencedLeader)
 
 
-def test_who_may_not_join(peers: list[Peer], store: SqliteStore) -> None:
+def test_replicas_that_may_not_join_are_refused(peers: list[Peer], store: SqliteStore) -> None:
     topic = result_of(peers[0].topic_admin.create_topic("a", assignment={0: [1, 2]}))
     strange = result_of(peers[0].isr_writer.alter([change_of(topic, (1, 2, 3))]))
     (shrunk,) = result_of(peers[0].isr_writer.alter([change_of(topic, (1,))]))

@@ -90,7 +90,7 @@ def test_replicas_are_spread(store: SqliteStore) -> None:
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_what_cannot_be_made(
+def test_invalid_topics_are_refused(
     peer: Peer, arguments: dict[str, Any], error: type[TopicError], validate_only: bool
 ) -> None:
     result_of(peer.topic_admin.create_topic("there"))

@@ -46,7 +46,7 @@ def test_idle_for_too_long() -> None:
     assert sweep(600_000, FakeConnection(100.0, True), FakeConnection(900.0, True)) == [True, False]
 
 
-def test_one_that_is_owed_something_is_not_idle() -> None:
+def test_a_connection_that_waits_for_a_reply_is_not_idle() -> None:
     assert sweep(600_000, FakeConnection(100.0, False)) == [False]
 
 

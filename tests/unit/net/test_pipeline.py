@@ -182,7 +182,7 @@ def test_a_batch_is_no_larger_than_the_most(rig: Rig) -> None:
     assert rig.batches == [256, 256, 256, 232]
 
 
-def test_what_is_left_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
+def test_the_rest_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
     answers = iter([BatchReply(b"rr", 1, 3)])
     rig.answer_batch = lambda count: next(answers, BatchReply(b"s", 0, 0))
     rig.pipeline.receive(b"a=====")
@@ -192,7 +192,7 @@ def test_what_is_left_of_a_batch_is_offered_one_by_one(rig: Rig) -> None:
     assert rig.batches[4:] == [2, 1]
 
 
-def test_what_is_not_answered_together_goes_the_general_way(rig: Rig) -> None:
+def test_requests_that_are_not_answered_together_take_the_general_path(rig: Rig) -> None:
     rig.answer_batch = lambda count: BatchReply(b"", 0, count - 1)
     rig.pipeline.receive(b"a====b")
     assert rig.transport.pump() == b"a====b"
@@ -343,7 +343,7 @@ _BREAKS = [("!", "broken frame"), ("#", "asked to"), ("?", "internal error"), ("
 
 
 @pytest.mark.parametrize(("name", "reason"), _BREAKS)
-def test_what_breaks_closes_after_the_replies_owed(
+def test_a_bad_frame_closes_after_the_replies_to_earlier_requests(
     rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
 ) -> None:
     rig.pipeline.receive(b"a" + name.encode() + b"b")
@@ -354,7 +354,7 @@ def test_what_breaks_closes_after_the_replies_owed(
 
 
 @pytest.mark.parametrize(("name", "reason"), _BREAKS)
-def test_what_breaks_behind_requests_that_wait_closes_after_their_replies(
+def test_a_bad_frame_after_waiting_requests_closes_after_their_replies(
     rig: Rig, logged: list[dict[str, Any]], name: str, reason: str
 ) -> None:
     rig.pipeline.receive(b"XY" + name.encode() + b"b")

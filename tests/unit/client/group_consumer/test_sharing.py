@@ -77,7 +77,7 @@ def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -
             assert committed(server)[partition] >= record.offset + 1
 
 
-def test_what_could_not_be_committed_before_is_not_handed_out(server: GroupBroker, make: Make) -> None:
+def test_records_whose_commit_failed_are_not_returned(server: GroupBroker, make: Make) -> None:
     def forget(request: Any) -> Any:
         with server.lock:
             del server.groups.group("g").members[request.member_id]
@@ -165,7 +165,7 @@ def test_a_record_in_work_when_it_is_closed_comes_again(server: GroupBroker, mak
     assert committed(server)[TP[seen[-1].partition]] == seen[-1].offset
 
 
-def test_what_was_polled_last_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
+def test_the_last_poll_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit_interval=3600.0, max_poll_records=5)
     consumer.subscribe("t")
     with pytest.raises(RuntimeError), consumer:
@@ -187,7 +187,7 @@ def test_a_listener_may_seek(server: GroupBroker, make: Make) -> None:
     assert {r.offset for r in read(consumer, 12)} == {7, 8, 9}
 
 
-def test_what_a_listener_raises_comes_out_of_poll(server: GroupBroker, make: Make) -> None:
+def test_an_exception_of_a_listener_is_raised_by_poll(server: GroupBroker, make: Make) -> None:
     consumer = make()
 
     def raises(_: object) -> None:
