@@ -43,6 +43,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -90,6 +92,8 @@ APIS: Mapping[int, ApiInfo] = {
     45: ApiInfo(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     46: ApiInfo(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
+    48: ApiInfo(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    49: ApiInfo(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),
     75: ApiInfo(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
 }
