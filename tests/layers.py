@@ -54,16 +54,18 @@ RULES: Mapping[str, Rule] = {
     "log": Rule(("wire.records", "wire.compression", "wire.validation", "wire.exceptions"), _NEVER),
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "metadata")),
+    "quotas": Rule(("config", "metadata")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
         ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
         reactor=("replica.housekeeping",),
     ),
     "groups": Rule(("config", "wire.records", "log.errors", "metadata", "replica")),
-    "api": Rule(("config", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
+    "api": Rule(("config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups")),
     "net": Rule(("wire", "security"), Twisted.ALL),
     "broker": Rule(
-        ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net"), Twisted.ALL
+        ("config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net"),
+        Twisted.ALL,
     ),
     "process": Rule(("config", "log.files", "broker"), Twisted.ALL),
     "tap": Rule(("config", "process"), Twisted.ALL),

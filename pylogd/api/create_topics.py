@@ -4,19 +4,22 @@ Behaviour: each topic is created or refused separately. -1 partitions or replica
 may assign the replicas instead. A topic is answered once its partitions can be used. From version 5 on the response has
 the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
 twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
-Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later.
+Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later. A client over its
+`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 6 on; before, it has to wait (KIP-599).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import InvalidReplicaAssignment
@@ -30,6 +33,7 @@ from pylogd.wire.messages.create_topics import (
 )
 
 _NO_ID = bytes(16)
+_FIRST_STRICT = 6  # THROTTLING_QUOTA_EXCEEDED is known from here on
 
 
 @handles(CreateTopicsRequest, 0, 7)
@@ -40,6 +44,7 @@ def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Defe
 
 async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
+    quota = MutationQuota(context, _FIRST_STRICT)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {name: _refused(name, timed_out, timed_out.text) for name in named}
 
@@ -50,32 +55,37 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
                 if wanted.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
-                results[wanted.name] = await _create(context, wanted, request.validate_only)
+                results[wanted.name] = await _create(context, wanted, request.validate_only, quota)
             except PylogdError as error:
                 results[wanted.name] = _refused(wanted.name, *explain(error))
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, create_each())
-    return CreateTopicsResponse(topics=list(results.values()))
+    return quota.applied(CreateTopicsResponse(topics=list(results.values())))
 
 
 def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=code, error_message=message, configs=[])
 
 
-async def _create(context: RequestContext, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    context: RequestContext, wanted: CreatableTopic, validate_only: bool, quota: MutationQuota
+) -> CreatableTopicResult:
     broker = context.broker
     assignment = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
     if len(assignment) < len(wanted.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
-    topic = await broker.topic_admin.create_topic(
+    create = partial(
+        broker.topic_admin.create_topic,
         wanted.name,
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
         assignment=assignment or None,
         configs={config.name: config.value for config in wanted.configs},
-        validate_only=validate_only,
     )
+    if quota.active and not validate_only:  # what can't be created is not counted
+        quota.charge(len((await create(validate_only=True)).partitions))
+    topic = await create(validate_only=validate_only)
     if not validate_only:
         await broker.hosting.settled(topic.name)
     return CreatableTopicResult(

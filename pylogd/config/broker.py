@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.leaders import LEADER_SETTINGS
+from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
@@ -404,6 +405,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *STORAGE_SETTINGS,
             *_IN_SYNC_SETTINGS,
             *REPLICATION_SETTINGS,
+            *QUOTA_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,

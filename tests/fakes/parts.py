@@ -20,6 +20,7 @@ from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
@@ -65,6 +66,12 @@ class FakeConnection:
     listener = "PLAINTEXT"
     principal = ANONYMOUS
 
+    def __init__(self) -> None:
+        self.muted: list[float] = []
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
+
 
 class Parts:
     """What `pylogd.api.context.BrokerParts` asks for, started."""
@@ -86,6 +93,8 @@ class Parts:
         self.cluster = self.metadata.cluster
         self.topics = self.metadata.topics
         self.broker_configs = self.metadata.broker_configs
+        self.entity_configs = self.metadata.entity_configs
+        self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()

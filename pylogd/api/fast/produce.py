@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pylogd.api.context import BrokerParts
+from pylogd.api.context import BrokerParts, Connection
 from pylogd.api.produce import refusal
 from pylogd.errors import PylogdError
 from pylogd.log.errors import StorageFailure
@@ -32,7 +32,9 @@ from pylogd.wire.session import NOT_ANSWERED, BatchReply, ServerSession
 _NO_TIMESTAMP = -1
 
 
-def answer_batch(broker: BrokerParts, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+def answer_batch(
+    broker: BrokerParts, _connection: Connection, frame: memoryview, session: ServerSession, most: int
+) -> BatchReply:
     """Append what the request in `frame`, and up to `most - 1` similar ones unread in `session`, hold; answer them."""
     batch = parse_request(frame)
     if batch is None:
