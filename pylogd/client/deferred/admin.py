@@ -79,3 +79,5 @@ class Admin:
     plan_group_offsets = _deferred(Operations.plan_group_offsets)
     alter_group_offsets = _deferred(Operations.alter_group_offsets)
     delete_group_offsets = _deferred(Operations.delete_group_offsets)
+    client_quotas = _deferred(Operations.client_quotas)
+    alter_client_quotas = _deferred(Operations.alter_client_quotas)
