@@ -17,8 +17,8 @@ QUOTA_SETTINGS: Final = [
         "quota.window.num",
         _INT,
         11,
-        "Number of windows over which the rates of clients are measured. A client that was idle may use the quota of "
-        "all of them but one at once: fewer windows allow shorter bursts.",
+        "Number of windows over which the rates of clients are measured. A client may make up later for what it did "
+        "not use in these windows.",
         _QUOTAS,
         minimum=1,
     ),

@@ -14,6 +14,7 @@ Must not know: requests, connections.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from twisted.logger import Logger
@@ -22,7 +23,7 @@ from pylogd.config import Settings
 from pylogd.config.values import LONG_MAX
 from pylogd.metadata.entity_configs import Entity, EntityConfigs
 from pylogd.quotas.limits import KINDS, QuotaKind, QuotaTable, read_limit
-from pylogd.quotas.rates import TokenBucket, WindowedRate, Windows
+from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
 
 log = Logger()
 
@@ -94,12 +95,9 @@ class ClientQuotas:
             QuotaKind.PRODUCE: _limit(integer("quota.producer.default")),
             QuotaKind.FETCH: _limit(integer("quota.consumer.default")),
         }
-        self._kinds = {
-            kind: _Quotas(
-                (lambda: TokenBucket(changes)) if kind is QuotaKind.MUTATION else (lambda: WindowedRate(self._windows))
-            )
-            for kind in QuotaKind
-        }
+        self._kinds = {kind: _Quotas(partial(PacedRate, self._windows)) for kind in QuotaKind}
+        self._kinds[QuotaKind.REQUEST] = _Quotas(partial(WindowedRate, self._windows))
+        self._kinds[QuotaKind.MUTATION] = _Quotas(partial(TokenBucket, changes))
         self._listeners: list[Callable[[bool], object]] = []
         configs.subscribe(self._changed)
         self._changed(())
@@ -130,7 +128,7 @@ class ClientQuotas:
         """Return how much an idle client can use at once without having to wait; None if it has no limit."""
         quotas = self._kinds[kind]
         found = quotas.find(user, client_id or "", self.seconds()) if quotas.table else None
-        return None if found is None else found[1] * max(self._windows.number - 1, 1) * self._windows.seconds
+        return None if found is None else found[1] * self._windows.seconds
 
     def change_topics(self, user: str, client_id: str | None, partitions: int, *, strict: bool) -> tuple[bool, float]:
         """Count partitions that a client wants to create or delete.

@@ -1,7 +1,11 @@
 """Measure what a client uses, and how long it has to wait to be within its quota again. The clock is passed in.
 
-Strategy: `WindowedRate` is for quantities that are known after the fact, such as bytes; `TokenBucket` for those that
-can be refused before, such as new topics. Both let a client use up at once what it did not use for some windows.
+Strategy: three measures. `WindowedRate` is Kafka's rate, for the time spent on requests: windows without records count,
+so an idle client may use the quota of all windows at once. `PacedRate` is for bytes: time counts from the first record,
+so a client that always has something to send has its quota from the first second on, and is never stopped for long.
+Kafka's rate lets it send ten seconds' worth at once, stops it until that is out of the windows, and so on: 10 % too
+much in the first minute, and in any other that has six such bursts. `TokenBucket` is for changes, which can be refused
+before they are made.
 
 Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
 """
@@ -9,7 +13,7 @@ Source: Kafka's `Rate`, `SampledStat` and `TokenBucket`; KIP-13, KIP-599.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 _START, _LAST, _VALUE = range(3)
 
@@ -29,8 +33,7 @@ class Windows(NamedTuple):
 class WindowedRate:
     """The rate of a quantity over the last windows; windows without records count as empty.
 
-    So a client that was idle may use the quota of all windows but the present one at once. Times are in seconds of a
-    monotonic clock that never goes back from one call to the next.
+    Times are in seconds of a monotonic clock that never goes back from one call to the next.
     """
 
     __slots__ = ("_samples", "_total", "_windows")
@@ -51,35 +54,58 @@ class WindowedRate:
             sample[_VALUE] += value
         self._total += value
 
-    def measure(self, now: float) -> float:
-        """Return the rate, in units a second."""
-        elapsed = self._elapsed(now)
-        return self._total / elapsed
-
     def owed(self, limit: float, now: float) -> float:
         """Return in how many seconds the rate is down to `limit` if nothing is recorded until then; 0 if it is."""
-        elapsed = self._elapsed(now)
-        return max(self._total / limit - elapsed, 0.0)
+        samples, (number, seconds) = self._samples, self._windows
+        while samples and now - samples[0][_LAST] >= number * seconds:
+            self._total -= samples.popleft()[_VALUE]
+        if not samples:
+            self._total = 0.0  # without the errors of rounding
+            return 0.0
+        elapsed = now - samples[0][_START]
+        missing = number - 1 - int(elapsed / seconds)
+        return max(self._total / limit - elapsed - max(missing, 0) * seconds, 0.0)
 
     def idle(self, now: float) -> bool:
         """Return whether nothing was recorded in the last windows, so that a new object knows as much."""
         return not self._samples or now - self._samples[-1][_LAST] >= self._windows.length
 
-    def _elapsed(self, now: float) -> float:
-        """Drop what is too old. Return over how many seconds the rest was recorded."""
+
+class PacedRate(WindowedRate):
+    """The rate of a quantity since the first record in the last windows, but over one window at least.
+
+    What exceeds the quota in a window that is too old to count is owed still: otherwise a client with many connections,
+    each of which may have one request answered before it waits, would get rid of it.
+    """
+
+    __slots__ = ("_owed_until",)
+
+    def __init__(self, windows: Windows) -> None:
+        super().__init__(windows)
+        self._owed_until = 0.0
+
+    def owed(self, limit: float, now: float) -> float:
+        """See `WindowedRate`."""
         samples, windows = self._samples, self._windows
         while samples and now - samples[0][_LAST] >= windows.length:
-            self._total -= samples.popleft()[_VALUE]
+            start, _, value = samples.popleft()
+            covered = (samples[0][_START] if samples else now) - start
+            left = max(value - covered * limit, 0.0)
+            self._total += left - value
+            if samples:
+                samples[0][_VALUE] += left
+            elif left:
+                samples.append([now, now, left])
         if not samples:
             self._total = 0.0  # without the errors of rounding
-            return max(windows.number - 1, 1) * windows.seconds
-        elapsed = now - samples[0][_START]
-        missing = windows.number - 1 - int(elapsed / windows.seconds)
-        return max(elapsed + max(missing, 0) * windows.seconds, _LEAST_SECONDS)
+            return 0.0
+        owed = max(self._total / limit - max(now - samples[0][_START], windows.seconds), 0.0)
+        self._owed_until = now + owed
+        return owed
 
-
-#: With a single window that has just begun no time has passed yet.
-_LEAST_SECONDS: Final = 0.001
+    def idle(self, now: float) -> bool:
+        """See `WindowedRate`."""
+        return now >= self._owed_until and super().idle(now)
 
 
 class TokenBucket:

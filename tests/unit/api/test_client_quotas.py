@@ -213,7 +213,7 @@ class TestThrottling:
 
     def test_producing_too_much(self, client: Client) -> None:
         limit(client, producer_byte_rate=1000.0)
-        answer = client.produce(11_000)
+        answer = client.produce(2_000)
         assert answer.responses[0].partition_responses[0].error_code == 0
         (seconds,) = client.muted
         assert 1.0 < seconds < 1.2  # and the bytes around the value
@@ -230,16 +230,16 @@ class TestThrottling:
     def test_fetched_records_come_with_the_throttled_answer(self, client: Client) -> None:
         for _ in range(2):
             client.produce(20_000)
-        limit(client, consumer_byte_rate=3000.0)
+        limit(client, consumer_byte_rate=30_000.0)
         answer = client.fetch(max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
-        assert len(records_in(data.records)) == 1  # no more than an idle client may fetch at once, 30,000 bytes
+        assert len(records_in(data.records)) == 1  # no more than an idle client may fetch at once
         assert answer.throttle_time_ms == 0
         answer = client.fetch(1, max_bytes=1 << 20)
         data = answer.responses[0].partitions[0]
         assert len(records_in(data.records)) == 1
         (seconds,) = client.muted
-        assert answer.throttle_time_ms == round(seconds * 1000) > 3000
+        assert answer.throttle_time_ms == round(seconds * 1000) > 300
 
     def test_a_fetch_that_waited_is_counted_when_it_is_answered(self, client: Client) -> None:
         limit(client, consumer_byte_rate=1000.0)
@@ -280,7 +280,7 @@ class TestThrottling:
         client.produce(10)  # the first of a leader epoch is by itself
         limit(client, producer_byte_rate=1000.0)
         sender, session = ClientSession(1 << 20, "app"), ServerSession(1 << 20, client.dispatcher.versions)
-        size = 10_500 // count
+        size = 2_000 // count
         frames = []
         for _ in range(count):
             topic = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"v" * size))])
@@ -291,7 +291,7 @@ class TestThrottling:
         assert frame is not None
         reply = client.dispatcher.handle_batch(client.connection, frame, session, 256)
         (seconds,) = client.muted
-        owed = (len(b"".join(frames)) - 4) / 1000 - 10
+        owed = (len(b"".join(frames)) - 4) / 1000 - 1
         assert seconds == pytest.approx(owed, abs=0.0011)
         assert with_throttle_time(reply.replies, round(seconds * 1000)) == reply.replies
         length = len(reply.replies) // count

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylogd.quotas.rates import TokenBucket, WindowedRate, Windows
+from pylogd.quotas.rates import PacedRate, TokenBucket, WindowedRate, Windows
 
 TEN = Windows(11, 1.0)  # ten whole windows and the present one
 
@@ -57,17 +57,6 @@ def test_an_idle_client_may_use_the_quota_of_all_windows_but_one_at_once() -> No
     assert rate.owed(100, 0.0) == 0
     rate.record(50, 0.0)
     assert rate.owed(100, 0.0) == pytest.approx(0.5)
-    assert rate.measure(0.0) == pytest.approx(105)
-
-
-def test_after_the_time_owed_the_rate_is_the_quota() -> None:
-    rate = WindowedRate(TEN)
-    for second in range(10):
-        rate.record(106, float(second))
-    owed = rate.owed(100, 9.5)
-    assert owed == pytest.approx(10.6 - 10.5)
-    assert rate.measure(9.5 + owed) == pytest.approx(100)
-    assert rate.owed(100, 9.5 + owed) == pytest.approx(0)
 
 
 def test_what_is_too_old_counts_no_more() -> None:
@@ -79,11 +68,58 @@ def test_what_is_too_old_counts_no_more() -> None:
     assert rate.idle(11.0)
 
 
-def test_a_single_window_measures_too() -> None:
-    rate = WindowedRate(Windows(1, 2.0))
-    rate.record(10, 5.0)
-    assert rate.owed(10, 5.0) == pytest.approx(1, abs=0.01)
-    assert rate.measure(7.0) == 0
+def paced(limit: float, size: float, connections: int, seconds: float, send: float = 1e-5) -> float:
+    """How much of a quota connections use that send again as soon as they may."""
+    rate, free, sent, now = PacedRate(TEN), [0.0] * connections, 0.0, 0.0
+    while True:
+        connection = min(range(connections), key=free.__getitem__)
+        now = max(now, free[connection]) + send
+        if now > seconds:
+            return sent / seconds / limit
+        rate.record(size, now)
+        sent += size
+        free[connection] = now + rate.owed(limit, now)
+
+
+@pytest.mark.parametrize("limit", [1e6, 1e7, 1e8])
+@pytest.mark.parametrize(("size", "connections"), [(16_000, 1), (100_000, 1), (1_000_000, 1), (16_000, 20)])
+def test_a_minute_of_a_client_that_always_sends_is_what_its_quota_allows(
+    limit: float, size: float, connections: int
+) -> None:
+    assert paced(limit, size, connections, 60) == pytest.approx(1, abs=0.02)
+
+
+def test_many_connections_do_not_get_rid_of_what_they_owe() -> None:
+    """Each has had one request of a second's worth: in the long run there is no more than that."""
+    assert paced(1e6, 1e6, 20, 600) == pytest.approx(1, abs=20 / 600 + 0.01)
+
+
+def test_an_idle_client_may_use_the_quota_of_one_window_at_once() -> None:
+    rate = PacedRate(TEN)
+    rate.record(100, 5.0)
+    assert rate.owed(100, 5.0) == 0
+    rate.record(50, 5.0)
+    assert rate.owed(100, 5.0) == pytest.approx(0.5)
+    assert rate.owed(100, 6.5) == 0
+
+
+def test_what_was_not_used_in_the_windows_may_be_used_later() -> None:
+    rate = PacedRate(TEN)
+    rate.record(1, 0.0)
+    rate.record(499, 5.0)
+    assert rate.owed(100, 5.0) == 0
+    rate.record(100, 5.0)
+    assert rate.owed(100, 5.0) == pytest.approx(1)
+
+
+def test_a_counter_with_debts_is_not_idle() -> None:
+    rate = PacedRate(TEN)
+    rate.record(5000, 0.0)
+    assert rate.owed(100, 0.0) == pytest.approx(49)
+    assert not rate.idle(48.9)
+    assert rate.owed(100, 20.0) == pytest.approx(29)  # of a sample that is out of the windows
+    assert rate.idle(49.1)
+    assert rate.owed(100, 60.0) == 0
 
 
 def test_a_bucket_gives_what_there_is_and_then_makes_wait() -> None:
