@@ -41,6 +41,7 @@ from pylogd.net.client import BrokerConnection, connect
 from pylogd.net.page_cache import read_into_page_cache
 from pylogd.net.pipeline import RequestHandler
 from pylogd.net.sender import Slice
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.admission import admit
 from pylogd.replica.configs import cleaner_config, log_config
 from pylogd.replica.outages import OutageReporter
@@ -93,6 +94,8 @@ class Broker:
         self.topic_admin = self.metadata.topic_admin
         self.broker_configs = self.metadata.broker_configs
         self._make_authorization(settings)
+        self.entity_configs = self.metadata.entity_configs
+        self.client_quotas = ClientQuotas(self.entity_configs, settings, reactor.seconds)
         self._make_replicas()
         self.outages = OutageReporter(
             self.partitions, self.logs, self.cluster.report_outages, reactor, self.in_thread,

@@ -60,17 +60,23 @@ RULES: Mapping[str, Rule] = {
     "metadata": Rule(("config",), reactor=("metadata.sqlite",)),
     "security": Rule(("config", "metadata")),
     "security.sasl": Rule(("security.principal",), _NEVER),
+    "quotas": Rule(("config", "metadata")),
     "controller": Rule(("config", "metadata")),
     "replica": Rule(
         ("config", "wire.records", "wire.compression", "wire.messages", "log", "metadata"),
         reactor=("replica.housekeeping",),
     ),
     "groups": Rule(("config", "limits", "wire.records", "log.errors", "metadata", "replica")),
-    "api": Rule(("config", "limits", "wire", "log", "metadata", "security", "controller", "replica", "groups")),
+    "api": Rule(
+        ("config", "limits", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups")
+    ),
     "net": Rule(("limits", "wire", "security"), Twisted.ALL),
     "listening": Rule(("config", "metadata.image", "net", "security"), Twisted.ALL),
     "broker": Rule(
-        ("config", "wire", "log", "metadata", "security", "controller", "replica", "groups", "api", "net", "listening"),
+        (
+            "config", "wire", "log", "metadata", "security", "quotas", "controller", "replica", "groups", "api", "net",
+            "listening",
+        ),
         Twisted.ALL,
     ),
     "process": Rule(("config", "log.files", "broker"), Twisted.ALL),

@@ -33,6 +33,7 @@ _SCALARS = {
     "int16": ("int", "0"),
     "int32": ("int", "0"),
     "int64": ("int", "0"),
+    "float64": ("float", "0.0"),
     "string": ("str", '""'),
     "bytes": ("bytes", 'b""'),
     "uuid": ("bytes", "ZERO_UUID"),

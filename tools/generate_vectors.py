@@ -188,7 +188,7 @@ class Maker:
             return number % 40 + 1
         if name.endswith("_ms"):
             return 1000 + number if kind == "int32" else 1_700_000_000_000 + number
-        base = {"int8": 1, "int16": 300, "int32": 70_000, "int64": 5_000_000_000}[kind]
+        base = {"int8": 1, "int16": 300, "int32": 70_000, "int64": 5_000_000_000, "float64": 1024.5}[kind]
         value = base + number % 100
         return -value if number % 3 == 0 else value
 

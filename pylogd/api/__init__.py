@@ -4,6 +4,7 @@ Every handler is imported here, by name, which is what registers it. Connections
 """
 
 from pylogd.api import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -18,6 +19,7 @@ from pylogd.api import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_delegation_token,
@@ -54,6 +56,7 @@ from pylogd.api.registry import HANDLERS, REGISTRATIONS, served_versions
 __all__ = [
     "HANDLERS",
     "REGISTRATIONS",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -68,6 +71,7 @@ __all__ = [
     "delete_records",
     "delete_topics",
     "describe_acls",
+    "describe_client_quotas",
     "describe_cluster",
     "describe_configs",
     "describe_delegation_token",

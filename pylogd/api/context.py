@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from pylogd.log.manager import LogManager
     from pylogd.metadata.cluster import Cluster
     from pylogd.metadata.configs import BrokerConfigs
+    from pylogd.metadata.entity_configs import EntityConfigs
     from pylogd.metadata.topic_admin import TopicAdmin
     from pylogd.metadata.topics import TopicRegistry
+    from pylogd.quotas.clients import ClientQuotas
     from pylogd.replica.hosting import PartitionHosting
     from pylogd.replica.isr_updater import IsrUpdater
     from pylogd.replica.manager import ReplicaManager
@@ -81,6 +83,10 @@ class BrokerParts(Protocol):
     @property
     def logs(self) -> LogManager: ...
     @property
+    def client_quotas(self) -> ClientQuotas: ...
+    @property
+    def entity_configs(self) -> EntityConfigs: ...
+    @property
     def authorizer(self) -> Authorizer | None: ...  # None: everyone may do everything
     @property
     def acls(self) -> AclStore | None: ...  # None: nothing is decided by ACLs
@@ -122,6 +128,9 @@ class Connection(Protocol):
     claim: PeerClaim | None
 
     def finish(self) -> None: ...
+
+    def mute(self, seconds: float) -> None:
+        """Take no further request from the client for so many seconds."""
 
 
 class RequestContext:

@@ -5,19 +5,22 @@ may assign the replicas instead. A topic is answered once its partitions can be 
 the topic's settings, with defaults. `validate_only` makes all checks and creates nothing. A name that a request has
 twice is INVALID_REQUEST, and so are the names of internal topics, which brokers create.
 A client needs CREATE on the cluster or on the topic; without DESCRIBE_CONFIGS it is not told the settings.
-Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later.
+Topics that can't be used within `timeout_ms` are REQUEST_TIMED_OUT; they are created later. A client over its
+`controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED from version 6 on; before, it has to wait (KIP-599).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 from twisted.internet.defer import Deferred
 
 from pylogd.api.context import RequestContext
 from pylogd.api.deadline import wait_for
 from pylogd.api.errors import explain
+from pylogd.api.metering import MutationQuota
 from pylogd.api.registry import handles
 from pylogd.api.slices import SLICE_BYTES, Pace, answer_budget, encode_in_thread
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
@@ -33,6 +36,7 @@ from pylogd.wire.messages.create_topics import (
 )
 
 _NO_ID = bytes(16)
+_FIRST_STRICT = 6  # THROTTLING_QUOTA_EXCEEDED is known from here on
 
 
 @handles(CreateTopicsRequest, 0, 7)
@@ -44,6 +48,7 @@ def create_topics(context: RequestContext, request: CreateTopicsRequest) -> Defe
 async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse | bytes:
     everything = context.may_use_cluster(AclOperation.CREATE, audited=False)
     named = Counter(topic.name for topic in request.topics)
+    quota = MutationQuota(context, _FIRST_STRICT)
     timed_out = ErrorCode.REQUEST_TIMED_OUT
     results = {name: _refused(name, timed_out, timed_out.text) for name in named}
     configs = _Configs(context)
@@ -59,13 +64,13 @@ async def _create_all(context: RequestContext, request: CreateTopicsRequest) -> 
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if wanted.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Brokers create this internal topic when it is needed.")
-                results[wanted.name] = await _create(context, wanted, request.validate_only, configs)
+                results[wanted.name] = await _create(context, wanted, request.validate_only, quota, configs)
             except PylogdError as error:
                 results[wanted.name] = _refused(wanted.name, *explain(error))
 
     with suppress(KafkaError):
         await wait_for(context, request.timeout_ms, create_each())
-    response = CreateTopicsResponse(topics=list(results.values()))
+    response = quota.applied(CreateTopicsResponse(topics=list(results.values())))
     if configs.size <= SLICE_BYTES:
         return response
     return await encode_in_thread(context, request.API_KEY, response)
@@ -76,20 +81,23 @@ def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 
 
 async def _create(
-    context: RequestContext, wanted: CreatableTopic, validate_only: bool, configs: _Configs
+    context: RequestContext, wanted: CreatableTopic, validate_only: bool, quota: MutationQuota, configs: _Configs
 ) -> CreatableTopicResult:
     broker = context.broker
     assignment = {entry.partition_index: entry.broker_ids for entry in wanted.assignments}
     if len(assignment) < len(wanted.assignments):
         raise InvalidReplicaAssignment("a partition is assigned twice")
-    topic = await broker.topic_admin.create_topic(
+    create = partial(
+        broker.topic_admin.create_topic,
         wanted.name,
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
         assignment=assignment or None,
         configs={config.name: config.value for config in wanted.configs},
-        validate_only=validate_only,
     )
+    if quota.active and not validate_only:  # what can't be created is not counted
+        quota.charge(len((await create(validate_only=True)).partitions))
+    topic = await create(validate_only=validate_only)
     if not validate_only:
         await broker.hosting.settled(topic.name)
     topic_id = _NO_ID if validate_only else topic.topic_id

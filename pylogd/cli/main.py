@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, _Lazy] = {
     "groups": _Lazy("pylogd.cli.groups", "groups", "List, describe, reset and delete consumer groups."),
     "acls": _Lazy("pylogd.cli.acls", "acls", "List, add and remove access control lists."),
     "cluster": _Lazy("pylogd.cli.cluster", "cluster", "Show brokers, elect leaders, or run a test cluster."),
+    "quotas": _Lazy("pylogd.cli.quotas", "quotas", "List, set and remove client quotas."),
     "reassign": _Lazy("pylogd.cli.reassign", "reassign", "Move replicas between brokers."),
     "zookeeper": _Lazy("pylogd.cli.zookeeper", "zookeeper", "Show what brokers and consumers registered in ZooKeeper."),
     "settings": _Lazy("pylogd.cli.settings", "settings", "List and explain the settings of brokers and topics."),

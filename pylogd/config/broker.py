@@ -18,6 +18,7 @@ from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
 from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
+from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.sasl import SASL_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
@@ -419,6 +420,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *_IN_SYNC_SETTINGS,
             *PRODUCER_LIMITS,
             *REPLICATION_SETTINGS,
+            *QUOTA_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
             *_THREAD_SETTINGS,

@@ -14,7 +14,7 @@ way.
 Back-pressure: no further request is taken while `max_in_flight` slots are taken, a request is held or the sender is
 congested; the transport stops reading then, so a peer that does not read its replies, or sends faster than it is
 served, holds a bounded amount of memory. Reading resumes when slots clear or the sender has drained; until then
-`hangups` watches for the end of the connection.
+`hangups` watches for the end of the connection. A client over its quota is muted in the same way, for a given time.
 
 State: what ends a connection, and whether it is read from, is the machine in `pipeline_machine`; `_follow` is the only
 place that changes it. Beside it are `_running` (a loop is on the stack: whoever is called from it leaves the next step
@@ -30,10 +30,11 @@ Must not know: any single API.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -59,8 +60,8 @@ _LARGE_REPLY_BYTES = 4096
 
 _MAX_BATCH = 256  # requests that are answered together
 
-_READING, _PAUSED, _FINISHING, _DRAINING, _CLOSED = PipelineState
-_OPEN = (_READING, _PAUSED)
+_READING, _PAUSED, _MUTED, _FINISHING, _DRAINING, _CLOSED = PipelineState
+_OPEN = (_READING, _PAUSED, _MUTED)
 _ENDING = (_FINISHING, _DRAINING)
 _ENDED = (_DRAINING, _CLOSED)
 
@@ -97,8 +98,10 @@ class RequestHandler(Protocol):
     def handle(self, connection: Any, event: Event) -> Any:
         """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
 
-    def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
-        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
+    @property
+    def handle_batch(self) -> Callable[[Any, memoryview, ServerSession, int], BatchReply]:
+        """(connection, frame, session, most): answer the request in the frame, and up to `most - 1` of those unread in
+        the session; or leave them."""
 
 
 class _Slot:
@@ -123,7 +126,7 @@ class Pipeline:
 
     __slots__ = (
         "_batching", "_congested", "_connection", "_gathered", "_handler", "_hangups", "_held", "_max_in_flight",
-        "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
+        "_muted", "_receiver", "_running", "_sender", "_session", "_singles", "_slots", "_state",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +150,7 @@ class Pipeline:
         self._slots: list[_Slot] = []  # at most max_in_flight; an empty deque takes 760 bytes, an empty list 56
         self._gathered: list[Part] | None = None
         self._state = PIPELINE.initial
+        self._muted: IDelayedCall | None = None  # which ends it
         self._running = False  # `_run` is on the stack
         self._congested = False  # what the sender said after it was last given something
         self._batching = False  # whether the next request is offered to `handle_batch`
@@ -212,6 +216,25 @@ class Pipeline:
                 self._stop_reading()
             self._close_if_done()
 
+    def mute(self, seconds: float, clock: IReactorTime) -> None:
+        """Take no further request for so many seconds. Replies still leave; a longer time replaces a shorter one."""
+        state = self._state
+        if state not in _OPEN:
+            return
+        if self._muted is not None:
+            if self._muted.getTime() < clock.seconds() + seconds:
+                self._muted.reset(seconds)
+            return
+        self._follow(PipelineEvent.MUTE)
+        self._muted = clock.callLater(seconds, self._unmute)
+        if state is _READING:
+            self._stop_reading()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._follow(PipelineEvent.UNMUTE)
+        self._run()
+
     def _close_if_done(self) -> None:
         if self._state in _ENDING and not self._slots and self._gathered is None and self._sender.idle:
             self._follow(PipelineEvent.SENT)
@@ -228,6 +251,9 @@ class Pipeline:
 
     def _follow(self, event: PipelineEvent) -> None:
         self._state = PIPELINE.next(self._state, event)
+        if self._muted is not None and self._state is not _MUTED:
+            self._muted.cancel()
+            self._muted = None
 
     def _cancel_all(self) -> None:
         slots, self._slots = self._slots, []

@@ -12,6 +12,7 @@ class PipelineState(Enum):
 
     READING = "Requests are taken, and the connection is read from."
     PAUSED = "The connection is not read from until a reply has left: too many requests wait, or one has to be held."
+    MUTED = "As PAUSED, until a time that a handler has set, since the client is over its quota."
     FINISHING = "No further request is taken; earlier ones are still being answered."
     DRAINING = "No further reply is made; those made are being sent."
     CLOSED = "Nothing is received or sent any more."
@@ -22,6 +23,8 @@ class PipelineEvent(Enum):
 
     PAUSE = "No further request may be started for now."
     RESUME = "Everything received has been taken."
+    MUTE = "A client has used more than its quota."
+    UNMUTE = "The client has waited long enough."
     FINISH = "The broker stops, or a request can't be answered: no request behind it is taken."
     CLOSE = "The replies that may still be sent have been made."
     SENT = "The last reply has left."
@@ -35,13 +38,20 @@ PIPELINE = MachineTable(
     "Takes the requests of one connection and sends the replies.",
     _S.READING,
     {
-        _S.READING: {_E.PAUSE: _S.PAUSED, _E.FINISH: _S.FINISHING, _E.CLOSE: _S.DRAINING},
-        _S.PAUSED: {
+        _S.READING: {
             _E.PAUSE: _S.PAUSED,
-            _E.RESUME: _S.READING,
+            _E.MUTE: _S.MUTED,
             _E.FINISH: _S.FINISHING,
             _E.CLOSE: _S.DRAINING,
         },
+        _S.PAUSED: {
+            _E.PAUSE: _S.PAUSED,
+            _E.RESUME: _S.READING,
+            _E.MUTE: _S.MUTED,
+            _E.FINISH: _S.FINISHING,
+            _E.CLOSE: _S.DRAINING,
+        },
+        _S.MUTED: {_E.UNMUTE: _S.PAUSED, _E.FINISH: _S.FINISHING, _E.CLOSE: _S.DRAINING},
         _S.FINISHING: {_E.FINISH: _S.FINISHING, _E.CLOSE: _S.DRAINING, _E.SENT: _S.CLOSED},
         _S.DRAINING: {_E.SENT: _S.CLOSED},
         _S.CLOSED: {},

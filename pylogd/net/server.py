@@ -202,6 +202,14 @@ class BrokerProtocol(Protocol):
         if pipeline is not None:
             pipeline.finish()
 
+    def mute(self, seconds: float) -> None:
+        """Take no further request for so many seconds: the client is over its quota. It counts as active meanwhile."""
+        clock = self.factory.clock
+        self.last_active = max(self.last_active, clock.seconds() + seconds)
+        pipeline: Pipeline | None = getattr(self, "pipeline", None)  # None if the connection is gone
+        if pipeline is not None:
+            pipeline.mute(seconds, clock)
+
     def drained(self) -> None:
         """Continue: everything has been sent."""
         pipeline: Pipeline | None = getattr(self, "pipeline", None)

@@ -20,6 +20,7 @@ from pylogd.log.manager import LogManager
 from pylogd.metadata.image import Broker, Endpoint, Topic
 from pylogd.metadata.service import Metadata
 from pylogd.metadata.sqlite import SqliteStore
+from pylogd.quotas.clients import ClientQuotas
 from pylogd.replica.configs import log_config
 from pylogd.replica.hosting import PartitionHosting
 from pylogd.replica.partition import Partition
@@ -76,6 +77,12 @@ class FakeConnection:
     on_lost: Callable[[], object] | None = None
     claim: PeerClaim | None = None
 
+    def __init__(self) -> None:
+        self.muted: list[float] = []
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
+
     def finish(self) -> None:
         raise AssertionError("only authentication closes connections")
 
@@ -118,6 +125,8 @@ class Parts:
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, self.now_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self.broker_configs = self.metadata.broker_configs
+        self.entity_configs = self.metadata.entity_configs
+        self.client_quotas = ClientQuotas(self.entity_configs, self.settings, self.time.seconds)
         self.topic_admin = self.metadata.topic_admin
         self.partition_admin = PartitionAdmin(self.cluster, self.topics, self.topic_admin.room_on, self.now_ms)
         self.connection = FakeConnection()

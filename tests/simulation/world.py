@@ -224,6 +224,10 @@ class SimConnection:
             if done is not None and not self.closed:
                 self._clock.callLater(0, done.callback, answer)
 
+    def mute(self, seconds: float) -> None:
+        """Do what quotas ask for; there are none."""
+        raise NotImplementedError
+
     def finish(self) -> None:
         """Do what authentication asks for; there is none."""
         raise NotImplementedError

@@ -81,3 +81,5 @@ class Admin:
     list_acls = _deferred(Operations.list_acls)
     create_acls = _deferred(Operations.create_acls)
     delete_acls = _deferred(Operations.delete_acls)
+    client_quotas = _deferred(Operations.client_quotas)
+    alter_client_quotas = _deferred(Operations.alter_client_quotas)

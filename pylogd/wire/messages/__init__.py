@@ -52,6 +52,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
@@ -110,6 +112,8 @@ APIS: Mapping[int, ApiInfo] = {
     45: ApiInfo(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     46: ApiInfo(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
+    48: ApiInfo(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    49: ApiInfo(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
     50: ApiInfo(50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
     51: ApiInfo(51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),

@@ -13,6 +13,7 @@ from pylogd.api import REGISTRATIONS, served_versions, unsupported_api_versions
 from pylogd.api.registry import handles, overlapping_apis
 from pylogd.errors import ErrorCode
 from pylogd.wire import schema
+from pylogd.wire.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from pylogd.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from pylogd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -39,6 +40,7 @@ from pylogd.wire.messages.delete_groups import DeleteGroupsRequest
 from pylogd.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pylogd.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from pylogd.wire.messages.describe_acls import DescribeAclsRequest
+from pylogd.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from pylogd.wire.messages.describe_cluster import DescribeClusterRequest
 from pylogd.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from pylogd.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
@@ -149,6 +151,8 @@ REQUESTS: list[Any] = [
     CreateAclsRequest([AclCreation(2, "t", 3, "User:alice", "*", 3, 3)]),
     DeleteAclsRequest([DeleteAclsFilter(1, None, 1, None, None, 1, 1)]),
     ListPartitionReassignmentsRequest(topics=[ListPartitionReassignmentsTopics("t", [0])]),
+    DescribeClientQuotasRequest([ComponentData("user", 2, None)]),
+    AlterClientQuotasRequest([EntryData([EntityData("user", None)], [OpData("producer_byte_rate", 1024.0)])]),
 ]
 BY_KEY = {request.API_KEY: request for request in REQUESTS}
 FIRST_BY_ID = 6  # of DeleteTopics

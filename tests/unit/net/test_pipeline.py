@@ -102,11 +102,13 @@ class Rig:
             self.pipeline.drained()
 
     def handle_batch(self, connection: Any, frame: Any, session: Any, most: int) -> BatchReply:
+        assert connection is self
         if frame != b"=":
             return NOT_ANSWERED
         count = min(1 + session.similar(), most)
         self.batches.append(count)
-        return self.answer_batch(count)
+        reply: BatchReply = self.answer_batch(count)
+        return reply
 
     def handle(self, connection: Any, event: Any) -> Any:
         assert connection is self

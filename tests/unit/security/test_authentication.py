@@ -74,6 +74,7 @@ class Client(FakeConnection):
     """A connection of a SASL listener, and what its client sends."""
 
     def __init__(self, gate: AuthenticationGate) -> None:
+        super().__init__()
         self.authentication: Authentication | None = None
         self.context: Any = None
         self.gate = gate
