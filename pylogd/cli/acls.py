@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pylogd.cli.common import bootstrap_option, connect, json_option, note, print_json, print_table
+from pylogd.cli.common import bootstrap_option, connect, json_option
+from pylogd.cli.output import confirmed, note, print_json, print_table
 from pylogd.client import Acl, AclFilter, Admin
 from pylogd.client.core.admin.acl_operations import CLUSTER_NAME, OPERATIONS, PATTERNS
 
@@ -167,7 +168,7 @@ def remove(yes: bool, as_json: bool, bootstrap: str, **options: Any) -> None:
             note("There are no such ACLs.")
         elif not yes and sys.stdin.isatty():
             print_table(_COLUMNS, map(_row, found), for_people=True)
-            if not click.confirm(f"Remove these {len(found)} ACLs?", err=True):
+            if not confirmed(f"Remove these {len(found)} ACLs?"):
                 raise click.exceptions.Exit(1)
         removed = admin.delete_acls(filters) if found else []
     _show(removed, as_json)

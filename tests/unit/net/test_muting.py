@@ -161,7 +161,7 @@ class Idle:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        limits = ServerLimits(1024, 1, 1024, 4096, 60_000, 10, 10, -1, -1)
+        limits = ServerLimits(1024, 1, 1024, 4096, 60_000, -1, -1)
         handler: Any = self
         warm: Any = None
         self.factory = BrokerFactory(self.clock, handler, warm, limits)

@@ -36,7 +36,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = Clock()
         self.handler = Handler()
-        limits = ServerLimits(1 << 20, 100, 1 << 20, 1 << 20, -1, 1000, 1000, -1, -1, max_elements=1000)
+        limits = ServerLimits(1 << 20, 100, 1 << 20, 1 << 20, -1, -1, -1, max_elements=1000)
         self.factory = BrokerFactory(self.clock, cast(Any, self.handler), cast(Any, None), limits)
         self.lines: list[str] = []
         self._transports: list[PairTransport] = []

@@ -25,6 +25,7 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import pytest
 from kafka.protocol.api_message import ApiMessage
 from kio.serial import entity_reader, entity_writer
@@ -36,7 +37,15 @@ from pylogd.wire.stream import Cursor
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 ROLES = ("request", "response")
-KAFKA_PYTHON = (kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer)
+KAFKA_PYTHON = (
+    kafka.protocol.admin, kafka.protocol.consumer, kafka.protocol.metadata, kafka.protocol.producer,
+    kafka.protocol.sasl,
+)  # fmt: skip
+UNKNOWN_TO_KAFKA_PYTHON = {
+    f"{verb}DelegationToken{role}"
+    for verb in ("Create", "Describe", "Expire", "Renew")
+    for role in ("Request", "Response")
+}
 
 #: versions that Kafka 4 dropped, and kio with it
 UNKNOWN_TO_KIO = {
@@ -276,13 +285,15 @@ def test_kafka_python_agrees() -> None:
     decode = ApiMessage.decode.__func__
     for vector in VECTORS:
         name = vector.info.name + vector.role.capitalize()
+        if name in UNKNOWN_TO_KAFKA_PYTHON:
+            continue
         cls = next(getattr(module, name) for module in KAFKA_PYTHON if hasattr(module, name))
         message = decode(cls, vector.body, version=vector.version)
         assert flatten(message, vector.fields, vector.message) == vector.message, vector
         if not vector.decode_only:
             assert ApiMessage.encode(message) == vector.body, vector
         compared += 1
-    assert compared == len(VECTORS) > 490
+    assert compared > 490
 
 
 def test_the_checked_in_files_are_up_to_date() -> None:
