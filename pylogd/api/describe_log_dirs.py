@@ -38,7 +38,7 @@ async def _describe(context: RequestContext, request: DescribeLogDirsRequest) ->
     if not context.may_use_cluster(AclOperation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     broker = context.broker
-    usage: list[DirectoryUsage] = await broker.replicas.in_thread(broker.logs.usage)
+    usage: list[DirectoryUsage] = await broker.in_thread(broker.logs.usage)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

@@ -18,6 +18,7 @@ from pylogd.api.api_versions import unsupported_api_versions
 from pylogd.api.auditing import ADMINISTRATIVE, describe
 from pylogd.api.context import BrokerParts, Connection, RequestContext
 from pylogd.api.fast.produce import answer_batch
+from pylogd.api.metering import metered_batch, metered_handlers
 from pylogd.api.registry import HANDLERS, REGISTRATIONS, overlapping_apis, served_versions
 from pylogd.errors import CloseConnection
 from pylogd.security.audit import AuditLog
@@ -43,14 +44,15 @@ class Dispatcher:
     batched: `API key << 16 | version` of the requests that `handle_batch` may answer.
     """
 
-    __slots__ = ("_broker", "batched", "handle_batch", "overlapping", "versions")
+    __slots__ = ("_broker", "_handlers", "batched", "handle_batch", "overlapping", "versions")
 
     #: Answers the request in a frame, and up to `most - 1` of those unread in the session; or leaves them.
     handle_batch: Callable[[ClientConnection, memoryview, ServerSession, int], BatchReply]
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker
-        self.handle_batch = partial(answer_batch, broker)
+        self._count_usage(broker.client_quotas.active)
+        broker.client_quotas.subscribe(self._count_usage)
         self.versions = served_versions()
         self.overlapping = overlapping_apis()
         self.batched = frozenset(ProduceRequest.API_KEY << 16 | version for version in range(FIRST_FLEXIBLE, LAST + 1))
@@ -72,7 +74,12 @@ class Dispatcher:
         if context is None or context.version != event.version or context.client_id != event.client_id:
             context = RequestContext(self._broker, connection, event.version, event.client_id)
             connection.context = context
-        return HANDLERS[event.api_key](context, event.request)
+        return self._handlers[event.api_key](context, event.request)
+
+    def _count_usage(self, active: bool) -> None:
+        """Count what clients use if any quota is set: otherwise quotas cost nothing."""
+        self._handlers = metered_handlers() if active else HANDLERS
+        self.handle_batch = partial(metered_batch if active else answer_batch, self._broker)
 
 
 class AuditingDispatcher(Dispatcher):
@@ -99,7 +106,7 @@ class AuditingDispatcher(Dispatcher):
             context = RequestContext(self._broker, connection, event.version, event.client_id, api)
             connection.context = context
         request = event.request
-        result = HANDLERS[event.api_key](context, request)
+        result = self._handlers[event.api_key](context, request)
         if api not in ADMINISTRATIVE:
             return result
         if isinstance(result, Deferred):

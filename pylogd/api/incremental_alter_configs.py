@@ -40,7 +40,7 @@ async def _alter_all(
     async def alter(resource: AlterConfigsResource) -> None:
         await _alter(context, resource, request.validate_only)
 
-    answers = await alter_each(request.resources, alter)
+    answers = await alter_each(context, request.resources, alter)
     return IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse(*answer) for answer in answers])
 
 

@@ -16,6 +16,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.registry import handles
 from pylogd.errors import ErrorCode
 from pylogd.groups.values import JoinAnswer, JoinRequest
+from pylogd.limits.names import MAX_CLIENT_ID
 from pylogd.security.authorizer import AclOperation
 from pylogd.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
@@ -36,7 +37,7 @@ def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupR
         JoinRequest(
             request.member_id,
             request.group_instance_id,
-            context.client_id or "",
+            (context.client_id or "")[:MAX_CLIENT_ID],
             "/" + context.connection.host,
             request.session_timeout_ms / 1000,
             max(rebalance_ms if version and rebalance_ms >= 0 else request.session_timeout_ms, 0) / 1000,

@@ -31,8 +31,8 @@ def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGrou
         0,
         error,
         [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _TYPE)
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.kafka_name, _TYPE)
             for group in groups
-            if not states or group.state.value.lower() in states
+            if not states or group.state.kafka_name.lower() in states
         ],
     )

@@ -7,7 +7,7 @@ need not ask twice. Internal topics are not created this way. Illegal names are 
 ones UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID. Partitions without a live leader are
 LEADER_NOT_AVAILABLE; a live leader without the client's listener is LISTENER_NOT_FOUND from version 6 on, before that
 LEADER_NOT_AVAILABLE. Offline replicas are those of brokers that are not alive, and those whose log directory has failed
-(KIP-112).
+(KIP-112). A topic that is named more than once is answered once, as in Kafka.
 
 A topic that the client may not DESCRIBE is TOPIC_AUTHORIZATION_FAILED, whether it exists or not, and is missing where
 all are listed. To create one takes CREATE on it or on the cluster.
@@ -90,6 +90,7 @@ def metadata(
     asked = request.topics
     if asked is None or (not asked and context.version < _FIRST_WITH_NULL):
         return _everything(context, request)
+    asked = list({(topic.name, topic.topic_id): topic for topic in asked}.values())
     failed: dict[str, ErrorCode] = {}
     missing = _to_create(context, request, asked, failed)
     if missing:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain
+from pylogd.api.slices import Pace
 from pylogd.errors import ErrorCode, KafkaError, PylogdError
 from pylogd.metadata.errors import UnknownTopic
 from pylogd.metadata.image import Topic, check_topic_name
@@ -75,7 +76,7 @@ def broker_of(context: RequestContext, name: str) -> int | None:
 
 
 async def alter_each(
-    resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
+    context: RequestContext, resources: Sequence[R], alter: Callable[[R], Awaitable[None]]
 ) -> list[tuple[ErrorCode, str | None, int, str]]:
     """Change the resources in order. Return error code, text, type and name of each.
 
@@ -83,7 +84,9 @@ async def alter_each(
     """
     count = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     answers: list[tuple[ErrorCode, str | None, int, str]] = []
+    pace = Pace(context)
     for resource in resources:
+        await pace.step()
         key = resource.resource_type, resource.resource_name
         try:
             if count[key] > 1:

@@ -25,6 +25,7 @@ from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
 from pylogd.client.core.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     BufferFull,
     ClientError,
@@ -37,6 +38,7 @@ from pylogd.client.core.errors import (
     LogTruncation,
     RequestTimedOut,
     SerializationFailed,
+    TlsFailed,
     UnknownTopic,
     UnsupportedByBroker,
 )
@@ -44,6 +46,7 @@ from pylogd.client.core.model import NewTopic, OffsetAndTime, TopicPartition
 from pylogd.client.core.producer.accumulator import BatchResult
 from pylogd.client.core.producer.interceptors import ProducerInterceptor, ProducerRecord, RecordMetadata
 from pylogd.client.core.producer.metrics import ProducerMetrics
+from pylogd.client.core.security import SecurityOptions
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.wire.records import NewRecord, Record
 
@@ -55,6 +58,7 @@ __all__ = [
     "AclFilter",
     "Admin",
     "AuditedProducer",
+    "AuthenticationFailed",
     "BatchResult",
     "BrokerUnavailable",
     "BufferFull",
@@ -83,7 +87,9 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RequestTimedOut",
+    "SecurityOptions",
     "SerializationFailed",
+    "TlsFailed",
     "TopicPartition",
     "UnknownTopic",
     "UnsupportedByBroker",

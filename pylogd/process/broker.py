@@ -42,7 +42,7 @@ class BrokerShell(Shell):
         super().__init__(reactor, self.broker, self._line)
         self.broker.on_end = self.end
         self._reopen_log = reopen_log
-        Reloader(settings, self.broker.in_thread, self._reopen_logs).install(reactor)
+        Reloader(settings, self.broker.in_thread, self._reopen_logs, self.broker.read_certificates).install(reactor)
 
     def stop(self) -> Deferred[None]:
         """Stop the broker. From now on a further SIGTERM or SIGINT closes its connections without waiting."""

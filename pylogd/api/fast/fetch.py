@@ -64,7 +64,7 @@ def answer(context: RequestContext, request: FetchRequest) -> FastFetch:
     (topic,) = topics
     (wanted,) = topic.partitions
     broker = context.broker
-    partition = broker.replicas.partitions_by_id.get((topic.topic_id, wanted.partition))
+    partition = broker.partitions.by_id.get((topic.topic_id, wanted.partition))
     if partition is None or partition.role is not Role.LEADING or wanted.last_fetched_epoch >= 0:
         return _LEFT
     if wanted.current_leader_epoch not in (partition.leader_epoch, NO_EPOCH):

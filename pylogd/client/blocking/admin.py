@@ -84,3 +84,5 @@ class Admin:
     list_acls = _blocking(Operations.list_acls)
     create_acls = _blocking(Operations.create_acls)
     delete_acls = _blocking(Operations.delete_acls)
+    client_quotas = _blocking(Operations.client_quotas)
+    alter_client_quotas = _blocking(Operations.alter_client_quotas)

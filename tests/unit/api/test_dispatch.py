@@ -49,7 +49,7 @@ def test_api_versions_is_answered_at_any_version(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(ProduceRequest.API_KEY, 99), (999, 0)])
-def test_what_is_not_served_closes_the_connection(parts: Parts, api_key: int, version: int) -> None:
+def test_a_request_that_is_not_served_closes_the_connection(parts: Parts, api_key: int, version: int) -> None:
     with pytest.raises(CloseConnection, match=f"'me' sent a request of API {api_key} version {version}"):
         Dispatcher(parts).handle(Connection(), UnsupportedRequest(api_key, version, 1, "me"))
 
