@@ -106,7 +106,7 @@ from tests.fakes.parts import Parts, batch, decoded
 REQUESTS: list[Any] = [
     ProduceRequest(acks=1, topic_data=[TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])]),
     FetchRequest(topics=[FetchTopic("t", partitions=[FetchPartition(0, partition_max_bytes=100)])]),
-    ListOffsetsRequest(topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])]),
+    ListOffsetsRequest(-1, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=-1)])]),
     MetadataRequest(topics=[MetadataRequestTopic(name="t"), MetadataRequestTopic(name="nope")]),
     FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"]),
     ApiVersionsRequest("test", "1"),
