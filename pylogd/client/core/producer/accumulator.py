@@ -241,7 +241,8 @@ class Accumulator:
                 encoded = _encode_headers(headers)
             except (AttributeError, TypeError, ValueError):
                 encoded = _encode_headers(check_headers(headers))  # which says what is wrong
-        size += len(encoded)
+        if encoded:
+            size += len(encoded)
         if partition is None and (key is not None or self._asks_keyless):
             hashed = self._is_murmur2 and key is not None
             partition = positive_murmur2(key) % partitions if hashed else self._partition_for(topic, key, partitions)
