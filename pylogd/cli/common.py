@@ -1,22 +1,20 @@
-"""Parts that the subcommands share: common options, times as users write them, output for people and for programs.
+"""Parts that the subcommands share: common options, times and sizes as users write them. Output is in `output`."""
 
-Rules: on a terminal, output is a table; in a pipe, a line for each row with tabs between the columns and no heading.
-"""
-
-# ruff: noqa: PLC0415 - rich and the client are imported only where they are needed, so that other commands start fast
+# ruff: noqa: PLC0415 - the client is imported only where it is needed, so that other commands start fast
 from __future__ import annotations
 
 import base64
-import json
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pylogd.cli.output import note as note  # noqa: PLC0414 - subcommands may import these from here too
+from pylogd.cli.output import print_json as print_json  # noqa: PLC0414
+from pylogd.cli.output import print_table as print_table  # noqa: PLC0414
 from pylogd.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -169,34 +167,3 @@ def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
-
-
-def print_json(value: Any) -> None:
-    """Print a JSON value on standard output; indented on a terminal."""
-    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, for_people: bool = False) -> None:
-    """Print rows as a table on a terminal, or always with `for_people`; as lines with tabs in a pipe.
-
-    `>` before a column's name aligns the column to the right.
-    """
-    if not for_people and not sys.stdout.isatty():
-        for row in rows:
-            click.echo("\t".join(str(cell) for cell in row))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    Console().print(table)
-
-
-def note(text: str) -> None:
-    """Print a message to the user on standard error."""
-    click.echo(text, err=True)

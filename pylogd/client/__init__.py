@@ -20,6 +20,7 @@ from pylogd.client.blocking.audit import AuditedProducer
 from pylogd.client.blocking.cluster import Cluster
 from pylogd.client.blocking.consumer import Consumer
 from pylogd.client.blocking.producer import Delivery, Producer
+from pylogd.client.core.admin.acl_operations import Acl, AclFilter
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from pylogd.client.core.consumer.interceptors import ConsumerInterceptor
 from pylogd.client.core.consumer.metrics import ConsumerMetrics
@@ -53,6 +54,8 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "MAX_TIMESTAMP",
+    "Acl",
+    "AclFilter",
     "Admin",
     "AuditedProducer",
     "AuthenticationFailed",

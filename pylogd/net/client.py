@@ -42,6 +42,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pylogd import __version__
 from pylogd.errors import BrokerUnavailable, ClientError, InvalidReply, PylogdError, RequestTimedOut, TlsFailed
 from pylogd.net.receiving import MEMORY, Receiver
 from pylogd.wire.authentication import Authentication, Conversation
@@ -95,13 +96,17 @@ class BrokerConnection(Protocol):
         client_id: str | None = "pylogd",
         timeout: float = 30.0,
         max_reply_bytes: int = MAX_REPLY_BYTES,
+        software: tuple[str, str] = ("pylogd", __version__),
     ) -> None:
-        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own."""
+        """`address` is for the text of errors; `timeout` is a request's, where it names none of its own.
+
+        `software`: the name and version that the broker is told.
+        """
         self.address = address
         self.timeout = timeout
         self._clock = clock
         self._session = ClientSession(max_reply_bytes, client_id, MEMORY)
-        self._negotiation = Negotiation(address)
+        self._negotiation = Negotiation(address, software)
         self._awaited: deque[_PendingReply] = deque()
         self._unsent: deque[_PendingReply] = deque()  # requests without a reply that wait for a congested transport
         self._congested = False
@@ -346,11 +351,12 @@ def connect(
     request_timeout: float = 30.0,
     security: ConnectionSecurity = NOT_SECURED,
     max_reply_bytes: int = MAX_REPLY_BYTES,
+    software: tuple[str, str] = ("pylogd", __version__),
 ) -> Deferred[BrokerConnection]:
     """Open a connection, ask which versions the broker serves, and authenticate, each within `timeout` seconds.
 
-    Fails with BrokerUnavailable, RequestTimedOut, InvalidReply, KafkaError, AuthenticationFailed or TlsFailed.
-    Cancelling the Deferred closes the connection.
+    `software`: the name and version that the broker is told. Fails with BrokerUnavailable, RequestTimedOut,
+    InvalidReply, KafkaError, AuthenticationFailed or TlsFailed. Cancelling the Deferred closes the connection.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     endpoint = _endpoint(reactor, host, port, timeout)
@@ -361,8 +367,9 @@ def connect(
     factory: Any = Factory()
     factory.noisy = False
     factory.protocol = lambda: BrokerConnection(
-        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes
-    )
+        reactor, address, client_id=client_id, timeout=request_timeout, max_reply_bytes=max_reply_bytes,
+        software=software,
+    )  # fmt: skip
     return Deferred.fromCoroutine(_open(endpoint, factory, address, timeout, security, host))
 
 

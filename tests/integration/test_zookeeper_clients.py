@@ -1,4 +1,4 @@
-"""Consumers with their group in a real ZooKeeper, the broker's own: of the faces that have kazoo's company."""
+"""Consumer groups in a real ZooKeeper, for the faces that support them (blocking and Twisted)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def fill(face: Face, first: int, count: int) -> None:
     producer.flush()
 
 
-def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
-    # A session that ends on a busy machine would have records read twice.
+def test_members_share_partitions_and_take_over(face: Face, zookeeper: ZooKeeper) -> None:
+    # A session that expired on a busy machine would cause records to be read twice.
     options = {"group_id": "g", "coordinator": "zookeeper", "zookeeper": zookeeper.connect, "session_timeout": 30.0}
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
@@ -76,7 +76,7 @@ def test_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
         second.poll(1)
 
 
-def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> None:
+def test_streams_return_each_record_once(face: Face, zookeeper: ZooKeeper) -> None:
     face.admin().create_topic("events", 2)
     fill(face, 0, 20)
     consumer = face.consumer(group_id="g", coordinator="zookeeper", zookeeper=zookeeper.connect, session_timeout=30.0)
@@ -85,6 +85,6 @@ def test_streams_of_a_group_in_zookeeper(face: Face, zookeeper: ZooKeeper) -> No
     assert sorted(int(record.value or b"") for record in found) == list(range(20))
 
 
-def test_options(face: Face) -> None:
+def test_options_for_zookeeper_groups_are_checked(face: Face) -> None:
     with pytest.raises(ValueError, match="zookeeper="):
         face.consumer(group_id="g", coordinator="zookeeper")

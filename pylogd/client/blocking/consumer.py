@@ -263,8 +263,10 @@ class Consumer:
             with self._loop.lock:
                 records = self._consumer.iterate(chunks)
             for record in records:
-                if leased is not None and not leased.may_fetch:
-                    break  # others may be reading these already
+                if leased is not None and not leased.may_fetch:  # others may be reading these already
+                    with self._loop.lock:
+                        self._consumer.put_back()
+                    break
                 yield record
                 if background is not None and background.ticked:
                     background.ticked = False

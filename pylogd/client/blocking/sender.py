@@ -49,6 +49,7 @@ class Sender:
         self._clock = clock
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
+        self._turned_at = float("-inf")  # what was due later than that was not done yet
         self._asleep_until: float | None = None
         self._ending = False
         self._abandoned = False
@@ -80,6 +81,7 @@ class Sender:
         if threading.current_thread() is self._thread:
             raise ClientError("a callback of the producer may not wait for the producer")
         deadline = None if timeout is None else self._clock.monotonic() + timeout
+        awake = False
         while not done():
             left = _LONG if deadline is None else deadline - self._clock.monotonic()
             if left <= 0:
@@ -87,7 +89,9 @@ class Sender:
             if self._abandoned:
                 assert self.core.failure is not None
                 raise self.core.failure
-            self.start()
+            if not awake:  # once: the thread wakes all that wait at each of its turns
+                self.start()
+                awake = True
             self.changed.wait(left)
         return True
 
@@ -138,7 +142,7 @@ class Sender:
         with self.lock:
             if self._abandoned or (self._ending and not self.core.unfinished):
                 return False
-            now = self._clock.monotonic()
+            now = self._turned_at = self._clock.monotonic()
             calls = self.core.turn(now, seal_all=self._must_seal())
             self._untold += self.core.take_results()
             self.changed.notify_all()
@@ -168,7 +172,7 @@ class Sender:
                 return now
             if self.core.accumulator.open and self._must_seal():
                 return now  # a caller began to wait after this turn's look
-            due = self.core.next_time(now)
+            due = self.core.next_time(self._turned_at)
             until = now + _LONG if due is None else due
             if until > now:
                 self._asleep_until = until

@@ -19,6 +19,7 @@ from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
 
 
 class Source(Protocol):
@@ -61,10 +62,9 @@ class MessageStream(StreamQueue):
     def _generate(self) -> Iterator[Record]:
         while self._next_chunk():
             for record in self._handed:
-                if self._cut:
-                    break
                 if not self._may_fetch():
-                    self.drop_all()
+                    self._wait_for_claims()
+                if self._cut:
                     break
                 yield record
 
@@ -80,6 +80,17 @@ class MessageStream(StreamQueue):
         if drained:
             self._drained()
         return True
+
+    def _wait_for_claims(self) -> None:
+        """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
+
+        Until then others may be reading the records that wait here.
+        """
+        with self._changed:
+            while not (self._cut or self._ended or self._may_fetch()):
+                self._changed.wait(_LOOK_SECONDS)
+            if self._ended and not self._may_fetch():
+                self.drop_all()
 
     def put(self, chunk: Chunk) -> None:
         """Add records."""

@@ -78,3 +78,8 @@ class Admin:
     plan_group_offsets = _deferred(Operations.plan_group_offsets)
     alter_group_offsets = _deferred(Operations.alter_group_offsets)
     delete_group_offsets = _deferred(Operations.delete_group_offsets)
+    list_acls = _deferred(Operations.list_acls)
+    create_acls = _deferred(Operations.create_acls)
+    delete_acls = _deferred(Operations.delete_acls)
+    client_quotas = _deferred(Operations.client_quotas)
+    alter_client_quotas = _deferred(Operations.alter_client_quotas)

@@ -54,6 +54,7 @@ class Driver:
         self._machines: list[Machine] = []
         self._timer: Timer | None = None
         self._wakes_at = 0.0
+        self._turned_at = float("-inf")  # what is due later than that was not done yet
         self.turning = self._again = False
 
     def add(self, machine: Machine) -> None:
@@ -110,7 +111,7 @@ class Driver:
         try:
             for _ in range(_MOST_ROUNDS):
                 self._again = False
-                now = self.loop.now()
+                now = self._turned_at = self.loop.now()
                 self.network.tick(now)
                 for machine in list(self._machines):
                     for call in machine.turn(now):
@@ -128,7 +129,7 @@ class Driver:
 
     def _set_timer(self) -> None:
         now = self.loop.now()
-        times = [self.network.next_time(), *(machine.next_time(now) for machine in self._machines)]
+        times = [self.network.next_time(), *(machine.next_time(self._turned_at) for machine in self._machines)]
         due = min((time for time in times if time is not None), default=None)
         if self._again:
             due = now

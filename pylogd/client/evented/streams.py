@@ -6,6 +6,7 @@ Strategy: a task polls for all streams.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from pylogd.client.core.consumer.reader import Chunk
 from pylogd.client.core.consumer.streams import StreamQueue, StreamTable
@@ -16,6 +17,7 @@ from pylogd.errors import PylogdError
 from pylogd.wire.records import Record
 
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # how often to ask whether the claims hold again
 
 
 class MessageStream(StreamQueue, AsyncIterator[Record]):
@@ -37,11 +39,11 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
 
     async def __anext__(self) -> Record:
         while True:
+            if not self._may_fetch():
+                await self._wait_for_claims()
             record = None if self._cut else next(self._records, None)
             if record is not None:
-                if self._may_fetch():
-                    return record
-                self.drop_all()
+                return record
             self._finish_chunk()
             self._records = iter(())
             while not self._chunks and not self._ended:
@@ -53,6 +55,20 @@ class MessageStream(StreamQueue, AsyncIterator[Record]):
             self._records = iter(self._handed)
             if drained:
                 self._drained()
+
+    async def _wait_for_claims(self) -> None:
+        """Wait until the group's claims hold again, or the present partition is revoked, or the consumer is closed.
+
+        Until then others may be reading the records that wait here.
+        """
+        while self._present is not None and not self._cut and not self._may_fetch():
+            if self._ended:
+                self.drop_all()
+                return
+            changed: Promise[None] = self._loop.promise()
+            self._changed = changed
+            self._loop.later(_LOOK_SECONDS, partial(changed.succeed, None))
+            await changed
 
     def put(self, chunk: Chunk) -> None:
         """Add records."""

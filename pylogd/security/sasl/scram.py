@@ -25,7 +25,7 @@ from pylogd.security.sasl.conversation import MalformedMessage, decode_text
 #: How often a password is hashed, at least and at most.
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
-_SALT_BYTES: Final = 24
+SALT_BYTES: Final = 24
 _NONCE_BYTES: Final = 24
 
 
@@ -89,7 +89,7 @@ def make_credential(
 
 def new_salt() -> bytes:
     """Return random bytes for a credential."""
-    return secrets.token_bytes(_SALT_BYTES)
+    return secrets.token_bytes(SALT_BYTES)
 
 
 def new_nonce() -> str:

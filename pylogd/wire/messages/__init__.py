@@ -33,6 +33,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -49,6 +52,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
@@ -88,6 +93,9 @@ APIS: Mapping[int, ApiInfo] = {
     21: ApiInfo(21, "DeleteRecords", "delete_records", 0, 2, 2),
     22: ApiInfo(22, "InitProducerId", "init_producer_id", 0, 5, 2),
     23: ApiInfo(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 0, 4, 4),
+    29: ApiInfo(29, "DescribeAcls", "describe_acls", 1, 3, 2),
+    30: ApiInfo(30, "CreateAcls", "create_acls", 1, 3, 2),
+    31: ApiInfo(31, "DeleteAcls", "delete_acls", 1, 3, 2),
     32: ApiInfo(32, "DescribeConfigs", "describe_configs", 0, 4, 4),
     33: ApiInfo(33, "AlterConfigs", "alter_configs", 0, 2, 2),
     34: ApiInfo(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", 1, 2, 2),
@@ -104,6 +112,8 @@ APIS: Mapping[int, ApiInfo] = {
     45: ApiInfo(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0),
     46: ApiInfo(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0),
     47: ApiInfo(47, "OffsetDelete", "offset_delete", 0, 0, 1),
+    48: ApiInfo(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
+    49: ApiInfo(49, "AlterClientQuotas", "alter_client_quotas", 0, 1, 1),
     50: ApiInfo(50, "DescribeUserScramCredentials", "describe_user_scram_credentials", 0, 0, 0),
     51: ApiInfo(51, "AlterUserScramCredentials", "alter_user_scram_credentials", 0, 0, 0),
     60: ApiInfo(60, "DescribeCluster", "describe_cluster", 0, 2, 0),

@@ -44,8 +44,8 @@ class CreateDelegationTokenRequest(Message):
 
     def __init__(
         self,
-        owner_principal_type: str | None = "",
-        owner_principal_name: str | None = "",
+        owner_principal_type: str | None = None,
+        owner_principal_name: str | None = None,
         renewers: list[CreatableRenewers] = UNSET,
         max_lifetime_ms: int = 0,
     ) -> None:

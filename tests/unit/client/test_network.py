@@ -68,7 +68,7 @@ def test_a_request_that_can_not_be_made_fails_alone() -> None:
     assert world.outcomes[1] == "c"
 
 
-def test_nobody_listens_and_is_left_alone_for_a_while() -> None:
+def test_a_refused_connection_is_tried_again_after_a_pause() -> None:
     world = World(reconnect_backoff=1.0, reconnect_backoff_max=1.0)
     world.listening.clear()
     world.send()
@@ -98,7 +98,7 @@ def break_by_silence(world: World) -> None:
     ("cut", "error"),
     [(break_by_closing, BrokerUnavailable), (break_by_garbage, InvalidReply), (break_by_silence, RequestTimedOut)],
 )
-def test_what_ends_a_connection_fails_all_that_is_in_flight(
+def test_the_end_of_a_connection_fails_all_requests_in_flight(
     cut: Callable[[World], None], error: type[PylogdError]
 ) -> None:
     world = World()
@@ -212,7 +212,7 @@ def test_an_idle_connection_that_lives_is_used_after_it_has_answered() -> None:
     assert len(world.outcomes) == 3  # it was in use a moment ago: nothing is asked
 
 
-def test_what_is_idle_is_closed_and_time_outs_have_a_time() -> None:
+def test_idle_connections_are_closed_at_the_scheduled_time() -> None:
     world = World(connections_max_idle=100.0)
     world.send()
     world.peer().answer(0.0)

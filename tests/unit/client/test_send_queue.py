@@ -95,7 +95,7 @@ def test_requests_are_bounded_and_shared_by_partitions_in_turn() -> None:
     assert not take(queue, 0, slots=0)
 
 
-def test_a_lane_is_held_while_it_failed_and_while_its_leader_moves() -> None:
+def test_a_partition_queue_is_held_after_a_failure_and_while_its_leader_moves() -> None:
     accumulator, queue = make(Time())
     sent = []
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_lane_is_held_while_it_failed_and_while_its_leader_moves() -> None:
     assert queue.next_time() == 10
 
 
-def test_what_nobody_leads_expires_with_its_last_error() -> None:
+def test_batches_without_a_leader_expire_with_their_last_error() -> None:
     accumulator, queue = make(Time())
     batch = add(accumulator, 0)
     accumulator.seal_all()
@@ -125,7 +125,7 @@ def test_what_nobody_leads_expires_with_its_last_error() -> None:
     assert not queue.waiting and queue.next_time() is None
 
 
-def test_the_first_batch_of_an_epoch_flies_alone() -> None:
+def test_the_first_batch_of_an_epoch_is_in_flight_alone() -> None:
     accumulator, queue = make(Time(), idempotent=True)
     for _ in range(3):
         accumulator.seal(add(accumulator, 0))

@@ -195,14 +195,14 @@ def test_bad_broker_settings_are_refused(peer: Peer, broker: int | None) -> None
     assert peer.settings["log.segment.bytes"] == 1 << 30
 
 
-def test_stored_settings_that_this_release_cannot_obey_are_passed_over(store: SqliteStore) -> None:
+def test_stored_settings_that_this_release_does_not_know_are_passed_over(store: SqliteStore) -> None:
     result_of(store.ensure(broker_config_path(None)))
     stored = {"log.segment.bytes": "100", "of.a.later.release": "1", "log.retention.ms": "x"}
     result_of(store.set(broker_config_path(None), encode_configs(stored)))
     assert Peer(store, 1).settings["log.segment.bytes"] == 100
 
 
-def test_the_room_is_put_together_and_taken_apart(tmp_path: Path) -> None:
+def test_the_service_starts_and_stops_its_parts(tmp_path: Path) -> None:
     settings = Settings({"log.dirs": [str(tmp_path)]})
     metadata = Metadata(settings, SqliteStore(settings.metadata_path, worker=InlineWorker()))
     result_of(metadata.start())

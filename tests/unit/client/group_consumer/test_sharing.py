@@ -11,6 +11,7 @@ import pytest
 from pylogd.client import KafkaError, Record, TopicPartition
 from pylogd.client.core.errors import ClientError, Closed, CommitFailed
 from pylogd.client.core.model import OffsetAndMetadata
+from pylogd.client.evented.group import BrokerGroup
 from pylogd.errors import ErrorCode
 from pylogd.wire.messages import (
     ApiKey,
@@ -76,7 +77,7 @@ def test_before_it_hands_out_it_has_committed(server: GroupBroker, make: Make) -
             assert committed(server)[partition] >= record.offset + 1
 
 
-def test_what_could_not_be_committed_before_is_not_handed_out(server: GroupBroker, make: Make) -> None:
+def test_records_whose_commit_failed_are_not_returned(server: GroupBroker, make: Make) -> None:
     def forget(request: Any) -> Any:
         with server.lock:
             del server.groups.group("g").members[request.member_id]
@@ -115,6 +116,42 @@ def test_an_iteration_counts_record_by_record(server: GroupBroker, make: Make) -
     assert committed(server)[TP[last.partition]] == last.offset + 1
 
 
+def test_an_iteration_over_slow_records_reports_and_commits_between_them(
+    server: GroupBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All 40 records come with one poll, and each takes as long as two heartbeats."""
+    monkeypatch.setattr("pylogd.client.evented.consumer._CALLBACK_PERIOD", 0.0)
+    consumer = make(max_poll_interval=3600.0)
+    consumer.subscribe("t")
+    reported: list[bool] = []
+    group = consumer._consumer.group
+    assert isinstance(group, BrokerGroup)
+    polled = group.polled
+
+    def note(polling: bool) -> None:
+        reported.append(polling)
+        polled(polling)
+
+    monkeypatch.setattr(group, "polled", note)
+    for handed_out, record in enumerate(consumer, 1):
+        if found := committed(server):
+            assert found[TP[record.partition]] <= record.offset, "the record in work is not committed"
+            break
+        assert handed_out < 40, "nothing was committed before the whole poll was handed out"
+        server.wait_until_asked(ApiKey.HEARTBEAT, len(server.asked(ApiKey.HEARTBEAT)) + 2, SECONDS)
+    assert reported[-1] is False and reported.count(False) > reported.count(True), "it reports without a poll"
+
+
+def test_a_poll_returns_500_records_unless_told_otherwise(server: GroupBroker, make: Make) -> None:
+    fill(server, 0, 2000)
+    consumer = make(fetch_max_wait_ms=1000, auto_commit="off")
+    consumer.assign([("t", 0)])
+    sizes: list[int] = []
+    while sum(sizes) < 2010:
+        sizes.append(len(consumer.poll(SECONDS)))
+    assert max(sizes) == 500
+
+
 def test_a_record_in_work_when_it_is_closed_comes_again(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit_interval=3600.0)
     consumer.subscribe("t")
@@ -128,7 +165,7 @@ def test_a_record_in_work_when_it_is_closed_comes_again(server: GroupBroker, mak
     assert committed(server)[TP[seen[-1].partition]] == seen[-1].offset
 
 
-def test_what_was_polled_last_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
+def test_the_last_poll_is_not_committed_after_an_error(server: GroupBroker, make: Make) -> None:
     consumer = make(auto_commit_interval=3600.0, max_poll_records=5)
     consumer.subscribe("t")
     with pytest.raises(RuntimeError), consumer:
@@ -150,7 +187,7 @@ def test_a_listener_may_seek(server: GroupBroker, make: Make) -> None:
     assert {r.offset for r in read(consumer, 12)} == {7, 8, 9}
 
 
-def test_what_a_listener_raises_comes_out_of_poll(server: GroupBroker, make: Make) -> None:
+def test_an_exception_of_a_listener_is_raised_by_poll(server: GroupBroker, make: Make) -> None:
     consumer = make()
 
     def raises(_: object) -> None:

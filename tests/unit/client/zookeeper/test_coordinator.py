@@ -122,7 +122,7 @@ def test_a_commit_goes_before_what_was_stored_earlier(world: World) -> None:
     assert world.data("/consumers/g/offsets/t/0") == b"12"
 
 
-def test_what_is_not_owned_is_not_committed(world: World) -> None:
+def test_offsets_of_partitions_that_are_not_owned_are_not_committed(world: World) -> None:
     caller = Caller(world, "a")
     world.wait(caller.joined)
     with pytest.raises(NotOwner):
