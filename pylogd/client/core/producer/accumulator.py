@@ -222,8 +222,7 @@ class Accumulator:
     ) -> Batch:  # fmt: skip
         """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
-        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError or ValueError
-        for what can't be encoded.
+        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError, ValueError.
         """
         size = _RECORD_OVERHEAD
         if value is not None:
