@@ -38,8 +38,8 @@ class BlockingFace:
     def consumer(self, **options: Any) -> Any:
         return self._keep(client.Consumer(self.address, **options))
 
-    def admin(self) -> Any:
-        return self._keep(client.Admin(self.address))
+    def admin(self, **options: Any) -> Any:
+        return self._keep(client.Admin(self.address, **options))
 
     def _keep(self, made: Any) -> Any:
         self._made.append(made)
@@ -68,8 +68,8 @@ class DeferredFace:
     def consumer(self, **options: Any) -> Any:
         return self._keep(deferred.Consumer(self.address, reactor=self.reactor, **options))
 
-    def admin(self) -> Any:
-        return self._keep(deferred.Admin(self.address, reactor=self.reactor))
+    def admin(self, **options: Any) -> Any:
+        return self._keep(deferred.Admin(self.address, reactor=self.reactor, **options))
 
     def _keep(self, made: Any) -> Patient:
         self._made.append(made)
@@ -149,8 +149,8 @@ class AioFace:
     def consumer(self, **options: Any) -> Any:
         return self._make(aio.Consumer, **options)
 
-    def admin(self) -> Any:
-        return self._make(aio.Admin)
+    def admin(self, **options: Any) -> Any:
+        return self._make(aio.Admin, **options)
 
     def _make(self, kind: Callable[..., Any], **options: Any) -> Patient:
         async def make() -> Any:

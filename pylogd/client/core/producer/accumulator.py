@@ -222,8 +222,7 @@ class Accumulator:
     ) -> Batch:  # fmt: skip
         """Take a record of a topic that has so many `partitions`. Returns the batch, whose last record it is.
 
-        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError or ValueError
-        for what can't be encoded.
+        `encoded` are headers from `encode_headers`, for a record that has no others. Raises TypeError, ValueError.
         """
         size = _RECORD_OVERHEAD
         if value is not None:
@@ -241,7 +240,8 @@ class Accumulator:
                 encoded = _encode_headers(headers)
             except (AttributeError, TypeError, ValueError):
                 encoded = _encode_headers(check_headers(headers))  # which says what is wrong
-        size += len(encoded)
+        if encoded:
+            size += len(encoded)
         if partition is None and (key is not None or self._asks_keyless):
             hashed = self._is_murmur2 and key is not None
             partition = positive_murmur2(key) % partitions if hashed else self._partition_for(topic, key, partitions)
