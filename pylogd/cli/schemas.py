@@ -42,7 +42,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--token-audience", metavar="TEXT", help="The audience (aud) that tokens must name.")
 @click.pass_context
 def schema_registry(
-    ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **security: Any
+    ctx: click.Context, /, bootstrap: str, listen: str, topic: str, compatibility: str, **access: Any
 ) -> None:
     """Run a schema registry for Avro, until SIGTERM or Ctrl-C.
 
@@ -55,8 +55,8 @@ def schema_registry(
     pylogd schema-registry --users users --add-user ada
     pylogd schema-registry --users users --tls-certificate registry.pem --listen 0.0.0.0:8081
     """
-    if security["add_user"] is not None:
-        _add_user(security["users"], security["add_user"])
+    if access["add_user"] is not None:
+        _add_user(access["users"], access["add_user"])
         return
     try:
         from pylogd.schemas.parsing import Compatibility
@@ -74,7 +74,7 @@ def schema_registry(
     except ValueError as error:
         raise click.BadParameter(f"{listen!r} is neither HOST:PORT nor a Twisted endpoint: {error}") from None
     log_to(sys.stderr)
-    tls, authenticator = _tls(reactor, security), _authenticator(reactor, security)
+    tls, authenticator = _tls(reactor, access), _authenticator(reactor, access)
     service = SchemaRegistryService(
         reactor, bootstrap, _endpoint(listen), topic, Compatibility.named(compatibility), client_security(),
         authenticator=authenticator, tls=tls,
@@ -99,35 +99,35 @@ def _add_user(users: Path | None, name: str) -> None:
         raise click.BadParameter(str(error), param_hint="--add-user") from None
 
 
-def _tls(reactor: Any, security: Mapping[str, Any]) -> Any:
+def _tls(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return what serves TLS by the options, None without."""
-    if security["tls_certificate"] is None:
-        if security["tls_key"] or security["tls_client_ca"]:
+    if access["tls_certificate"] is None:
+        if access["tls_key"] or access["tls_client_ca"]:
             raise click.UsageError("--tls-key and --tls-client-ca need --tls-certificate")
         return None
     try:
         from pylogd.schemas.tls import ReloadedTls, TlsFiles
     except ImportError as error:
         raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[tls]'") from error
-    files = TlsFiles(*(security[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))
+    files = TlsFiles(*(access[name] for name in ("tls_certificate", "tls_key", "tls_client_ca")))
     return ReloadedTls(reactor, files)
 
 
-def _authenticator(reactor: Any, security: Mapping[str, Any]) -> Any:
+def _authenticator(reactor: Any, access: Mapping[str, Any]) -> Any:
     """Return what checks credentials, by the options."""
     from pylogd.schemas.authentication import Authenticator
     from pylogd.schemas.passwords import UsersFile
     from pylogd.schemas.tokens import IssuerKeys, TokenCheck
 
-    users = None if security["users"] is None else UsersFile(str(security["users"]))
+    users = None if access["users"] is None else UsersFile(str(access["users"]))
     tokens = None
-    if security["jwks"] is not None:
-        issuer, audience = security["token_issuer"], security["token_audience"]
+    if access["jwks"] is not None:
+        issuer, audience = access["token_issuer"], access["token_audience"]
         try:
-            tokens = TokenCheck(IssuerKeys(security["jwks"]), issuer=issuer, audience=audience)
+            tokens = TokenCheck(IssuerKeys(access["jwks"]), issuer=issuer, audience=audience)
         except ImportError as error:
             raise click.ClickException(f"{error}: install the extra, pip install 'pylogd-broker[oauth]'") from error
-    if (users or tokens) and security["tls_certificate"] is None:
+    if (users or tokens) and access["tls_certificate"] is None:
         note("passwords and tokens are sent in clear text: set --tls-certificate, or put a proxy with TLS in front")
     return Authenticator(reactor, users, tokens)
 

@@ -37,6 +37,7 @@ PRODUCER_ID = int.from_bytes(b"_schemas", "big")
 _HEADER = "pylogd.writer"
 _LAST_WITH_NAMES = 12  # the last version of Produce that names topics; later ones have topic ids
 _LATEST = -1
+_CONSUMER = -1  # the replica id of whoever is not a broker
 _REFUSED = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -122,7 +123,7 @@ class TopicAppender:
     def end_offset(self) -> int:
         """Return the offset after the last committed record."""
         partition = ListOffsetsPartition(0, timestamp=_LATEST)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(self._partition.topic, [partition])])
+        request = ListOffsetsRequest(_CONSUMER, topics=[ListOffsetsTopic(self._partition.topic, [partition])])
 
         async def attempt() -> int:
             answer = (await self._ask_leader(request)).topics[0].partitions[0]

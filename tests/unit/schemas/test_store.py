@@ -11,12 +11,14 @@ from twisted.internet.testing import MemoryReactorClock
 
 from pylogd.log.errors import InvalidProducerEpoch, OutOfOrderSequence
 from pylogd.log.producers import Producers
-from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, stamp_of
+from pylogd.schemas.appending import PRODUCER_ID, BatchSequence, ConcurrentAppend, TopicAppender, stamp_of
 from pylogd.schemas.errors import StoreTimedOut
 from pylogd.schemas.parsing import read_schema
 from pylogd.schemas.registry import Registry, TopicRecord
 from pylogd.schemas.store import SchemaStore
+from pylogd.wire.messages import ApiKey
 from pylogd.wire.records import Record
+from tests.fakes.broker import FakeBroker
 from tests.fakes.metadata import result_of
 
 
@@ -210,3 +212,12 @@ def test_a_record_that_cannot_be_applied_is_skipped(monkeypatch: pytest.MonkeyPa
     done = service.register("t", '"int"')
     settle(service)
     assert result_of(done) == 2
+
+
+def test_end_offsets_are_asked_for_as_a_consumer() -> None:
+    with FakeBroker("_schemas") as server:
+        appender = TopicAppender(server.address, "_schemas", 10.0)
+        assert appender.end_offset() == 0
+        appender.close()
+        (request,) = server.asked(ApiKey.LIST_OFFSETS)
+        assert request.replica_id == -1, "other ids are those of brokers, which are told the end of the log"
