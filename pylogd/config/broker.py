@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.leaders import LEADER_SETTINGS
-from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
+from pylogd.config.limits import GROUP_LIMITS, PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
@@ -413,6 +413,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *GROUP_LIMITS,
             *_THREAD_SETTINGS,
         ]
     }
