@@ -51,8 +51,8 @@ GROUP_LIMITS: Final = [
         "group.metadata.max.bytes",
         _INT,
         64 * MIB,
-        "Most bytes of metadata that are kept for the members of all groups of this broker together. Beyond it, members "
-        "with more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
+        "Most bytes of metadata that this broker keeps for the members of all groups together. Beyond it, members with "
+        "more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
         _GROUPS,
         minimum=MIB,
     ),
