@@ -16,7 +16,7 @@ from typing import Final
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
-from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
+from pylogd.config.limits import GROUP_LIMITS, PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
@@ -423,6 +423,7 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *QUOTA_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
+            *GROUP_LIMITS,
             *_THREAD_SETTINGS,
         ]
     }

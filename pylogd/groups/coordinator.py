@@ -58,6 +58,8 @@ log = Logger()
 #: How many groups are searched for expired offsets in one turn of the reactor.
 _SWEPT_AT_ONCE: Final = 100
 _MINUTE_MS: Final = 60_000
+#: From so many bytes of metadata on it is checked how much all members have.
+_LARGE_METADATA: Final = 1 << 14
 _NONE = ErrorCode.NONE
 
 
@@ -255,10 +257,19 @@ class GroupCoordinator:
         names = [request.protocol_type, *(name for name, _ in request.protocols)]
         if any(len(name) > MAX_INSTANCE_ID for name in (request.instance_id or "", *names)):
             return ErrorCode.INVALID_REQUEST
-        # What does not fit into a record of the offsets topic could never be stored.
-        if sum(len(metadata) for _, metadata in request.protocols) > self._settings.integer("message.max.bytes"):
+        if request.instance_id == "":
             return ErrorCode.INVALID_REQUEST
-        return ErrorCode.INVALID_REQUEST if request.instance_id == "" else _NONE
+        return self._check_metadata(sum(len(metadata) for _, metadata in request.protocols))
+
+    def _check_metadata(self, size: int) -> ErrorCode:
+        """Return why a member may not have `size` bytes of metadata."""
+        if size > self._settings.integer("message.max.bytes"):
+            return ErrorCode.INVALID_REQUEST  # it would not fit into a record of the offsets topic
+        if size > _LARGE_METADATA:
+            kept = sum(member.metadata_bytes for group in self._groups.values() for member in group.members.values())
+            if kept + size > self._settings.integer("group.metadata.max.bytes"):
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return _NONE
 
     def sync(
         self,

@@ -60,6 +60,11 @@ class Member:
         self.deadline = NEVER
         self.is_new = True
 
+    @property
+    def metadata_bytes(self) -> int:
+        """How many bytes of metadata are kept for all protocols."""
+        return sum(len(metadata) for _, metadata in self.protocols)
+
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")

@@ -369,6 +369,20 @@ class TestGroupIds:
         request = JoinGroupRequest("g", 30_000, 30_000, protocol_type="consumer", protocols=protocols)
         assert parts.call(request).error_code == ErrorCode.INVALID_REQUEST
 
+    def test_metadata_of_all_members_together(self, tmp_path: Path) -> None:
+        parts = Parts(tmp_path, group_metadata_max_bytes=1 << 20)
+        parts.call(FindCoordinatorRequest("g"), 3)
+        for number in range(5):
+            member(parts, f"g{number}", bytes(200_000))
+        protocols = [JoinGroupRequestProtocol("range", bytes(200_000))]
+        request = JoinGroupRequest("h", 30_000, 30_000, protocol_type="consumer", protocols=protocols)
+        assert parts.call(request, 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        member(parts, "small", bytes(1000))
+        parts.time.advance(301)  # the others expire
+        member(parts, "h", bytes(200_000))
+        parts.groups.stop()
+        parts.close()
+
     def test_the_last_generation_is_followed_by_the_first(self, parts: Parts) -> None:
         parts.call(FindCoordinatorRequest("g"), 3)
         index = partition_of("g", 50)
