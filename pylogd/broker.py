@@ -110,6 +110,7 @@ class Broker:
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
         self._listeners = Listeners(settings, reactor, lambda: Dispatcher(self), self._read_ahead, self.in_thread)
+        self.broker_configs.check = self._listeners.check_certificates
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
@@ -195,10 +196,11 @@ class Broker:
         endpoint = found.endpoint(name)
         if endpoint is None:
             return fail(BrokerUnavailable(f"broker {node_id} has no listener {name} (inter.broker.listener.name)"))
+        tls = self._listeners.tls_between_brokers
         return connect(
             self._reactor, endpoint.host, endpoint.port, client_id=f"pylogd-broker-{self.node_id}",
             timeout=self.settings.integer("replica.socket.timeout.ms") / 1000,
-            tls=self._listeners.tls_between_brokers(endpoint.host),
+            tls=None if tls is None else tls(endpoint.host),
         )  # fmt: skip
 
     async def _register(self) -> None:

@@ -8,7 +8,7 @@ time, limits are replaced and certificates read again; open connections stay.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -16,8 +16,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogd.config import Listener, ListenerValues, Settings
+from pylogd.config import Listener, ListenerValues, Settings, Value
 from pylogd.config.connections import parse_overrides
+from pylogd.config.tls import tls_options
 from pylogd.metadata.image import Endpoint
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
 from pylogd.net.pipeline import RequestHandler
@@ -78,14 +79,15 @@ class Listeners:
         """What to register: the advertised addresses."""
         return tuple(Endpoint(one.name, *self._advertised[one.name], one.protocol.value) for one in self.bound)
 
-    def tls_between_brokers(self, host: str) -> Any:
-        """Return what `wrapClientTLS` takes for a connection to the broker at `host`; None if it is not encrypted."""
+    @property
+    def tls_between_brokers(self) -> Callable[[str], Any] | None:
+        """What returns the TLS options for a connection to a broker's host; None if brokers do not encrypt."""
         certificates = self._certificates.get(self._settings.inter_broker_listener.name)
         if certificates is None:
             return None
         from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
 
-        return BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
+        return lambda host: BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
 
     # -- start and stop
 
@@ -184,6 +186,14 @@ class Listeners:
         """Read certificates again that have changed."""
         for certificates in self._certificates.values():
             certificates.refresh()
+
+    async def check_certificates(self, values: Mapping[str, Value]) -> None:
+        """Raise ConfigError if the certificates that settings name can't be used.
+
+        values: settings by name, which are not in force yet.
+        """
+        for name, certificates in self._certificates.items():
+            await certificates.check(tls_options(ListenerValues(values, name).__getitem__, name))
 
     def _settings_changed(self, _names: frozenset[str]) -> None:
         self._apply_limits()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from pylogd.local.authority import Authority, write_secret
@@ -173,6 +173,14 @@ def test_a_broken_certificate_leaves_the_old_one_in_use(secured: Secured) -> Non
     secured.certify("second")
     os.kill(secured.broker.pid, signal.SIGHUP)
     wait_until(lambda: secured.shown() == "second", "the new certificate")
+
+
+def test_a_change_to_a_certificate_that_can_not_be_used_is_refused(secured: Secured, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("no certificate")
+    for name in ("missing.pem", "bad.pem"):
+        with pytest.raises(KafkaException, match=name):
+            secured.alter("listener.name.ssl.ssl.keystore.location", str(tmp_path / name))
+    assert secured.shown() == "first"
 
 
 def test_limits_hold_as_soon_as_they_are_changed(secured: Secured) -> None:
