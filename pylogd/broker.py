@@ -110,7 +110,6 @@ class Broker:
         )  # fmt: skip
         self.cleaner = Cleaner(self.logs, cleaner_config(settings), now_ms=wall_ms)
         self._listeners = Listeners(settings, reactor, lambda: Dispatcher(self), self._read_ahead, self.in_thread)
-        self.broker_configs.check = self._listeners.check_certificates
         self._undo: list[Callable[[], Any]] = []  # what has to be undone at a stop, in order of its doing
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
@@ -173,6 +172,7 @@ class Broker:
         self._undo.append(self._drain)
         self._undo.append(self._listeners.stop)
         await self._listeners.bind()
+        self.broker_configs.check = self._listeners.check_certificates
         await self._register()
         self.groups.start()
         await self.replica_parts.start()
