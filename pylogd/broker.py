@@ -239,6 +239,7 @@ class Broker:
         self._undo.append(self._drain)
         self._undo.append(self._listeners.stop)
         await self._listeners.bind()
+        self.broker_configs.check = self._listeners.check_certificates
         await self._register()
         self.groups.start()
         await self.replica_parts.start()

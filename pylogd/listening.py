@@ -8,7 +8,7 @@ time, limits are replaced and certificates read again; open connections stay.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -16,8 +16,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from pylogd.config import Listener, ListenerValues, Settings
+from pylogd.config import Listener, ListenerValues, Settings, Value
 from pylogd.config.connections import parse_overrides
+from pylogd.config.tls import tls_options
 from pylogd.metadata.image import Endpoint
 from pylogd.net.client import NOT_SECURED, ConnectionSecurity
 from pylogd.net.connection_quotas import UNLIMITED, ConnectionQuotas, QuotaLimits
@@ -87,8 +88,9 @@ class Listeners:
             return NOT_SECURED
         from pylogd.net.tls import BrokerCreator  # noqa: PLC0415 - imports OpenSSL
 
-        context, check_hostname = certificates.context_between_brokers(), certificates.check_hostname
-        return ConnectionSecurity(tls=lambda host: BrokerCreator(context, host, check_hostname))
+        return ConnectionSecurity(
+            tls=lambda host: BrokerCreator(certificates.context_between_brokers(), host, certificates.check_hostname)
+        )
 
     # -- start and stop
 
@@ -188,6 +190,14 @@ class Listeners:
         """Read certificates again that have changed."""
         for certificates in self._certificates.values():
             certificates.refresh()
+
+    async def check_certificates(self, values: Mapping[str, Value]) -> None:
+        """Raise ConfigError if the certificates that settings name can't be used.
+
+        values: settings by name, which are not in force yet.
+        """
+        for name, certificates in self._certificates.items():
+            await certificates.check(tls_options(ListenerValues(values, name).__getitem__, name))
 
     def _settings_changed(self, _names: frozenset[str]) -> None:
         self._apply_limits()

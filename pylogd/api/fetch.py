@@ -11,8 +11,7 @@ watermark is stable.
 Fairness: a session serves first the partition that it served longest ago; without one the first partition is chosen at
 random, so that a client that always asks in the same order starves none of them.
 A follower reads up to the log's end, must name its leader's epoch, and by its offset tells how much it has. Clients
-that are not the broker whose id they send (`security.peers`), or may not CLUSTER_ACTION, get
-CLUSTER_AUTHORIZATION_FAILED.
+that are not the broker whose id they send (`security.peers`) get CLUSTER_AUTHORIZATION_FAILED.
 From version 11 on consumers may read from followers too, up to the high watermark that these know, and are sent to one
 in their rack where `replica.selector.class` says so (KIP-392); older ones get NOT_LEADER_OR_FOLLOWER.
 Batches compressed with zstd are kept from clients below version 10, which don't know the codec: they get what is before
@@ -221,14 +220,13 @@ class FetchJob:
         self.due = not self.entries
 
     def _look_at(self, entries: Iterable[Entry]) -> None:
-        served = self.served
         read: ReadEntry = self._read_for_client if self.follower < 0 else self._read_for_follower
         if self._context.broker.authorizer is not None and self.follower < 0:
             read = self._read_if_allowed
         for entry in entries:
             data = read(entry)
             if data is not None:
-                served.append((entry, data))
+                self.served.append((entry, data))
 
     def read_and_answer(self, _: None) -> FetchResponse | Deferred[FetchResponse]:
         """Read what is there now, after a wait, and return the response."""

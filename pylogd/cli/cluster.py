@@ -157,7 +157,9 @@ def reopen(broker: int, directory: str, bootstrap: str) -> None:
               help="Port of the first broker; the others use the following ports. 0 picks free ports.")  # fmt: skip
 @click.option("-s", "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=assignments,
               help="A setting for all brokers; see `pylogd settings`.")  # fmt: skip
-def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
+@click.option("--secure", is_flag=True, help="Encrypt all connections, and let in those only that show a certificate: "
+              "makes an authority, certificates for brokers and users, and configurations for clients.")  # fmt: skip
+def up(count: int, data: Path, port: int, settings: dict[str, str], secure: bool) -> None:
     """Run a test cluster on this machine.
 
     Starts brokers and ZooKeeper, and stops them at Ctrl-C or SIGTERM.
@@ -170,12 +172,14 @@ def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: interrupted.set())
     note(f"starting ZooKeeper and {count} brokers in {data.absolute()}")
-    with LocalCluster(data, count, port=port, settings=settings) as running:
+    with _cluster(secure)(data, count, port=port, settings=settings) as running:
         print_line(f"zookeeper at {running.zookeeper.hosts}, pid {running.zookeeper.pid}")
         there = dict(running.brokers)
         for node, broker in there.items():
             print_line(f"broker {node} at {broker.address}, pid {broker.pid}, log {broker.log_path}")
         print_line(f"bootstrap servers: {running.bootstrap}")
+        if secure:
+            print_line(f"client configurations: {running.folder / 'tls'}/*.properties")
         sys.stdout.flush()
         zookeeper = True
         while there and not interrupted.wait(_CHECK_SECONDS):
@@ -190,6 +194,18 @@ def up(count: int, data: Path, port: int, settings: dict[str, str]) -> None:
         note("stopping")
     if not interrupted.is_set():
         raise click.ClickException("all brokers have ended")
+
+
+def _cluster(secure: bool) -> type[LocalCluster]:
+    if not secure:
+        return LocalCluster
+    try:
+        from pylogd.local.secure import SecureCluster  # noqa: PLC0415 - needs an optional package
+    except ImportError as error:
+        raise click.ClickException(
+            f"--secure needs the package cryptography ({error}): pip install 'pylogd-broker[tls]'"
+        ) from None
+    return SecureCluster
 
 
 def _ending(code: int) -> str:

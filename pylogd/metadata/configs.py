@@ -9,14 +9,14 @@ Must not know: requests, DescribeConfigs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pylogd.config import ConfigError, ConfigType, Setting, Settings, broker_setting
+from pylogd.config import ConfigError, ConfigType, Setting, Settings, Value, broker_setting
 from pylogd.metadata.changes import ChangeFeed
 from pylogd.metadata.errors import BadVersion, InvalidChange, InvalidConfig, NodeExists, NoNode
 from pylogd.metadata.interfaces import Create, IMetadataStore, Operation, SetData
@@ -86,8 +86,17 @@ def apply_changes(
     return after
 
 
+async def _accept(_values: Mapping[str, Value]) -> None:
+    """Check nothing."""
+
+
 class BrokerConfigs:
-    """The dynamic settings of brokers. Those of this broker are put in force."""
+    """The dynamic settings of brokers. Those of this broker are put in force.
+
+    check: called with the effective settings by name before a change is written; raises ConfigError to refuse it.
+    """
+
+    check: Callable[[Mapping[str, Value]], Awaitable[None]]
 
     def __init__(self, store: IMetadataStore, settings: Settings, node_id: int, feed: ChangeFeed) -> None:
         self._store = store
@@ -96,6 +105,7 @@ class BrokerConfigs:
         self._feed = feed
         self._all: dict[str, str] = {}
         self._mine: dict[str, str] = {}
+        self.check = _accept
         feed.add(self)
 
     def replace(self, broker: int | None, configs: Mapping[str, str], *, validate_only: bool = False) -> Deferred[None]:
@@ -152,7 +162,7 @@ class BrokerConfigs:
         await self._store.ensure(BROKER_CONFIGS)
         for _ in range(ATTEMPTS):
             current, version = await read_configs(self._store, path)
-            after = self._checked(
+            after = await self._checked(
                 broker, configs if changes is None else apply_changes(current, changes, broker_setting)
             )
             if dry:
@@ -164,13 +174,12 @@ class BrokerConfigs:
             return
         raise InvalidChange("the settings are being changed by others, try again")
 
-    def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
+    async def _checked(self, broker: int | None, configs: Mapping[str, str]) -> dict[str, str]:
         try:
             checked = self._settings.check_dynamic(configs)
-            if broker is None:
-                self._settings.try_dynamic(checked, self._mine)
-            elif broker == self._node_id:
-                self._settings.try_dynamic(self._all, checked)
+            if broker is None or broker == self._node_id:
+                layers = (checked, self._mine) if broker is None else (self._all, checked)
+                await self.check(self._settings.try_dynamic(*layers)[1])
         except ConfigError as error:
             raise InvalidConfig(str(error)) from error
         return checked

@@ -61,7 +61,7 @@ class Receiver:
             if self.small:
                 self.small, self._transport.bufferSize = False, self._chunk
             return False
-        self.small, self._transport.bufferSize = True, LARGE
+        self.small, self._transport.bufferSize = True, LARGE if self._socket is not None else self._chunk
         if self._share is not None and not self._share.extend(max(MOST_BYTES - len(tail), 0)):
             return False
         if self._socket is None:

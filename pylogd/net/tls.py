@@ -144,7 +144,8 @@ class TlsTransport(TLSMemoryBIOProtocol):
             if ended[0] is None:
                 self._shutdownTLS()
             self._tlsShutdownFinished(ended[0])
-        self._flushSendBIO()
+        if not chunks:  # else what TLS itself has to send leaves with the next reply
+            self._flushSendBIO()
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:
         """Close the TCP connection: the peer has closed the TLS one, or broken it."""

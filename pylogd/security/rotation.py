@@ -87,6 +87,11 @@ class ListenerCertificates:
         """Read the certificates for the first time. Raises ConfigError."""
         self._loaded = await self._in_thread(_load, self._options(), self._session_id, None)
 
+    async def check(self, options: TlsOptions) -> None:
+        """Raise ConfigError if the certificates that `options` name can't be used; nothing changes."""
+        if options != self._options():
+            await self._in_thread(_load, options, self._session_id, None)
+
     def context(self) -> Any:
         """Return the context for a new connection."""
         return self._loaded.context

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from pylogd.local.authority import Authority, write_secret
-from pylogd.local.broker import BrokerProcess
+from pylogd.local.broker import BrokerProcess, pylogd_command
 from pylogd.wire.messages.metadata import MetadataRequest
 from tests.integration.conftest import StartBroker
 from tests.rawclient import PATIENCE, RawClient, wait_until
@@ -175,6 +175,14 @@ def test_a_broken_certificate_leaves_the_old_one_in_use(secured: Secured) -> Non
     wait_until(lambda: secured.shown() == "second", "the new certificate")
 
 
+def test_a_change_to_a_certificate_that_can_not_be_used_is_refused(secured: Secured, tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("no certificate")
+    for name in ("missing.pem", "bad.pem"):
+        with pytest.raises(KafkaException, match=name):
+            secured.alter("listener.name.ssl.ssl.keystore.location", str(tmp_path / name))
+    assert secured.shown() == "first"
+
+
 def test_limits_hold_as_soon_as_they_are_changed(secured: Secured) -> None:
     def open_now() -> int:
         """How many further connections the TLS listener takes."""
@@ -227,3 +235,39 @@ def test_a_plain_listener_for_everybody_is_warned_of(start_broker: StartBroker) 
     (line,) = [line for line in broker.log().splitlines() if "does not encrypt" in line or "do not encrypt" in line]
     assert "ssl.keystore.location" in line
     assert "PLAINTEXT2" in line
+
+
+def test_a_secure_cluster_to_try(tmp_path: Path, topic: str) -> None:
+    folder = tmp_path / "cluster"
+    command = [*pylogd_command(), "cluster", "up", "-n", "2", "-p", "0", "--secure", "--data", str(folder)]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("client configurations: "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], (tmp_path / "log").read_text()
+        bootstrap = lines[-2].removeprefix("bootstrap servers: ").strip()
+        with RawClient(bootstrap.partition(",")[0]) as client:
+            client.send_request(MetadataRequest([]), 12)
+            assert client.is_closed_by_broker(), "plain text"
+        text = (folder / "tls" / "alice.properties").read_text()
+        properties = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+        keystore = properties["ssl.keystore.location"]
+        assert Path(keystore).stat().st_mode & 0o077 == 0
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "security.protocol": "ssl",
+                "ssl.ca.location": properties["ssl.truststore.location"],
+                "ssl.certificate.location": keystore,
+                "ssl.key.location": keystore,
+                "acks": "all",
+            }
+        )
+        producer.produce(topic, b"value")
+        assert producer.flush(PATIENCE) == 0
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
