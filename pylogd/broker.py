@@ -228,6 +228,7 @@ class Broker:
 
     async def _bind(self, listener: Listener) -> None:
         factory = BrokerFactory(self._reactor, Dispatcher(self), self._read_ahead, self._limits(), listener.name)
+        factory.admit_address = self.client_quotas.admit_connection
         description = listener.endpoint
         if description.startswith("tcp") and "backlog=" not in description:
             description += f":backlog={self.settings.integer('socket.listen.backlog.size')}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +153,8 @@ class BrokerFactory(ServerFactory):
         self.connections: set[BrokerProtocol] = set()
         self._by_host: Counter[str] = Counter()
         self.hangups = HangupWatch(clock)
+        #: Counts a new connection of an IP address; returns whether its rate is within the quota.
+        self.admit_address: Callable[[str], bool] = lambda _: True
         self._refused = 0
         self._sweep = LoopingCall(self._close_idle)
         self._sweep.clock = clock
@@ -173,6 +176,8 @@ class BrokerFactory(ServerFactory):
     def admit(self, connection: BrokerProtocol) -> bool:
         """Return whether the limits allow `connection`, which then counts."""
         limits = self.limits
+        if not self.admit_address(connection.host):
+            return self._refuse(connection, "the quota connection_creation_rate of its address is exceeded")
         if len(self.connections) >= limits.max_connections:
             return self._refuse(connection, f"max.connections={limits.max_connections} is reached")
         if self._by_host[connection.host] >= limits.max_connections_per_host:
