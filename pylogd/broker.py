@@ -148,6 +148,7 @@ class Broker:
         self.delegation_tokens = make_tokens(self.settings, self.metadata.delegation_tokens, wall_ms)
         self.scram_users = StoredUsers(self.metadata.entity_configs, self.delegation_tokens.find)
         self._listeners = Listeners(self.settings, self._reactor, self._make_handler, self._read_ahead, self.in_thread)
+        self._listeners.connections.admit_address = self.client_quotas.admit_connection
 
     def _make_logs(self, fs: FileSystem | None, partition_limit: int) -> LogManager:
         integer = self.settings.integer

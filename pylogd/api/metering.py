@@ -75,15 +75,19 @@ def _charge(api_key: int, context: RequestContext, size: int, percent: float, re
 def metered_batch(
     broker: BrokerParts, connection: Connection, frame: memoryview, session: ServerSession, most: int
 ) -> BatchReply:
-    """Answer requests together as `answer_batch` does, and charge the client for them."""
-    quotas = broker.client_quotas
+    """Answer requests together as `answer_batch` does, and charge the client for them.
+
+    A client that owes time already gets one answer: with many connections it could go on for long before all wait.
+    """
+    quotas, user, client_id = broker.client_quotas, connection.principal.name, read_request_header(frame)[3]
+    if quotas.charge(QuotaKind.PRODUCE, user, client_id, 0) > 0:
+        most = 1
     at, start = session.unread()[1], quotas.seconds()
     reply = answer_batch(broker, connection, frame, session, most)
     if not reply.replies:
         return reply
     percent = (quotas.seconds() - start) * _PERCENT
     size = len(frame) + max(reply.end - at, 0)
-    user, client_id = connection.principal.name, read_request_header(frame)[3]
     owed = max(
         quotas.charge(QuotaKind.REQUEST, user, client_id, percent),
         quotas.charge(QuotaKind.PRODUCE, user, client_id, size),

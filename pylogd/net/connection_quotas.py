@@ -8,7 +8,7 @@ is made up for by a longer pause, so the rate holds on average.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,12 +40,16 @@ class ConnectionRate:
 
 
 class ConnectionQuotas:
-    """The connections of all listeners, by the address of their clients."""
+    """The connections of all listeners, by the address of their clients.
+
+    admit_address: counts a new connection of an address; returns whether their rate is within its quota.
+    """
 
     def __init__(self, limits: QuotaLimits | None = None) -> None:
         self.limits = limits or QuotaLimits()
         self.rate = ConnectionRate()
         self.count = 0
+        self.admit_address: Callable[[str], bool] = lambda _: True
         self._by_host: Counter[str] = Counter()
 
     def admit(self, host: str, exempt: bool) -> str | None:
@@ -53,6 +57,8 @@ class ConnectionQuotas:
 
         exempt: whether the limit of the broker does not hold for its listener.
         """
+        if not self.admit_address(host):
+            return "the quota connection_creation_rate of its address is exceeded"
         limits = self.limits
         if self.count >= limits.connections and not exempt:
             return f"max.connections={limits.connections} is reached"

@@ -30,7 +30,7 @@ Must not know: any single API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -98,10 +98,8 @@ class RequestHandler(Protocol):
     def handle(self, connection: Any, event: Event) -> Any:
         """Answer one request: return a response, a Deferred of one, or None where no reply is due."""
 
-    @property
-    def handle_batch(self) -> Callable[[Any, memoryview, ServerSession, int], BatchReply]:
-        """(connection, frame, session, most): answer the request in the frame, and up to `most - 1` of those unread in
-        the session; or leave them."""
+    def handle_batch(self, connection: Any, frame: memoryview, session: ServerSession, most: int) -> BatchReply:
+        """Answer the request in `frame`, and up to `most - 1` of those unread in the session; or leave them."""
 
 
 class _Slot:

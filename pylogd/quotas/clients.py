@@ -58,18 +58,24 @@ class _Quotas:
             return self._found[key]
         except KeyError:
             pass
-        if max(len(self._found), len(self.counters)) >= self._sweep_at:
+        if len(self._found) >= self._sweep_at:
             self._sweep(now)
         found = self.table.find(user, client_id)
         if found is None:
             self._found[key] = None
             return None
         entity, limit = found
+        self._found[key] = result = self.counter(entity, now), limit
+        return result
+
+    def counter(self, entity: Entity, now: float) -> Counter:
+        """Return the counter of an entity."""
         counter = self.counters.get(entity)
         if counter is None:
+            if len(self.counters) >= self._sweep_at:
+                self._sweep(now)
             counter = self.counters[entity] = self._new()
-        self._found[key] = counter, limit
-        return counter, limit
+        return counter
 
     def _sweep(self, now: float) -> None:
         self.counters = {entity: counter for entity, counter in self.counters.items() if not counter.idle(now)}
@@ -96,7 +102,8 @@ class ClientQuotas:
             QuotaKind.FETCH: _limit(integer("quota.consumer.default")),
         }
         self._kinds = {kind: _Quotas(partial(PacedRate, self._windows)) for kind in QuotaKind}
-        self._kinds[QuotaKind.REQUEST] = _Quotas(partial(WindowedRate, self._windows))
+        for kind in (QuotaKind.REQUEST, QuotaKind.CONNECTION):
+            self._kinds[kind] = _Quotas(partial(WindowedRate, self._windows))
         self._kinds[QuotaKind.MUTATION] = _Quotas(partial(TokenBucket, changes))
         self._listeners: list[Callable[[bool], object]] = []
         configs.subscribe(self._changed)
@@ -152,6 +159,20 @@ class ClientQuotas:
     def connection_rate(self, ip: str) -> float | None:
         """Return how many connections a second an IP address may open; None if it has no limit (KIP-612)."""
         return self._kinds[QuotaKind.CONNECTION].table.of_address(ip)
+
+    def admit_connection(self, ip: str) -> bool:
+        """Count a new connection of an IP address, and return True; False if its rate would exceed the quota."""
+        limit = self.connection_rate(ip)
+        if limit is None:
+            return True
+        now = self.seconds()
+        counter = self._kinds[QuotaKind.CONNECTION].counter(Entity(ip=ip), now)
+        assert isinstance(counter, WindowedRate)
+        counter.record(1, now)
+        if counter.owed(limit, now) == 0:
+            return True
+        counter.record(-1, now)  # one that was refused does not keep others out
+        return False
 
     def _changed(self, _: Iterable[Entity]) -> None:
         """Make the tables anew."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -127,6 +128,23 @@ def test_a_producer_and_a_consumer_have_their_quotas(start_broker: StartBroker) 
     assert LEAST < rate / RATE < MOST
     assert reader.throttled
     assert produce(broker, "u", COUNT) < COUNT * SIZE / RATE  # of another client id
+
+
+def test_an_address_may_open_so_many_connections(start_broker: StartBroker) -> None:
+    broker = start_broker()
+    quotas(broker, "set", "--ip", "127.0.0.1", "--connection-creation-rate", "1")
+    host, _, port = broker.address.rpartition(":")
+    refused_ones = 0
+    for _ in range(30):  # ten at once, and a few for the seconds that this takes
+        with socket.create_connection((host, int(port)), SECONDS) as connection:
+            connection.settimeout(0.2)
+            try:
+                refused_ones += connection.recv(1) == b""
+            except ConnectionError:
+                refused_ones += 1
+            except TimeoutError:
+                pass  # it was accepted, and the broker waits for a request
+    assert 5 <= refused_ones <= 22
 
 
 def test_a_member_whose_fetches_are_muted_stays_in_its_group(start_broker: StartBroker) -> None:

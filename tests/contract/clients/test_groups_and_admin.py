@@ -16,6 +16,7 @@ from pylogd.client import (
     TopicPartition,
 )
 from pylogd.client.core.admin.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from pylogd.client.core.admin.quota_operations import QuotaEntity
 from pylogd.client.core.errors import CommitFailed
 from pylogd.client.core.model import OffsetAndMetadata, OffsetSpec
 from pylogd.errors import ErrorCode
@@ -183,6 +184,21 @@ def test_acls(face: Face, admin: Any) -> None:
         denied, reads,
     ]  # fmt: skip
     assert admin.list_acls(AclFilter(name=prefix)) == []
+
+
+def test_client_quotas(admin: Any) -> None:
+    client_id = name("client")
+    entity = QuotaEntity(client_id=client_id)
+    admin.alter_client_quotas(entity, {"producer_byte_rate": 1048576.0, "request_percentage": 12.5})
+    expected = {"producer_byte_rate": 1048576.0, "request_percentage": 12.5}
+    assert eventually(lambda: admin.client_quotas(entity) == {entity: expected})
+    assert admin.client_quotas(QuotaEntity(user="nobody", client_id=client_id)) == {}
+    admin.alter_client_quotas(entity, {"producer_byte_rate": 1.0}, validate_only=True)
+    admin.alter_client_quotas(entity, dict.fromkeys(expected))
+    assert eventually(lambda: entity not in admin.client_quotas())
+    with pytest.raises(KafkaError) as raised:
+        admin.alter_client_quotas(entity, {"speed": 1.0})
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_groups(face: Face, admin: Any, topic: str) -> None:

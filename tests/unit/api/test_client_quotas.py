@@ -301,6 +301,20 @@ class TestThrottling:
             assert response.throttle_time_ms == round(seconds * 1000)
             assert response.responses[0].partition_responses[0].error_code == 0
 
+    def test_a_client_that_owes_time_gets_one_answer(self, client: Client) -> None:
+        client.produce(10)
+        limit(client, producer_byte_rate=1000.0)
+        client.produce(5000)
+        sender, session = ClientSession(1 << 20, "app"), ServerSession(1 << 20, client.dispatcher.versions)
+        topic = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])
+        parts: list[Any] = sender.encode_request(ProduceRequest(None, 1, 1000, [topic]), 10)
+        session.receive_data(b"".join(map(bytes, parts)) * 5)
+        frame = session.next_frame()
+        assert frame is not None
+        before = client.parts.partitions.by_name["t", 0].log.log_end_offset
+        client.dispatcher.handle_batch(client.connection, frame, session, 256)
+        assert client.parts.partitions.by_name["t", 0].log.log_end_offset == before + 1
+
 
 class TestMutations:
     """Two partitions a second: an idle client may create or delete 22 at once."""

@@ -191,6 +191,19 @@ def test_addresses_have_a_rate_of_their_own_or_the_default() -> None:
     assert not case.quotas.active
 
 
+def test_an_address_over_its_rate_is_refused_and_not_counted() -> None:
+    case = Case()
+    admit = case.quotas.admit_connection
+    assert admit("10.0.0.1")
+    case.configs.put(Entity(ip=DEFAULT_NAME), connection_creation_rate=2)
+    assert [admit("10.0.0.1") for _ in range(22)] == [True] * 20 + [False] * 2
+    assert admit("10.0.0.2")
+    case.time.advance(10.9)
+    assert [admit("10.0.0.1") for _ in range(2)] == [True, False]
+    case.time.advance(0.1)
+    assert [admit("10.0.0.1") for _ in range(20)] == [True] * 19 + [False]
+
+
 def test_clients_that_invent_names_cost_memory_only_for_as_long_as_the_windows() -> None:
     case = Case()
     case.configs.put(Entity(client_id=DEFAULT_NAME), producer_byte_rate=100)
