@@ -46,7 +46,7 @@ def metered_handlers() -> Mapping[int, Handler]:
 
 def _metered(api_key: int, handler: Handler, context: RequestContext, request: Any) -> Any:
     """Answer a request as its handler does, and charge the client for it."""
-    if _is_follower(request):
+    if _is_follower(context, request):
         return handler(context, request)
     quotas, size = context.broker.client_quotas, 0
     if api_key == ProduceRequest.API_KEY:
@@ -116,10 +116,11 @@ def _mute(connection: Connection, seconds: float) -> int:
     return throttle_ms
 
 
-def _is_follower(request: Any) -> bool:
-    """Return whether a broker sent a request, to copy its leader's logs."""
+def _is_follower(context: RequestContext, request: Any) -> bool:
+    """Return whether a broker of the cluster sent a request, to copy its leader's logs."""
     state = getattr(request, "replica_state", None)
-    return max(getattr(request, "replica_id", -1), -1 if state is None else state.replica_id) >= 0
+    node_id = max(getattr(request, "replica_id", -1), -1 if state is None else state.replica_id)
+    return node_id >= 0 and context.is_broker(node_id)
 
 
 class MutationQuota:
