@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pylogd.config.leaders import LEADER_SETTINGS
-from pylogd.config.limits import GROUP_LIMITS, PRODUCER_LIMITS, REQUEST_LIMITS
+from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.replication import REPLICATION_SETTINGS
 from pylogd.config.storage import HOUR_MS, MIB, MINUTE_MS, STORAGE_SETTINGS
 from pylogd.config.values import INT_MAX, ConfigType, Mode, Setting
@@ -296,6 +296,15 @@ _GROUP_SETTINGS: Final = [
     ),
     Setting("group.max.size", _INT, INT_MAX, "Most members of a group.", _GROUPS, minimum=1),
     Setting(
+        "group.metadata.max.bytes",
+        _INT,
+        64 * MIB,
+        "Most bytes of metadata that this broker keeps for the members of all groups together. Beyond it, members with "
+        "more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
+        _GROUPS,
+        minimum=MIB,
+    ),
+    Setting(
         "offsets.topic.num.partitions",
         _INT,
         50,
@@ -413,7 +422,6 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *REPLICATION_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
-            *GROUP_LIMITS,
             *_THREAD_SETTINGS,
         ]
     }
