@@ -40,7 +40,7 @@ from pylogd.api.context import RequestContext
 from pylogd.api.errors import explain, why_absent
 from pylogd.api.fast import fetch as fast
 from pylogd.api.fetch_cold import ColdPartition, Read, read_all
-from pylogd.api.fetch_request import broker_epoch_of, continued_session, follower_of, named_entries
+from pylogd.api.fetch_request import broker_epoch_of, check_sender, continued_session, named_entries, replica_id_of
 from pylogd.api.fetch_wait import FetchWait
 from pylogd.api.registry import handles
 from pylogd.api.slices import next_turn
@@ -122,19 +122,18 @@ def _answer_or_wait(
 
 def _job(context: RequestContext, request: FetchRequest) -> FetchJob:
     """Return a job for what the request asks for, by itself or together with its session. Raises KafkaError."""
-    follower = follower_of(context, request)
+    check_sender(context, request)
     by_id = context.version >= _FIRST_WITH_TOPIC_ID
     sessions = context.broker.fetch_sessions
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id:
             sessions.close(request.session_id)
-        entries = named_entries(request, by_id)
-        return FetchJob(context, request, follower, entries, None, epoch == INITIAL_EPOCH)
+        return FetchJob(context, request, named_entries(request, by_id), None, epoch == INITIAL_EPOCH)
     session = continued_session(sessions, request, by_id)
     if session is None:
-        return FetchJob(context, request, follower, [], None, False)
-    return FetchJob(context, request, follower, session, session, False)
+        return FetchJob(context, request, [], None, False)
+    return FetchJob(context, request, session, session, False)
 
 
 class FetchJob:
@@ -156,7 +155,6 @@ class FetchJob:
         self,
         context: RequestContext,
         request: FetchRequest,
-        follower: int,
         entries: list[Entry] | FetchSession[FetchPartition],
         session: FetchSession[FetchPartition] | None,
         opens_session: bool,
@@ -169,7 +167,7 @@ class FetchJob:
         self._opens_session = opens_session
         self._aborted = fast.NONE_ABORTED if request.isolation_level == fast.READ_COMMITTED else None
         self._cold: list[ColdPartition] = []
-        self.follower = follower
+        self.follower = replica_id_of(context, request)
         self.rack = request.rack_id if broker.replica_selector is not None and len(request.rack_id) <= MAX_RACK else ""
         self._progress: list[tuple[Partition, bool]] | None = None
         if self.follower >= 0:

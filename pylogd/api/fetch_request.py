@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from pylogd.api.context import RequestContext
 from pylogd.errors import ErrorCode, KafkaError
 from pylogd.replica.partition import NO_EPOCH
-from pylogd.replica.sessions import FetchSession, FetchSessions, SessionPartition
+from pylogd.replica.sessions import FetchSession, FetchSessions, SessionPartition, TopicKey
 from pylogd.wire.messages.fetch import FetchPartition, FetchRequest
 
 _FIRST_WITH_REPLICA_STATE = 15
@@ -15,35 +15,34 @@ _FIRST_WITH_REPLICA_STATE = 15
 Entry: TypeAlias = SessionPartition[FetchPartition]
 
 
+def replica_id_of(context: RequestContext, request: FetchRequest) -> int:
+    """Return the node id of the follower that fetches, -1 for any other client."""
+    by_state = context.version >= _FIRST_WITH_REPLICA_STATE
+    return request.replica_state.replica_id if by_state else request.replica_id
+
+
 def broker_epoch_of(context: RequestContext, request: FetchRequest) -> int:
     """Return the broker epoch of the follower that fetches, `NO_EPOCH` if it sends none."""
     return request.replica_state.replica_epoch if context.version >= _FIRST_WITH_REPLICA_STATE else NO_EPOCH
 
 
-def follower_of(context: RequestContext, request: FetchRequest) -> int:
-    """Return the node id of the follower that fetches, -1 for any other client.
-
-    Raises KafkaError for a cluster id, which brokers send, other than ours, and for the id of another broker.
-    """
+def check_sender(context: RequestContext, request: FetchRequest) -> None:
+    """Raise KafkaError for a cluster id, which brokers send, other than ours, and for a replica id of another."""
     if request.cluster_id is not None and request.cluster_id != context.broker.cluster_id:
         raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
-    by_state = context.version >= _FIRST_WITH_REPLICA_STATE
-    follower = request.replica_state.replica_id if by_state else request.replica_id
+    follower = replica_id_of(context, request)
     if follower >= 0 and not context.is_broker(follower):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return follower
 
 
 def named_entries(request: FetchRequest, by_id: bool) -> list[Entry]:
     """Return an entry for each partition that the request names; as in Kafka, the last one of the same counts."""
-    entries = [
-        SessionPartition(topic.topic_id if by_id else topic.topic, wanted)
-        for topic in request.topics
-        for wanted in topic.partitions
-    ]
-    if len(entries) <= 1:
-        return entries
-    return list({(entry.topic, entry.wanted.partition): entry for entry in entries}.values())
+    entries: dict[tuple[TopicKey, int], Entry] = {}
+    for topic in request.topics:
+        key = topic.topic_id if by_id else topic.topic
+        for wanted in topic.partitions:
+            entries[key, wanted.partition] = SessionPartition(key, wanted)
+    return list(entries.values())
 
 
 def continued_session(

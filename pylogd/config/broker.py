@@ -16,7 +16,7 @@ from typing import Final
 from pylogd.config.authorization import AUTHORIZATION_SETTINGS
 from pylogd.config.connections import CONNECTION_SETTINGS
 from pylogd.config.leaders import LEADER_SETTINGS
-from pylogd.config.limits import GROUP_LIMITS, PRODUCER_LIMITS, REQUEST_LIMITS
+from pylogd.config.limits import PRODUCER_LIMITS, REQUEST_LIMITS
 from pylogd.config.listeners import OWN_NAMES, SecurityProtocol
 from pylogd.config.quotas import QUOTA_SETTINGS
 from pylogd.config.replication import REPLICATION_SETTINGS
@@ -301,6 +301,15 @@ _GROUP_SETTINGS: Final = [
     ),
     Setting("group.max.size", _INT, INT_MAX, "Most members of a group.", _GROUPS, minimum=1),
     Setting(
+        "group.metadata.max.bytes",
+        _INT,
+        64 * MIB,
+        "Most bytes of metadata that this broker keeps for the members of all groups together. Beyond it, members with "
+        "more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
+        _GROUPS,
+        minimum=MIB,
+    ),
+    Setting(
         "offsets.topic.num.partitions",
         _INT,
         50,
@@ -423,7 +432,6 @@ SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
             *QUOTA_SETTINGS,
             *LEADER_SETTINGS,
             *_GROUP_SETTINGS,
-            *GROUP_LIMITS,
             *_THREAD_SETTINGS,
         ]
     }

@@ -13,7 +13,6 @@ from pylogd.config.values import ConfigType, Setting
 _INT = ConfigType.INT
 _REQUESTS: Final = "Requests"
 _PRODUCERS: Final = "Replication and producers"
-_GROUPS: Final = "Consumer groups"
 
 REQUEST_LIMITS: Final = [
     Setting(
@@ -43,18 +42,6 @@ REQUEST_LIMITS: Final = [
         "client for whose partitions there is no room fetches without a session. (Ours.)",
         _REQUESTS,
         minimum=0,
-    ),
-]
-
-GROUP_LIMITS: Final = [
-    Setting(
-        "group.metadata.max.bytes",
-        _INT,
-        64 * MIB,
-        "Most bytes of metadata that this broker keeps for the members of all groups together. Beyond it, members with "
-        "more than 16 KiB of it are answered COORDINATOR_NOT_AVAILABLE, and try again. (Ours.)",
-        _GROUPS,
-        minimum=MIB,
     ),
 ]
 
